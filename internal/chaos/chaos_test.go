@@ -390,8 +390,12 @@ func (r *run) ghosts() string {
 			var names map[string]bool // nil: unknown
 			if session, err := openAt(ctx, s.Addr()); err == nil {
 				names = make(map[string]bool)
-				const buckets = queuePath + "/items"
-				dirs := []string{mutexPath, rwPath, semaphorePath + "/requests", electionPath, shardsPath + "/workers", buckets}
+				var buckets []string
+				for _, at := range queuePaths {
+					buckets = append(buckets, at+"/items")
+				}
+				dirs := []string{mutexPath, rwPath, semaphorePath + "/requests", electionPath, shardsPath + "/workers"}
+				dirs = append(dirs, buckets...)
 				for i := range max(clients, togetherLocks) {
 					dirs = append(dirs, fmt.Sprint(homePath, "/", i), fmt.Sprint(togetherPath, "/", i))
 				}
@@ -403,8 +407,8 @@ func (r *run) ghosts() string {
 					children, _, _ := session.Children(ctx, dirs[i], nil)
 					for _, name := range children {
 						names[dirs[i]+"/"+name] = true
-						if dirs[i] == buckets {
-							dirs = append(dirs, buckets+"/"+name)
+						if slices.Contains(buckets, dirs[i]) {
+							dirs = append(dirs, dirs[i]+"/"+name)
 						}
 					}
 				}

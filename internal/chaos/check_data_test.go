@@ -16,12 +16,12 @@ import (
 // item is one value in the queue, by the servers' logs.
 type item struct{ created, deleted int }
 
-// items returns the queue's history by the logs, by value.
-func (l *ledger) items() map[string]item {
+// items returns the history of the queue of a workload by the logs, by value.
+func (l *ledger) items(work string) map[string]item {
 	all := make(map[string]item)
 	for value, made := range l.written {
 		for _, c := range made {
-			if strings.HasPrefix(c.path, queuePath+"/items/") && strings.Contains(c.path, "/i-") {
+			if isItem(work, c.path) {
 				it := all[value]
 				it.created++
 				it.deleted += len(l.deleted[c.path])

@@ -106,7 +106,7 @@ func TestAnItemIsLeftInTheQueueOnlyIfItsPutWasCommitted(t *testing.T) {
 			if got := p.calls[0].settled; got != tc.settled {
 				t.Errorf("settled as %q, want %q", got, tc.settled)
 			}
-			verdict(t, checkQueue(p.calls, nil, nil, l.items()), tc.want)
+			verdict(t, checkQueue(p.calls, nil, nil, l.items("queue")), tc.want)
 		})
 	}
 }

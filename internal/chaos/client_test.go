@@ -33,7 +33,7 @@ type clientSpec struct {
 }
 
 // The workloads, by the names in histories and in the summary.
-var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "value", "counter", "cache", "txn", "keep", "lockall", "shards"}
+var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "priority", "delay", "value", "counter", "cache", "txn", "keep", "lockall", "shards"}
 
 // A client is such a process. It reads commands from standard input:
 //
@@ -124,6 +124,7 @@ func (x *client) run() (err error) {
 	var workers, servers sync.WaitGroup
 	for i, work := range []func(ctx context.Context, w *worker){
 		x.mutex, x.rwmutex, x.semaphore, x.election, x.producer, x.value, x.counter, x.churn, x.proposer, x.home, x.home, x.lockAll,
+		x.urge, x.postpone,
 	} {
 		w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(i)))}
 		workers.Go(func() {
@@ -131,10 +132,12 @@ func (x *client) run() (err error) {
 			work(ctx, w)
 		})
 	}
-	consumer := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, 100))}
 	consuming, stopConsuming := context.WithCancel(ctx)
 	defer stopConsuming()
-	servers.Go(func() { x.consumer(consuming, consumer) })
+	for i, consume := range []func(ctx context.Context, w *worker){x.consumer, x.consumer, x.work, x.collect} {
+		w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(100+i)))}
+		servers.Go(func() { consume(consuming, w) })
+	}
 	servers.Go(func() { x.site(serving) })
 	servers.Go(func() { x.recover(serving) })
 	servers.Go(func() { x.cache.keep(serving) })

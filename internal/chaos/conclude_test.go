@@ -78,7 +78,7 @@ func (r *run) compareServers() string {
 			return ""
 		}
 		all := make(map[string]nodeIs)
-		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath, shardsPath} {
+		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath, shardsPath, queuePaths["priority"], queuePaths["delay"]} {
 			tree, err := realTree(ctx, session, root)
 			if err != nil {
 				r.t.Errorf("server %d: %v", s.ID(), err)
@@ -193,10 +193,15 @@ func (r *run) leftovers(s backend.Session) []string {
 func isLeft(path string) bool {
 	parent := path[:strings.LastIndexByte(path, '/')]
 	switch parent {
-	case mutexPath, rwPath, electionPath, semaphorePath + "/requests", queuePath + "/waiters", queuePath + "/dead/items", txnPath + "/tx":
+	case mutexPath, rwPath, electionPath, semaphorePath + "/requests", txnPath + "/tx":
 		return true
 	}
 	// Items are below their buckets, branches below their sites.
 	above := parent[:max(0, strings.LastIndexByte(parent, '/'))]
-	return above == queuePath+"/items" || above == txnPath+"/sites"
+	for _, at := range queuePaths {
+		if parent == at+"/waiters" || parent == at+"/producers" || parent == at+"/dead/items" || above == at+"/items" {
+			return true
+		}
+	}
+	return above == txnPath+"/sites"
 }

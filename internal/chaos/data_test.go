@@ -54,14 +54,15 @@ func (x *client) producer(ctx context.Context, w *worker) {
 	})
 }
 
-// consumer takes items until ctx ends, and acknowledges most of them.
+// consumer takes items until ctx ends, and acknowledges most of them. Each consumer has a Queue of its
+// own, and so all processes together more than there are slots: some wait for a slot.
 func (x *client) consumer(ctx context.Context, w *worker) {
 	q := x.queue()
 	for ctx.Err() == nil {
 		var it *coord.Item[string]
 		_, _ = w.one(ctx, event{Work: "queue", Op: "take"}, 2*time.Second, func(ctx context.Context, e *event) (err error) {
 			if it, err = q.Take(ctx); err == nil {
-				e.ID, e.Value, e.Num, e.Token, e.Session, e.Old = it.ID, it.Value, int64(it.Attempt), it.Token(), it.Session(), it.Path()
+				e.take(it)
 			}
 			return err
 		})
@@ -70,17 +71,7 @@ func (x *client) consumer(ctx context.Context, w *worker) {
 		}
 		x.ahead.Add(-1)
 		w.pause(ctx, 5*time.Millisecond)
-		e := event{Work: "queue", Op: "ack", ID: it.ID, Value: it.Value, Token: it.Token(), Session: it.Session(), Old: it.Path()}
-		finish := it.Ack
-		if !x.finish.Load() {
-			switch w.rand.IntN(10) {
-			case 0:
-				e.Op, finish = "nack", func() error { return it.Nack(0) }
-			case 1:
-				e.Op, finish = "giveback", it.Release
-			}
-		}
-		_, _ = w.one(ctx, e, limit, func(context.Context, *event) error { return finish() })
+		w.settle(ctx, "queue", it)
 	}
 }
 
@@ -249,7 +240,7 @@ func (x *client) churn(ctx context.Context, w *worker) {
 	})
 }
 
-// drain returns when the queue is empty and no record of a transaction is left. The time for
+// drain returns when the queues are empty and no record of a transaction is left. The time for
 // that depends on the backlog and on the machine, so drain gives up when the backlog has not
 // become smaller for limit.
 func (x *client) drain(ctx context.Context) error {
@@ -257,7 +248,9 @@ func (x *client) drain(ctx context.Context) error {
 	defer cancel()
 	stuck := time.AfterFunc(limit, cancel)
 	defer stuck.Stop()
-	q := x.queue()
+	queues := []interface {
+		Len(ctx context.Context) (int, error)
+	}{x.queue(), x.priorities(), x.delays()}
 	co := coord.NewCoordinator[string](x.c, txnPath, nil)
 	least := math.MaxInt
 	for {
@@ -266,8 +259,12 @@ func (x *client) drain(ctx context.Context) error {
 			err = s.Sync(ctx, queuePath)
 		}
 		n := 0
-		if err == nil {
-			n, err = q.Len(ctx)
+		for _, q := range queues {
+			if err == nil {
+				var k int
+				k, err = q.Len(ctx)
+				n += k
+			}
 		}
 		var left []coord.ProposalStatus
 		if err == nil {

@@ -21,6 +21,7 @@ type findings struct {
 	tallies  map[string]*tally
 	overlaps int // overlaps without a fence
 	refused  int // writes that the fence refused
+	longest  int // items in the queue with a limit
 	reused   int // turns that reused a stay
 	expired  int // sessions that clients lost
 	stale    int // reads after a Sync
@@ -94,8 +95,12 @@ func judge(all []*process, log []zklog.Txn) *findings {
 		}
 	}
 	f.reused = reused(all)
-	items := l.items()
-	f.add("queue", checkQueue(callsOf(all, "queue", "put"), callsOf(all, "queue", "take"), callsOf(all, "queue", "ack", "nack", "giveback"), items))
+	for work := range queuePaths {
+		f.add(work, checkQueue(callsOf(all, work, "put"), callsOf(all, work, "take"), callsOf(all, work, "ack", "nack", "giveback"), l.items(work)))
+	}
+	f.add("delay", checkDelays(callsOf(all, "delay", "put"), callsOf(all, "delay", "take")))
+	f.add("priority", l.checkLimit())
+	f.longest = l.longest
 	values := callsOf(all, "value")
 	f.add("value", checkRegister(values))
 	f.add("value", checkSessions(values))

@@ -169,6 +169,8 @@ type ledger struct {
 	decided map[string][]string // by transaction id: the content of each decision node
 	begun   map[string]bool     // ids of transactions that were proposed
 	txns    int
+	length  int // of the queue with a limit, and the greatest
+	longest int
 }
 
 func newLedger(log []zklog.Txn) *ledger {
@@ -183,6 +185,10 @@ func newLedger(log []zklog.Txn) *ledger {
 			switch {
 			case op.IsCreate():
 				l.created[op.Path] = append(l.created[op.Path], c)
+				if isItem("priority", op.Path) {
+					l.length++
+					l.longest = max(l.longest, l.length)
+				}
 				if op.Ephemeral {
 					l.owned[x.Session] = append(l.owned[x.Session], c)
 				}
@@ -191,10 +197,23 @@ func newLedger(log []zklog.Txn) *ledger {
 				l.write(c)
 			case op.IsDelete():
 				l.deleted[op.Path] = append(l.deleted[op.Path], c)
+				if isItem("priority", op.Path) {
+					l.length--
+				}
 			}
 		}
 	}
 	return l
+}
+
+// isOfQueue reports whether a path is below the items of a queue.
+func (*ledger) isOfQueue(path string) bool {
+	for _, at := range queuePaths {
+		if strings.HasPrefix(path, at+"/items/") {
+			return true
+		}
+	}
+	return false
 }
 
 // write records a create or a set.
@@ -203,7 +222,7 @@ func (l *ledger) write(c change) {
 	switch {
 	case c.path == counterPath:
 		l.counter = append(l.counter, c)
-	case c.path == valuePath, strings.HasPrefix(c.path, treePath+"/"), strings.HasPrefix(c.path, queuePath+"/items/") && c.data != "":
+	case c.path == valuePath, strings.HasPrefix(c.path, treePath+"/"), l.isOfQueue(c.path) && c.data != "":
 		l.written[c.data] = append(l.written[c.data], c)
 	case isTx:
 		id, child, below := strings.Cut(rest, "/")

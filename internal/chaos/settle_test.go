@@ -55,7 +55,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 			case "cache delete":
 				l.settleDelete(c, p)
-			case "queue put":
+			case "queue put", "priority put", "delay put":
 				applied := 0
 				for i, v := range strings.Fields(c.Value) {
 					n := len(l.written[v])
@@ -73,7 +73,8 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				c.verdict(applied > 0)
 			case "txn propose":
 				c.verdict(l.begun[c.ID])
-			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "keep acquire", "lockall acquire", "shards acquire", "queue take":
+			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "keep acquire", "lockall acquire", "shards acquire",
+				"queue take", "priority take", "delay take":
 				if c.outcome != "ok" {
 					c.verdict(l.unreturned(c, sessions, held))
 					break
@@ -93,7 +94,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				if c.outcome == "ok" && len(l.deleted[c.Value]) == 0 {
 					errorf("released, but the node was never deleted: %v", c)
 				}
-			case "queue ack", "queue nack", "queue giveback":
+			case "queue ack", "queue nack", "queue giveback", "priority ack", "priority nack", "priority giveback", "delay ack", "delay nack", "delay giveback":
 				gone := l.deletes(c.Old)
 				acked := gone != nil && gone.alsoDeletes("/i-"+c.ID)
 				applied := gone != nil && acked == (c.Op == "ack")
@@ -154,8 +155,8 @@ func (l *ledger) unreturned(c *call, sessions []int64, held map[string]bool) boo
 	}
 	for _, made := range l.owned[sessions[len(sessions)-1]] {
 		mine := prefix != "" && strings.HasPrefix(made.path, prefix)
-		if c.Work == "queue" {
-			mine = strings.HasPrefix(made.path, queuePath+"/items/") && strings.Contains(made.path, "/m-")
+		if at := queuePaths[c.Work]; at != "" {
+			mine = strings.HasPrefix(made.path, at+"/items/") && strings.Contains(made.path, "/m-")
 		}
 		if mine && !strings.Contains(made.path, "ready-") && !held[made.path] && l.deletes(made.path) == nil {
 			return true

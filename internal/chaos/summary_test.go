@@ -87,6 +87,7 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 
 	figure("chaos: %d sessions lost by clients; transactions %v; holds %v, of which %d reused a kept lock; %d reads after a Sync that were stale, which ZooKeeper allows",
 		f.expired, f.outcomes, f.tenures, f.reused, f.stale)
+	figure("chaos: the queue with MaxLen %d had at most %d items", priorityLimit, f.longest)
 	figure("chaos: violations with the fence and in all other checks %d; without the fence %d overlaps, and the fence refused %d late writes", len(f.wrong), f.overlaps, f.refused)
 	fmt.Fprintf(&md, "\nSessions lost by clients: %d. Violations: %d. Without the fence: %d overlaps; with it %d late writes refused. Transactions: %v. Reads after a Sync that were stale, which ZooKeeper allows: %d.\n",
 		f.expired, len(f.wrong), f.overlaps, f.refused, f.outcomes, f.stale)
