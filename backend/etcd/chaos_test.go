@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// All recipes at once in several processes, on three members that are killed, paused and
-// compacted, over networks that fail: the run of internal/chaos, with its length.
+// All recipes at once in several processes, on three members that are killed, paused, cut off from
+// each other, compacted and without space, over networks that fail: the run of internal/chaos, with its length.
 func TestEveryRecipeStandsAllFaultsOnEtcd(t *testing.T) {
 	t.Parallel()
 	out, err := elsewhere(t, "internal/chaos", nil, "-timeout", "2h", "-run", "^(TestEveryRecipeStandsAllFaults|TestTheCheck.*|TestSettling.*|TestALostAcknowledgedWriteIsDetected)$")

@@ -19,6 +19,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/grpc"
 
 	"github.com/go-coord/coord/internal/ensemble"
@@ -42,6 +43,7 @@ func serve(file string) error {
 	if err != nil {
 		return err
 	}
+	wal.SegmentSizeBytes = 4 << 20 // so that a member soon notices that its disk is full
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return err
@@ -58,6 +60,7 @@ const (
 // cluster is three members, each of which is a process.
 type cluster struct {
 	members []*member
+	peers   *peers // between the members, or nil
 }
 
 type member struct {
@@ -72,8 +75,14 @@ type member struct {
 // when they serve. dirs are those of their data, or nil.
 func startCluster(t *testing.T, dirs []string) *cluster {
 	t.Helper()
+	return startClusterOn(t, dirs, false)
+}
+
+// startClusterOn is startCluster. If apart, the members can be cut off from each other.
+func startClusterOn(t *testing.T, dirs []string, apart bool) *cluster {
+	t.Helper()
 	for tries := 1; ; tries++ {
-		c, err := newCluster(t, dirs)
+		c, err := newCluster(t, dirs, apart)
 		if err == nil {
 			return c
 		}
@@ -83,18 +92,29 @@ func startCluster(t *testing.T, dirs []string) *cluster {
 	}
 }
 
-func newCluster(t *testing.T, dirs []string) (_ *cluster, err error) {
+func newCluster(t *testing.T, dirs []string, apart bool) (_ *cluster, err error) {
 	t.Helper()
 	ports, err := free(6)
 	if err != nil {
 		return nil, err
 	}
 	dir := t.TempDir()
+	c := new(cluster)
+	known := ports[3:] // by which the members know each other
+	if apart {
+		if c.peers, err = newPeers(3); err != nil {
+			return nil, err
+		}
+		known = nil
+		for _, l := range c.peers.listeners {
+			known = append(known, l.Addr().String())
+		}
+		t.Cleanup(c.peers.close)
+	}
 	var all []string
 	for i := range 3 {
-		all = append(all, fmt.Sprintf("m%d=http://%s", i, ports[3+i]))
+		all = append(all, fmt.Sprintf("m%d=http://%s", i, known[i]))
 	}
-	c := new(cluster)
 	t.Cleanup(func() {
 		for _, m := range c.members {
 			if m.Kill(); t.Failed() {
@@ -112,7 +132,7 @@ func newCluster(t *testing.T, dirs []string) (_ *cluster, err error) {
 			"name": fmt.Sprint("m", i), "data-dir": data,
 			"heartbeat-interval": heartbeat.Milliseconds(), "election-timeout": election.Milliseconds(),
 			"listen-client-urls": client, "advertise-client-urls": client,
-			"listen-peer-urls": peer, "initial-advertise-peer-urls": peer, "initial-cluster": strings.Join(all, ","),
+			"listen-peer-urls": peer, "initial-advertise-peer-urls": "http://" + known[i], "initial-cluster": strings.Join(all, ","),
 			"log-level": "error", "logger": "zap", "log-outputs": []string{"stderr"},
 		})
 		if err != nil {
@@ -122,10 +142,13 @@ func newCluster(t *testing.T, dirs []string) (_ *cluster, err error) {
 		if err := os.WriteFile(m.config, text, 0o644); err != nil {
 			return nil, err
 		}
+		c.members = append(c.members, m)
+		if c.peers != nil {
+			c.peers.add(m, ports[3+i])
+		}
 		if err := m.Launch(); err != nil {
 			return nil, err
 		}
-		c.members = append(c.members, m)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -152,6 +175,16 @@ func (m *member) running() bool {
 	default:
 		return m.cmd != nil
 	}
+}
+
+// pid returns that of the process, or 0 while it is down.
+func (m *member) pid() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cmd == nil {
+		return 0
+	}
+	return m.cmd.Process.Pid
 }
 
 // lastWords returns the end of the log.

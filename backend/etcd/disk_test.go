@@ -23,6 +23,16 @@ const diskSize = 1 << 30 // only used space takes memory
 // newDisk skips the test if nothing can be mounted.
 func newDisk(t *testing.T) *disk {
 	t.Helper()
+	d, err := mountDisk(t)
+	if err != nil {
+		t.Skipf("no disk: %v", err)
+	}
+	return d
+}
+
+// mountDisk fails if nothing can be mounted.
+func mountDisk(t *testing.T) (*disk, error) {
+	t.Helper()
 	at := t.TempDir()
 	d := &disk{full: make(chan bool), shrug: make(chan error)}
 	go func() {
@@ -48,10 +58,7 @@ func newDisk(t *testing.T) *disk {
 		}
 	}()
 	t.Cleanup(func() { close(d.full) })
-	if err := <-d.shrug; err != nil {
-		t.Skipf("no disk: %v", err)
-	}
-	return d
+	return d, <-d.shrug
 }
 
 func mountMemory(at string, flags uintptr, size int64) error {
@@ -61,8 +68,12 @@ func mountMemory(at string, flags uintptr, size int64) error {
 // fill leaves one megabyte, or makes room again.
 func (d *disk) fill(t *testing.T, on bool) {
 	t.Helper()
-	d.full <- on
-	if err := <-d.shrug; err != nil {
+	if err := d.limit(on); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (d *disk) limit(on bool) error {
+	d.full <- on
+	return <-d.shrug
 }

@@ -17,7 +17,9 @@ var overlaid = map[string]string{
 	"service_test.go": "internal/etcdservice/service.go",
 	"trips_test.go":   "internal/etcdservice/trips.go",
 	"cluster_test.go": "internal/etcdservice/cluster.go",
+	"disk_test.go":    "internal/etcdservice/disk.go",
 	"history_test.go": "internal/etcdservice/history.go",
+	"peers_test.go":   "internal/etcdservice/peers.go",
 	"line_test.go":    "internal/etcdservice/line.go",
 	"export_test.go":  "backend/etcd/export.go",
 }

@@ -5,7 +5,9 @@ package etcd_test
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,12 +25,18 @@ import (
 
 // Ensembles are clusters for the tests with several servers.
 var Ensembles = &ensemble.Service{
-	Start: func(t *testing.T) ensemble.Ensemble {
-		e := &recorded{cluster: startCluster(t, nil), moved: make(chan struct{})}
-		ctx, cancel := context.WithCancel(context.Background())
-		e.wg.Go(func() { e.follow(ctx) })
-		t.Cleanup(func() { cancel(); e.wg.Wait() })
-		return e
+	Start: func(t *testing.T) ensemble.Ensemble { return record(t, startCluster(t, nil)) },
+	StartFragile: func(t *testing.T) ensemble.FragileEnsemble {
+		f := new(fragile)
+		var dirs []string
+		if f.disk, f.noDisk = mountDisk(t); binary != "" {
+			f.noDisk = errors.New("with the embedded server only")
+		}
+		if f.noDisk == nil {
+			dirs = []string{f.disk.dir, "", ""}
+		}
+		f.recorded = record(t, startClusterOn(t, dirs, true))
+		return f
 	},
 	Backend: func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend {
 		return etcd.New(servers, &etcd.Options{SessionTimeout: timeout, LossMargin: margin, Prefix: recordedPrefix, Without: without})
@@ -54,6 +62,50 @@ var Ensembles = &ensemble.Service{
 }
 
 const recordedPrefix = "recorded"
+
+// record starts the record of a cluster.
+func record(t *testing.T, c *cluster) *recorded {
+	e := &recorded{cluster: c, moved: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.wg.Go(func() { e.follow(ctx) })
+	t.Cleanup(func() { cancel(); e.wg.Wait() })
+	return e
+}
+
+// fragile is a cluster with a network that can be parted, and a disk that can be full, which is that
+// of its first member.
+type fragile struct {
+	*recorded
+	disk   *disk
+	noDisk error
+}
+
+func (f *fragile) CutOff(s ensemble.Server, on bool) { f.peers.cutOff(s.(*member), on) }
+
+func (f *fragile) Disk() (ensemble.Server, error) { return f.members[0], f.noDisk }
+
+// FillDisk writes until the member notices that its disk is full, and ends.
+func (f *fragile) FillDisk(ctx context.Context) error {
+	if err := f.disk.limit(true); err != nil {
+		return err
+	}
+	ballast := &pb.PutRequest{Key: []byte("ballast"), Value: make([]byte, 100_000)}
+	for m := f.members[0]; m.running(); {
+		err := f.callAt(ctx, 1, func(ctx context.Context, cc *grpc.ClientConn) error {
+			_, err := pb.NewKVClient(cc).Put(ctx, ballast)
+			return err
+		})
+		if ctx.Err() != nil {
+			return fmt.Errorf("the member goes on without a disk: %w", cmp.Or(err, ctx.Err()))
+		}
+	}
+	if said := f.members[0].lastWords(); !strings.Contains(said, "no space left on device") {
+		return fmt.Errorf("the member has ended: %s", said)
+	}
+	return nil
+}
+
+func (f *fragile) EmptyDisk() error { return f.disk.limit(false) }
 
 // recorded is a cluster whose history is recorded from a watcher of all keys of a tree.
 type recorded struct {

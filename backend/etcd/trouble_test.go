@@ -3,6 +3,7 @@
 package etcd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -159,5 +161,63 @@ func TestTheNextSessionEndsALostOne(t *testing.T) {
 	}
 	if next.ID() == lost.ID() {
 		t.Error("the next session has the ID of the lost one")
+	}
+}
+
+// The leader is cut off from the other members, but not from its clients. The others elect another
+// leader, and commits go on there. The one that is cut off acknowledges none. When it meets the others
+// again it has all commits.
+func TestALeaderThatIsCutOffFromTheOthers(t *testing.T) {
+	t.Parallel()
+	c := startClusterOn(t, nil, true)
+	s, err := c.Leader(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := s.(*member)
+	var others []string
+	for _, m := range c.members {
+		if m != alone {
+			others = append(others, m.addr)
+		}
+	}
+	o := etcd.Options{SessionTimeout: 20 * time.Second}
+	at, beside := open(t, etcd.New([]string{alone.addr}, &o)), open(t, etcd.New(others, &o))
+	commit(t, at, backend.Create("/n", nil, backend.Persistent))
+	c.peers.cutOff(alone, true)
+	if made, accepted := c.peers.lossy(alone); made == 0 || accepted == 0 {
+		t.Errorf("of the connections that are cut off, the member has made %d and accepted %d", made, accepted)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*election)
+	defer cancel()
+	if _, err := at.Commit(ctx, backend.SetData("/n", []byte("alone"), 0)); err == nil {
+		t.Fatal("a leader without the others acknowledges a commit")
+	}
+	for {
+		_, err := beside.Commit(t.Context(), backend.SetData("/n", []byte("beside"), backend.AnyVersion))
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, backend.ErrUncertain) {
+			t.Fatalf("a commit at the others: %v", err)
+		}
+		if err := beside.Sync(t.Context(), "/"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next, err := c.Leader(t.Context())
+	for err == nil && next == ensemble.Server(alone) { // until it knows that it leads no more
+		next, err = c.Leader(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.peers.cutOff(alone, false)
+	if err := alone.Await(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	data, _, err := open(t, etcd.New([]string{alone.addr}, &o)).Get(t.Context(), "/n", nil)
+	if err != nil || string(data) != "beside" {
+		t.Errorf("the member that was cut off has %q, %v", data, err)
 	}
 }

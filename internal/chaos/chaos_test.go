@@ -62,9 +62,9 @@ const limit = 60 * time.Second
 type run struct {
 	t         *testing.T
 	e         *zktest.Ensemble
-	other     ensemble.Ensemble // instead of e
-	dir       string            // of the histories
-	socket    string            // of the resource
+	other     ensemble.FragileEnsemble // instead of e
+	dir       string                   // of the histories
+	socket    string                   // of the resource
 	seed      uint64
 	disks     *disks
 	brake     *brake
@@ -249,7 +249,10 @@ func (r *run) startServers(n *nemesis) {
 	t := r.t
 	t.Helper()
 	if ensemble.Elsewhere != nil {
-		r.other = ensemble.Elsewhere.Start(t)
+		r.other = ensemble.Elsewhere.StartFragile(t)
+		if _, err := r.other.Disk(); err != nil {
+			n.skipped["full disk"] = err
+		}
 		return
 	}
 	o := &zktest.Options{

@@ -21,11 +21,14 @@ var otherServerFaults = []fault{
 	{"rolling restart", true, (*nemesis).restartOthers},
 	{"server killed", false, (*nemesis).killOther},
 	{"server stopped", false, (*nemesis).stopOther},
+	{"leader cut off", true, (*nemesis).cutOffOtherLeader},
+	{"server cut off", false, (*nemesis).cutOffOther},
+	{"full disk", false, (*nemesis).fullOtherDisk},
 	{"compaction", false, (*nemesis).compact},
 }
 
 // brief are the faults of the short form. Its run is a part of the tests of another module.
-var brief = []string{"leader killed", "leader stopped", "compaction", "connections cut", "network lost"}
+var brief = []string{"leader killed", "leader stopped", "leader cut off", "full disk", "compaction", "connections cut", "network lost", "client stopped"}
 
 func otherFaults() [2][]fault {
 	all := [2][]fault{otherServerFaults, slices.Clone(clientFaults)}
@@ -110,6 +113,43 @@ func (n *nemesis) stopOther(r *rand.Rand, _ *event) error {
 	return n.pause(n.oneOf(r), time.Duration(500+r.IntN(3000))*time.Millisecond)
 }
 
+// cutOff cuts a server off from the others for a while. Clients still reach it.
+func (n *nemesis) cutOff(s ensemble.Server, d time.Duration) error {
+	n.r.other.CutOff(s, true)
+	time.Sleep(d) // the length of the fault
+	n.r.other.CutOff(s, false)
+	ctx, cancel := n.ctx()
+	defer cancel()
+	return s.Await(ctx)
+}
+
+// cutOffOtherLeader cuts the leader off for so long that the others elect another one.
+func (n *nemesis) cutOffOtherLeader(r *rand.Rand, _ *event) error {
+	s, err := n.otherLeader()
+	if err != nil {
+		return err
+	}
+	return n.cutOff(s, time.Duration(2500+r.IntN(2000))*time.Millisecond)
+}
+
+func (n *nemesis) cutOffOther(r *rand.Rand, _ *event) error {
+	return n.cutOff(n.oneOf(r), time.Duration(500+r.IntN(3000))*time.Millisecond)
+}
+
+// fullOtherDisk fills the disk of a server, which ends for that. When there is room again it is
+// started.
+func (n *nemesis) fullOtherDisk(r *rand.Rand, _ *event) error {
+	s, err := n.r.other.Disk()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := n.ctx()
+	defer cancel()
+	err = n.r.other.FillDisk(ctx)
+	time.Sleep(time.Duration(500+r.IntN(1000)) * time.Millisecond) // the length of the fault
+	return errors.Join(err, n.r.other.EmptyDisk(), n.relaunch(s))
+}
+
 // compact makes the servers forget their history several times, also under clients that lag
 // behind.
 func (n *nemesis) compact(*rand.Rand, *event) error {
@@ -129,7 +169,11 @@ func (n *nemesis) healOther() error {
 	ctx, cancel := n.ctx()
 	defer cancel()
 	var errs []error
+	if _, err := n.r.other.Disk(); err == nil {
+		errs = append(errs, n.r.other.EmptyDisk())
+	}
 	for i, s := range n.r.other.Servers() {
+		n.r.other.CutOff(s, false)
 		if err := errors.Join(s.Launch(), s.Resume()); err != nil {
 			errs = append(errs, fmt.Errorf("server %d: %w", i, err))
 		}

@@ -17,7 +17,7 @@ import (
 // before other clients acquire their holds. A client pauses for up to a tenth of its session
 // timeout between rounds over the servers, and for up to a second after an uncertain outcome.
 //
-// After the leader is stopped, the followers first have to give it up, after syncLimit, and
+// After the leader is stopped or cut off, the followers first have to give it up, after syncLimit, and
 // its clients too, after their lease.
 //
 // In a rolling restart there can be as many elections as there are servers, one right after
@@ -30,7 +30,7 @@ import (
 var bounds = func() map[string]time.Duration {
 	killed := initLimit*tick + sessionTimeout + tick + sessionTimeout/10 + time.Second
 	stopped := killed + syncLimit*tick + lease
-	return map[string]time.Duration{"leader killed": killed, "leader stopped": stopped, "rolling restart": 3 * killed}
+	return map[string]time.Duration{"leader killed": killed, "leader stopped": stopped, "leader cut off": stopped, "rolling restart": 3 * killed}
 }()
 
 func boundOf(fault, work string) time.Duration {

@@ -17,8 +17,10 @@ var Elsewhere *Service
 
 // Service starts servers, and makes backends for them.
 type Service struct {
-	Start   func(t *testing.T) Ensemble // ended by the test
-	Backend func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend
+	Start func(t *testing.T) Ensemble // ended by the test
+	// StartFragile is Start for servers with more faults.
+	StartFragile func(t *testing.T) FragileEnsemble
+	Backend      func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend
 
 	// One returns the address of a server that all tests share.
 	One func(t *testing.T) string
@@ -63,6 +65,19 @@ type Ensemble interface {
 	// Log returns all changes of the tree that were made before the call. The client of a
 	// transaction that creates no ephemeral node is unknown.
 	Log(ctx context.Context) ([]zklog.Txn, error)
+}
+
+// FragileEnsemble has faults of disks, and of the network between the servers.
+type FragileEnsemble interface {
+	Ensemble
+	// CutOff cuts a server off from the others, or lets it meet them again. No bytes pass between
+	// them, and nothing is reset.
+	CutOff(s Server, on bool)
+	// Disk returns the server whose disk can be full, or why there is none.
+	Disk() (Server, error)
+	// FillDisk fills that disk, and returns when the server has ended for that. EmptyDisk makes room.
+	FillDisk(ctx context.Context) error
+	EmptyDisk() error
 }
 
 // Server is a process.
