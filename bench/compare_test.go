@@ -47,7 +47,7 @@ func TestTwoRunsAreCompared(t *testing.T) {
 	for i, r := range []*report{one, other} {
 		dir := filepath.Join(t.TempDir(), string(rune('a'+i)))
 		r.table = &table{}
-		if err := r.write(dir); err != nil {
+		if err := r.write(dir, "results"); err != nil {
 			t.Fatal(err)
 		}
 		files = append(files, filepath.Join(dir, "results.json"))

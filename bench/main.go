@@ -25,6 +25,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"runtime/pprof"
 	"strings"
@@ -44,18 +45,18 @@ func main() {
 
 // config holds the parsed arguments.
 type config struct {
-	servers  []string
-	out      string
-	peers    bool
-	install  bool
-	etcd     string // a command; empty for the server that is part of this one
-	fsync    bool
-	profile  string
-	compare  []string // two files of results
-	page     []string // a page and a file of results
-	only     *regexp.Regexp
-	onlyText string
-	sizes    sizes
+	servers   []string
+	out, name string
+	peers     bool
+	install   bool
+	etcd      string // a command; empty for the server that is part of this one
+	fsync     bool
+	profile   string
+	compare   []string // two files of results
+	page      []string // a page and a file of results
+	only      *regexp.Regexp
+	onlyText  string
+	sizes     sizes
 }
 
 // parse parses the arguments. It prints errors to out.
@@ -72,6 +73,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 		span    = f.Duration("span", 0, "the duration of a run that is compared with others; 0 means 1s, and 120ms with -quick")
 	)
 	f.StringVar(&c.out, "out", "bench-results", "write results and plots into this `directory`")
+	f.StringVar(&c.name, "name", "results", "call the files of the results `NAME`.json and NAME.md, for a page with from=NAME")
 	f.BoolVar(&c.peers, "peers", false, "measure go-zookeeper, Curator, kazoo and etcd too")
 	f.BoolVar(&c.install, "install", false, "with -peers, install the missing ones (Debian and Ubuntu, as root)")
 	f.StringVar(&c.etcd, "etcd", "", "with -peers, measure the servers of this etcd `command` instead of those that are part of bench")
@@ -125,6 +127,9 @@ func parse(args []string, out io.Writer) (*config, error) {
 	if c.etcd != "" && !c.peers {
 		return fail("-etcd goes with -peers")
 	}
+	if c.name == "" || c.name != filepath.Base(c.name) {
+		return fail("-name: %q is not the name of a file", c.name)
+	}
 	if c.out == "" {
 		return fail("-out is empty")
 	}
@@ -161,11 +166,7 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 	case c.compare != nil:
 		return compareFiles(c.compare, out, notes)
 	case c.page != nil:
-		code := writePage(c.page[0], c.page[1], notes)
-		if code == 0 {
-			code = drawAgain(c.page[1], notes)
-		}
-		return code
+		return writePage(c.page[0], c.page[1], notes)
 	}
 	r, err := measure(ctx, c, args, out, notes)
 	if ctx.Err() != nil {
@@ -177,7 +178,7 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 		return 2
 	}
 	if err == nil {
-		err = r.write(c.out)
+		err = r.write(c.out, c.name)
 	}
 	if err != nil {
 		fmt.Fprintf(notes, "bench: %v\n", err)
@@ -190,7 +191,7 @@ func run(ctx context.Context, args []string, out, notes io.Writer) int {
 	for _, m := range r.Missing {
 		fmt.Fprintf(out, "skipped: %s: %s; -install installs %s\n", m.Who, m.Why, m.Wants)
 	}
-	fmt.Fprintf(out, "\n%.0f s; results.md, results.json and plots are in %s\n", r.Seconds, c.out)
+	fmt.Fprintf(out, "\n%.0f s; %s.md, %[2]s.json and plots are in %[3]s\n", r.Seconds, c.name, c.out)
 	if failed := r.failed(); len(failed) > 0 {
 		fmt.Fprintf(notes, "\n%d cells failed:\n", len(failed))
 		for _, f := range failed {
@@ -264,13 +265,13 @@ func warmUp(ctx context.Context, e *env, p *peers, span time.Duration) error {
 	return nil
 }
 
-// command returns the command of the run as a reader can repeat it: without -out, since the
-// directory does not change the measurements.
+// command returns the command of the run as a reader can repeat it: without -out and -name, which
+// do not change the measurements.
 func command(args []string) string {
 	words := []string{"go run ./bench"}
 	for i := 0; i < len(args); i++ {
 		switch name, _, given := strings.Cut(strings.TrimLeft(args[i], "-"), "="); {
-		case name != "out":
+		case name != "out" && name != "name":
 			words = append(words, args[i])
 		case !given:
 			i++ // its value is the next argument

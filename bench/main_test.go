@@ -58,6 +58,7 @@ func TestBadArgumentsAreNamedAndExitWithTwo(t *testing.T) {
 		"-install":              "-install goes with -peers",
 		"-etcd /bin/etcd":       "-etcd goes with -peers",
 		"-run (":                "-run: error parsing regexp",
+		"-name a/b":             "-name: \"a/b\" is not",
 		"-out= -quick":          "-out is empty",
 		"-quick=maybe -rounds1": "invalid boolean value",
 	} {
@@ -77,6 +78,7 @@ func TestACommandIsShownWithoutItsDirectory(t *testing.T) {
 		"":                                "go run ./bench",
 		"-peers -out /tmp/x":              "go run ./bench -peers",
 		"--out=/tmp/x -peers":             "go run ./bench -peers",
+		"-name queues -out /tmp/x -peers": "go run ./bench -peers",
 		"-out /tmp/x -run ^costs$ -quick": "go run ./bench -run ^costs$ -quick",
 	} {
 		if got := command(strings.Fields(args)); got != want {

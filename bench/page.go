@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,20 +22,38 @@ import (
 // Rows and columns are what, who, where or with. A cell shows the median of its metrics;
 // spread adds the lowest and highest round of the first one. also=crash adds a column with
 // what a consumer's crash does to its item. only is a regular expression for the names of the
-// cells or targets. "figures: targets" is the list of targets, "figures: run" describes the
-// run and the machine. With from=NAME the figures are those of another run, whose results are
-// in NAME.json beside those of the first.
+// cells or targets. "figures: targets" is the list of targets, with which=measured of those that
+// the run has measured; "figures: run" describes the run and the machine. With from=NAME the
+// figures are those of another run, whose results are in NAME.json beside those of the first.
 //
-// A specification that begins with "planned" instead of "figures" is left alone, for a table
-// whose run is yet to come.
-var figuresOf = regexp.MustCompile(`(?s)<!-- figures: ([^\n]*?) -->\n.*?<!-- end -->`)
+// A specification that begins with "planned" instead of "figures" becomes one of figures as soon
+// as there is a run with such cells. Until then the table is empty.
+//
+// A figure in a sentence stands between two comments too:
+//
+//	<!-- figure: from=queues; target=items popped -->0.91<!-- end -->
+//
+// It is that of a target, or with group and only, as for a table, the first of a single cell.
+var (
+	figuresOf = regexp.MustCompile(`(?s)<!-- (figures|planned): ([^\n]*?) -->\n.*?<!-- end -->`)
+	figureOf  = regexp.MustCompile(`<!-- figure: ([^\n]*?) -->[^<\n]*<!-- end -->`)
+)
+
+// errNoCells: a run has no cells for a table.
+var errNoCells = errors.New("no cell of the run matches")
 
 // fillPage returns the page with the figures of runs. read reads the results of a run; the
 // name of the first one is "".
 func fillPage(page string, read func(name string) (*report, error)) (string, error) {
 	var failed error
+	fail := func(spec string, err error) {
+		if failed == nil {
+			failed = fmt.Errorf("figures %q: %w", spec, err)
+		}
+	}
 	filled := figuresOf.ReplaceAllStringFunc(page, func(block string) string {
-		spec := figuresOf.FindStringSubmatch(block)[1]
+		match := figuresOf.FindStringSubmatch(block)
+		planned, spec := match[1] == "planned", match[2]
 		var b strings.Builder
 		fmt.Fprintf(&b, "<!-- figures: %s -->\n", spec)
 		what, keys := parseSpec(spec)
@@ -41,7 +61,7 @@ func fillPage(page string, read func(name string) (*report, error)) (string, err
 		switch {
 		case err != nil:
 		case what == "targets":
-			err = r.targetTable(&b, keys["only"])
+			err = r.targetTable(&b, keys["only"], keys["which"] == "measured")
 		case what == "run":
 			r.conditions(&b)
 		case what != "":
@@ -49,13 +69,71 @@ func fillPage(page string, read func(name string) (*report, error)) (string, err
 		default:
 			err = r.pivot(&b, keys)
 		}
-		if err != nil && failed == nil {
-			failed = fmt.Errorf("figures %q: %w", spec, err)
+		if planned && (errors.Is(err, errNoCells) || errors.Is(err, fs.ErrNotExist)) {
+			return block
+		}
+		if err != nil {
+			fail(spec, err)
 		}
 		b.WriteString("<!-- end -->")
 		return b.String()
 	})
+	filled = figureOf.ReplaceAllStringFunc(filled, func(figure string) string {
+		spec := figureOf.FindStringSubmatch(figure)[1]
+		_, keys := parseSpec(spec)
+		r, err := read(keys["from"])
+		text := ""
+		if err == nil {
+			text, err = r.single(keys)
+		}
+		if err != nil {
+			fail(spec, err)
+		}
+		return fmt.Sprintf("<!-- figure: %s -->%s<!-- end -->", spec, text)
+	})
 	return filled, failed
+}
+
+// single returns the figure that the keys of a specification ask for.
+func (r *report) single(keys map[string]string) (string, error) {
+	if name := keys["target"]; name != "" {
+		for _, t := range r.Targets {
+			if t.Name == name && t.Known {
+				return number(t.Figure), nil
+			}
+		}
+		return "", fmt.Errorf("no target %q was measured", name)
+	}
+	only, err := regexp.Compile(keys["only"])
+	if err != nil {
+		return "", err
+	}
+	t, found := &table{results: r.Results}, ""
+	for _, x := range r.Results {
+		if x.Group != keys["group"] || x.Error != "" || !only.MatchString(x.name.String()) {
+			continue
+		}
+		if found != "" {
+			return "", errors.New("several cells match")
+		}
+		found, _ = t.figures(x, keys["show"], false)
+	}
+	if found == "" {
+		return "", errNoCells
+	}
+	return found, nil
+}
+
+// runsOf returns the names of the runs of a page, in their order.
+func runsOf(page string) (names []string) {
+	specs := append(figuresOf.FindAllStringSubmatch(page, -1), figureOf.FindAllStringSubmatch(page, -1)...)
+	for _, match := range specs {
+		_, keys := parseSpec(match[len(match)-1])
+		if !slices.Contains(names, keys["from"]) {
+			names = append(names, keys["from"])
+		}
+	}
+	return names
 }
 
 // parseSpec returns the keys of a specification with their values, and the word without a
@@ -114,7 +192,7 @@ func (r *report) pivot(w io.Writer, keys map[string]string) error {
 		crashOf[row] = x.Crash
 	}
 	if len(rows) == 0 {
-		return fmt.Errorf("no cell of the run matches")
+		return errNoCells
 	}
 	last, dashes := "", ""
 	if crashes {
@@ -206,15 +284,21 @@ func besides(path string) func(name string) (*report, error) {
 	}
 }
 
-// writePage fills the figures of a run, and of those beside it, into a page.
+// writePage fills the figures of a run, and of those beside it, into a page, and draws the
+// plots of these runs again. Where two of them have a plot, it is that of the later one on the
+// page.
 func writePage(page, results string, notes io.Writer) int {
 	text, err := os.ReadFile(page)
 	filled := ""
+	read := besides(results)
 	if err == nil {
-		filled, err = fillPage(string(text), besides(results))
+		filled, err = fillPage(string(text), read)
 	}
 	if err == nil && filled != string(text) {
 		err = os.WriteFile(page, []byte(filled), 0o644)
+	}
+	if err == nil {
+		err = drawAgain(filepath.Dir(results), runsOf(filled), read)
 	}
 	if err != nil {
 		fmt.Fprintf(notes, "bench: %v\n", err)

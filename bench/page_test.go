@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -68,6 +70,7 @@ func TestAPageWithUnknownFiguresIsRefused(t *testing.T) {
 		"targets; from=none",
 		"targets; only=(",
 		"group=uncontended; rows=whose; columns=with; show=rate; also=luck",
+		"from=none; group=uncontended; rows=who; columns=with; show=rate",
 	} {
 		read := func(name string) (*report, error) {
 			if name != "" {
@@ -122,6 +125,88 @@ func TestAPageShowsWhatACrashDoesToAnItem(t *testing.T) {
 `
 	if got != want {
 		t.Errorf("the page is\n%s\nwant\n%s", got, want)
+	}
+}
+
+// A planned table becomes one with figures when there is a run that has them.
+func TestAPlannedTableIsFilledByItsRun(t *testing.T) {
+	t.Parallel()
+	const page = "<!-- planned: from=later; group=uncontended; rows=whose; columns=with; show=rate; only=coord, ZooKeeper, 1 -->\n<!-- end -->\n" +
+		"<!-- planned: group=none; rows=who; columns=with; show=rate -->\n<!-- end -->\n<!-- planned: run; from=later -->\n<!-- end -->\n"
+	with := func(later *report) string {
+		got, err := fillPage(page, func(name string) (*report, error) {
+			if name == "later" && later == nil {
+				return nil, fmt.Errorf("read it: %w", os.ErrNotExist)
+			}
+			return &report{Results: someResults()}, nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := with(nil); got != page {
+		t.Errorf("without its run the page is\n%s", got)
+	}
+	got := with(&report{})
+	if !strings.HasPrefix(got, "<!-- figures: from=later; group=uncontended") || !strings.Contains(got, "| lock, released at once, coord | 90 |") ||
+		!strings.Contains(got, "<!-- planned: group=none") || !strings.Contains(got, "- began: ") {
+		t.Errorf("with its run the page is\n%s", got)
+	}
+	if got := runsOf(got + "<!-- figure: from=last; target=a -->1<!-- end -->"); !slices.Equal(got, []string{"later", "", "last"}) {
+		t.Errorf("the runs are %q", got)
+	}
+	if _, err := fillPage("<!-- planned: group=uncontended; rows=luck; columns=with; show=rate -->\n<!-- end -->", func(string) (*report, error) {
+		return &report{Results: someResults()}, nil
+	}); err == nil {
+		t.Error("a planned table with unknown rows is not refused")
+	}
+}
+
+func TestASentenceHasFiguresOfARun(t *testing.T) {
+	t.Parallel()
+	r := &report{Results: someResults(), Targets: []target{{Name: "items, 1 consumers", Figure: 1.3849, Known: true}, {Name: "locks"}}}
+	read := func(string) (*report, error) { return r, nil }
+	const a, b, c = "<!-- figure: target=items, 1 consumers -->", "<!-- figure: group=uncontended; only=coord, ZooKeeper, 16; show=rate -->", "<!-- end -->"
+	got, err := fillPage("Now "+a+c+" and "+b+"old"+c+".", read)
+	if want := "Now " + a + "1.38" + c + " and " + b + "500" + c + "."; err != nil || got != want {
+		t.Errorf("the sentence is %q, %v, want %q", got, err, want)
+	}
+	for _, spec := range []string{"target=locks", "target=luck", "group=uncontended; only=coord; show=rate", "group=none; show=rate", "group=uncontended; only=(; show=rate"} {
+		if _, err := fillPage("<!-- figure: "+spec+" -->1<!-- end -->", read); err == nil {
+			t.Errorf("%q was filled", spec)
+		}
+	}
+}
+
+// The targets of a stored run are those that its figures give: medians of the ratios of the rounds.
+func TestStoredTargetsFollowFromTheStoredFigures(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("results/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		r, err := readReport(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		judged := make(map[string]target)
+		for _, x := range judge(r.Results) {
+			judged[x.Name] = x
+		}
+		measured := 0
+		for _, x := range r.Targets {
+			if now := judged[x.Name]; x.Known && now.Known { // an older run can have cells that are no more
+				measured++
+				if math.Abs(now.Figure-x.Figure) > 1e-9*math.Abs(x.Figure) {
+					t.Errorf("%s: %s: stored %v, judged %v", file, x.Name, x.Figure, now.Figure)
+				}
+			}
+		}
+		if measured == 0 {
+			t.Errorf("%s: no target was measured", file)
+		}
 	}
 }
 

@@ -2,9 +2,10 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"image/color"
-	"io"
+	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
@@ -26,6 +27,7 @@ type chart struct {
 	whats   []string // nil for all cells of the group
 	axis    string   // the varied quantity, where the group has several
 	without []string // services, and contestants
+	needs   string   // the contestant without whom there is no chart
 	log     bool     // the figures have a logarithmic scale
 	metric  metric
 	per     float64 // factor of the values, if not zero
@@ -37,7 +39,7 @@ type chart struct {
 var charts = []*chart{
 	{file: "uncontended", title: "Uncontended lock and release", group: "uncontended", without: []string{keeping.who}, metric: mRate, unit: "cycles a second", zero: true},
 	{file: "uncontended-latency", title: "Uncontended lock and release, 99th percentile", group: "uncontended", without: []string{keeping.who}, metric: mP99, per: 1e-3, unit: "ms", zero: true},
-	{file: "kept", title: "Lock and release by the same client again", group: "uncontended", whats: []string{whatCycle}, metric: mRate, unit: "cycles a second", log: true},
+	{file: "kept", title: "Lock and release by the same client again", group: "uncontended", whats: []string{whatCycle}, needs: keeping.who, metric: mRate, unit: "cycles a second", log: true},
 	{file: "waiters-events", title: "Watch events of one release", group: "waiters", metric: mEvents, unit: "events", zero: true},
 	{file: "waiters-requests", title: "Requests of all clients at one release", group: "waiters", metric: mRequests, unit: "requests", zero: true},
 	{file: "waiters-time", title: "Hand-over with others waiting", group: "waiters", metric: mP50, per: 1e-3, unit: "ms", zero: true},
@@ -59,7 +61,7 @@ func drawAll(dir string, results []*result) ([]*chart, error) {
 	var drawn []*chart
 	for _, c := range charts {
 		lines := c.lines(results)
-		if len(lines) == 0 {
+		if len(lines) == 0 || c.needs != "" && !slices.ContainsFunc(lines, func(l *line) bool { return l.who == c.needs }) {
 			continue
 		}
 		p, err := c.draw(lines)
@@ -76,17 +78,21 @@ func drawAll(dir string, results []*result) ([]*chart, error) {
 	return drawn, nil
 }
 
-// drawAgain draws the charts of a results.json beside it.
-func drawAgain(file string, notes io.Writer) int {
-	r, err := readReport(file)
-	if err == nil {
-		_, err = drawAll(filepath.Dir(file), r.Results)
+// drawAgain draws the charts of runs. A run that is yet to come has none.
+func drawAgain(dir string, names []string, read func(name string) (*report, error)) error {
+	for _, name := range names {
+		r, err := read(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			_, err = drawAll(dir, r.Results)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil {
-		fmt.Fprintf(notes, "bench: %v\n", err)
-		return 1
-	}
-	return 0
+	return nil
 }
 
 // A line is one contestant's points.

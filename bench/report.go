@@ -67,8 +67,8 @@ func (r *report) failed() []*result {
 	return failed
 }
 
-// write puts results.json, results.md and the plots into a directory.
-func (r *report) write(dir string) error {
+// write puts NAME.json, NAME.md and the plots into a directory.
+func (r *report) write(dir, name string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (r *report) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(b, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), append(b, '\n'), 0o644); err != nil {
 		return err
 	}
 	drawn, err := drawAll(dir, r.Results)
@@ -85,7 +85,7 @@ func (r *report) write(dir string) error {
 	}
 	var md strings.Builder
 	r.markdown(&md, drawn)
-	return os.WriteFile(filepath.Join(dir, "results.md"), []byte(md.String()), 0o644)
+	return os.WriteFile(filepath.Join(dir, name+".md"), []byte(md.String()), 0o644)
 }
 
 // markdown writes the tables and shows the plots.
@@ -93,7 +93,7 @@ func (r *report) markdown(w io.Writer, drawn []*chart) {
 	fmt.Fprintf(w, "# Benchmarks\n\n")
 	r.conditions(w)
 	fmt.Fprintf(w, "\n## Targets\n\n")
-	_ = r.targetTable(w, "") // an empty expression is valid
+	_ = r.targetTable(w, "", false) // an empty expression is valid
 	if failed := r.failed(); len(failed) > 0 {
 		fmt.Fprintf(w, "\n## Failed\n\n")
 		for _, x := range failed {
@@ -142,15 +142,16 @@ func (r *report) conditions(w io.Writer) {
 	}
 }
 
-// targetTable lists the targets whose names match, and whether they were met.
-func (r *report) targetTable(w io.Writer, names string) error {
+// targetTable lists the targets whose names match, all or those that were measured, and whether they
+// were met.
+func (r *report) targetTable(w io.Writer, names string, measured bool) error {
 	only, err := regexp.Compile(names)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(w, "| target | figure | wanted | |\n|---|---:|---:|---|\n")
 	for _, t := range r.Targets {
-		if !only.MatchString(t.Name) {
+		if !only.MatchString(t.Name) || measured && !t.Known {
 			continue
 		}
 		want, figure, met := "≤", number(t.Figure), "met"

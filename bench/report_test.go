@@ -104,7 +104,7 @@ func TestAReportIsWrittenWithItsPlots(t *testing.T) {
 		Missing: []missing{{byEtcd, "not installed", "etcd-server"}},
 		groups:  []*group{{name: "uncontended", about: "About it.", shown: []metric{mRate}}}, table: &table{results: results},
 	}
-	if err := r.write(dir); err != nil {
+	if err := r.write(dir, "results"); err != nil {
 		t.Fatal(err)
 	}
 	read := func(file string) []byte {
@@ -134,8 +134,25 @@ func TestAReportIsWrittenWithItsPlots(t *testing.T) {
 	if err != nil || img.Bounds().Dx() < 300 {
 		t.Errorf("uncontended.png: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "cache-sync.svg")); err == nil {
-		t.Error("a chart without results was drawn")
+	for _, file := range []string{"cache-sync.svg", "kept.svg"} {
+		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			t.Errorf("%s was drawn without its results", file)
+		}
+	}
+	for n, rate := range map[float64]float64{1: 300_000, 16: 400_000} {
+		results = append(results, rates(name{"uncontended", whatCycle, keeping.who, onZooKeeper, "callers", n}, rate))
+	}
+	if _, err := drawAll(dir, results); err != nil {
+		t.Fatal(err)
+	}
+	kept := string(read("kept.svg"))
+	for _, want := range []string{">coord, kept<", ">100<", ">1,000<", ">100,000<", ">1,000,000<"} { // labels of powers of ten
+		if !strings.Contains(kept, want) {
+			t.Errorf("kept.svg lacks %s", want)
+		}
+	}
+	if strings.Contains(string(read("uncontended.svg")), keeping.who) {
+		t.Error("uncontended.svg shows kept locks, beside which the others have no height")
 	}
 }
 
