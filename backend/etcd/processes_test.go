@@ -16,14 +16,15 @@ import (
 func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
 	t.Parallel()
 	run := "^TestTwoProcesses$"
-	// What remains of it is about ZooKeeper: its ticks, and frames of its protocol.
-	skip := "TestTwoProcesses/(pauses|margins)|TestTwoProcesses/.*/a_waiter"
+	skip := "TestTwoProcesses/(pauses|margins)" // they are about ZooKeeper's ticks
 	wanted := []string{
 		"TestTwoProcesses/processes/a_killed_holder_is_succeeded_within_the_session_timeout",
 		"TestTwoProcesses/processes/a_holder_without_network_is_notified_before_the_next_grant",
 		"TestTwoProcesses/processes/a_paused_holder_sees_its_loss_at_its_first_check",
+		"TestTwoProcesses/processes/a_waiter_that_loses_its_session_goes_on_and_is_granted",
 		"TestTwoProcesses/servers/no_client_loses_the_lock_when_the_leader_is_killed",
 		"TestTwoProcesses/servers/no_client_loses_the_lock_when_a_follower_is_killed",
+		"TestTwoProcesses/servers/a_waiter_whose_server_is_killed_keeps_its_place",
 	}
 	if os.Getenv("COORD_LONG") != "" {
 		run = "^(TestTwoProcesses|TestLeadersAreReplaced|TestItemsPassAQueueBetweenProcesses)$"
@@ -32,6 +33,12 @@ func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
 			"TestItemsPassAQueueBetweenProcesses/one_consumer_gets_all_items_in_order",
 			"TestItemsPassAQueueBetweenProcesses/whatever_dies,_no_item_is_lost,_and_none_is_delivered_after_its_ack")
 	}
+	onMembers(t, run, skip, wanted...)
+}
+
+// onMembers runs tests of internal/faulttest on three members, of which some must pass.
+func onMembers(t *testing.T, run, skip string, wanted ...string) {
+	t.Helper()
 	out, err := elsewhere(t, "internal/faulttest", []string{"COORD_LONG="}, "-timeout", "30m", "-run", run, "-skip", skip)
 	for _, line := range regexp.MustCompile(`figure: .*`).FindAllString(out, -1) {
 		t.Log(line)
@@ -44,6 +51,15 @@ func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
 	if err != nil || t.Failed() {
 		t.Errorf("%v\n%s", err, tail(out))
 	}
+}
+
+// Copies of a tree that changes while members are killed and sessions end.
+func TestACacheIsExactOnEtcd(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("COORD_LONG") == "" {
+		t.Skip("set COORD_LONG=1")
+	}
+	onMembers(t, "^TestACacheIsExactAfterChurnAndKills$", "^$", "TestACacheIsExactAfterChurnAndKills")
 }
 
 // passed reports whether a test has passed.

@@ -39,6 +39,7 @@ type Line interface {
 	Cut() int
 	Refuse(on bool)
 	Blackhole(on bool)
+	SetDelay(up, down time.Duration)
 	OnFrame(f func(zkproxy.Frame))
 	Drop(match func(zkproxy.Frame) bool, what zkproxy.DropWhat) Fault
 }

@@ -17,11 +17,8 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkproxy"
-	"github.com/go-coord/coord/internal/zkservice"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 const (
@@ -34,10 +31,11 @@ const (
 
 // churn changes the tree.
 type churn struct {
-	e     *zktest.Ensemble
-	s     *zkservice.Service
+	e     servers
+	s     *room
 	guide *coord.Cache // suggests operations that fit the tree
 	width int          // nodes below each directory; each has up to three children
+	most  int          // operations in a commit
 
 	pause    sync.RWMutex // held for reading by each commit
 	sessions [churnUsers]atomic.Int64
@@ -56,12 +54,15 @@ const (
 )
 
 func (c *churn) create(p, tag string, mode backend.CreateMode) backend.Op {
-	return backend.Create(c.s.Root()+p, []byte(p+" "+tag), mode)
+	return backend.Create(c.s.root+p, []byte(p+" "+tag), mode)
 }
 
 // plant makes the tree.
 func (c *churn) plant(t *testing.T, s backend.Session) {
 	t.Helper()
+	if c.most = 2 * mostChurn; s.Limits().Ops > 0 {
+		c.most = min(c.most, s.Limits().Ops)
+	}
 	ops := []backend.Op{c.create(churned, "planted", backend.Persistent)}
 	flush := func() {
 		if _, err := s.Commit(t.Context(), ops...); err != nil {
@@ -75,7 +76,7 @@ func (c *churn) plant(t *testing.T, s backend.Session) {
 		for m := range c.width {
 			p := fmt.Sprintf("%s/%d", dir, m)
 			ops = append(ops, c.create(p, "planted", backend.Persistent), c.create(p+"/0", "planted", backend.Persistent))
-			if len(ops) > 100 {
+			if len(ops) > c.most-4 {
 				flush()
 			}
 		}
@@ -100,14 +101,14 @@ func (c *churn) next(r *rand.Rand, tag string) (kind int, ops []backend.Op) {
 	case !there:
 		return aCreation, []backend.Op{c.create(p, tag, backend.Persistent)}
 	case n < 2 || len(names) > mostChurn/4:
-		return aChange, []backend.Op{backend.SetData(c.s.Root()+p, []byte(p+" "+tag), backend.AnyVersion)}
+		return aChange, []backend.Op{backend.SetData(c.s.root+p, []byte(p+" "+tag), backend.AnyVersion)}
 	}
 	var nodes []string
 	for below := range c.guide.Walk(p) {
 		nodes = append(nodes, below)
 	}
 	for _, below := range slices.Backward(nodes) {
-		ops = append(ops, backend.Delete(c.s.Root()+below, backend.AnyVersion))
+		ops = append(ops, backend.Delete(c.s.root+below, backend.AnyVersion))
 	}
 	kind = aDeletion
 	if n > 3 {
@@ -119,8 +120,11 @@ func (c *churn) next(r *rand.Rand, tag string) (kind int, ops []backend.Op) {
 	if len(nodes) > 1 {
 		kind = aSubtree
 	}
-	if len(ops) == 0 { // deleted meanwhile
+	switch {
+	case len(ops) == 0: // deleted meanwhile
 		return aCreation, []backend.Op{c.create(p, tag, backend.Persistent)}
+	case len(ops) > c.most:
+		return aChange, []backend.Op{backend.SetData(c.s.root+p, []byte(p+" "+tag), backend.AnyVersion)}
 	}
 	return kind, ops
 }
@@ -128,7 +132,7 @@ func (c *churn) next(r *rand.Rand, tag string) (kind int, ops []backend.Op) {
 // write commits at random until ctx ends, at most at a rate.
 func (c *churn) write(ctx context.Context, t *testing.T, user int) {
 	r := rand.New(rand.NewPCG(uint64(user), 1))
-	b := c.s.ZooKeeper(fmt.Sprint("writer ", user))
+	b := c.s.link(fmt.Sprint("writer ", user))
 	s, err := b.Open(ctx)
 	if err != nil {
 		t.Error(err)
@@ -256,13 +260,13 @@ func (f *follower) end() {
 	f.ongoing.Wait()
 }
 
-// arms returns the number of requests for a watch of the tree.
+// arms returns the number of requests for a watch of the tree. A copy by watches of single nodes
+// makes none.
 func (f *follower) arms() int {
-	n := 0
-	for _, p := range f.x.link.Proxies {
-		n += p.Count().Ops[zkproxy.OpAddWatch]
+	if f.repeats {
+		return 0
 	}
-	return n - f.probes
+	return f.x.way.requests()[zkproxy.OpAddWatch] - f.probes
 }
 
 // expire ends the session of the client.
@@ -274,7 +278,7 @@ func (f *follower) expire() {
 		f.x.tb.Error(err)
 		return
 	}
-	f.x.link.Expire(session.ID())
+	f.x.way.expire(session.ID())
 }
 
 // judge compares the copy and the folded events with the tree. now can pass; ever cannot.
@@ -308,9 +312,9 @@ func (c *churn) check(t *testing.T, when string, followers ...*follower) int {
 	defer cancel()
 	for began := time.Now(); ; coordtest.Pause(began) {
 		var tree map[string]nodeIs
-		reader, err := c.s.ZooKeeper("reader").Open(ctx)
+		reader, err := c.s.link("reader").Open(ctx)
 		if err == nil {
-			tree, err = realTree(ctx, reader, c.s.Root(), churned)
+			tree, err = realTree(ctx, reader, c.s.root, churned)
 			reader.Close()
 		}
 		now, ever := []string{fmt.Sprint(err)}, []string(nil)
@@ -339,18 +343,18 @@ func (c *churn) compareServers() (difference string) {
 	read := func(addr string) (map[string]nodeIs, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		s, err := zookeeper.New([]string{addr}, nil).Open(ctx)
+		s, err := backendAt([]string{addr}, killTimeout, 0).Open(ctx)
 		if err != nil {
 			return nil, err
 		}
 		defer s.Close()
-		return realTree(ctx, s, c.s.Root(), churned)
+		return realTree(ctx, s, c.s.root, churned)
 	}
 	for began := time.Now(); time.Since(began) < 2*killTimeout; {
 		difference = ""
 		var first map[string]nodeIs
-		for i, server := range c.e.Servers() {
-			tree, err := read(server.Addr())
+		for i, addr := range c.e.Addrs() {
+			tree, err := read(addr)
 			if err != nil {
 				return fmt.Sprintf("server %d: %v", i, err)
 			}
@@ -389,17 +393,17 @@ func churnTime(t *testing.T) time.Duration {
 // the trees folded from the events and the servers' tree must become equal, before another
 // fault could hide that something was missed.
 func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
-	zktest.Require(t)
+	require(t)
 	rounds, took, width := 2, 1500*time.Millisecond, 12
 	large := churnTime(t)
 	if large > 0 {
 		took, width = 15*time.Second, 900 // about 10,000 nodes
 		rounds = max(rounds, int(large/took))
 	}
-	e := startServers(t, shortSync).Ensemble
-	s := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
+	e := startServers(t, shortSync)
+	s := newRoom(t, e, killTimeout, shortMargin)
 	c := &churn{e: e, s: s, width: width}
-	plain, err := s.ZooKeeper("observer").Open(t.Context())
+	plain, err := s.link("observer").Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,14 +411,13 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	plain.Close()
 
 	all := &sightings{seen: make(map[sighting]nodeIs)}
-	a := follow(t, "the first cache", all, newContender(t, s, "a"), 0, 300*time.Millisecond)
+	a := follow(t, "the first cache", all, s.contender("a"), 0, 300*time.Millisecond)
 	defer a.end()
 	if large == 0 {
 		// A copy by one-shot watches: too many requests for the long form.
-		link := s.ZooKeeper("b")
-		link.Backend = zookeeper.New(link.Addrs(), &zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin, Without: backend.Trees})
+		s.linkWithout("b", backend.Trees)
 	}
-	b := follow(t, "the second cache", all, newContender(t, s, "b"), 0)
+	b := follow(t, "the second cache", all, s.contender("b"), 0)
 	defer b.end()
 	b.x.moveTo(1)
 	var last *follower // begins in the middle, and is replaced
@@ -451,13 +454,13 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	faults := []func(round int){
 		func(round int) { // the client of a cache dies, and another one begins
 			if last != nil {
-				last.x.link.Partition()
+				last.x.way.partition()
 				last.end()
 				last.x.c.Close()
 			}
 			clients++
-			x := newContender(t, s, fmt.Sprint("client ", clients))
-			x.link.SetLatency(3 * time.Millisecond) // so that nodes change while they are read
+			x := s.contender(fmt.Sprint("client ", clients))
+			x.way.delay(3 * time.Millisecond) // so that nodes change while they are read
 			last = follow(t, fmt.Sprint("the cache of client ", clients), all, x, 0)
 			receive(t, last.k.Synced(), "the copy of a new client")
 		},
@@ -465,7 +468,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 			a.expire()
 			expired++
 			for i := 0; i < churnUsers; i += 5 {
-				s.ZooKeeper(fmt.Sprint("writer ", i)).Expire(c.sessions[i].Load())
+				s.link(fmt.Sprint("writer ", i)).expire(c.sessions[i].Load())
 				expired++
 			}
 		},
@@ -482,23 +485,23 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 		func(round int) { a.x.moveTo(round % 3) }, // the connection breaks
 	}
 	var lasted, still time.Duration // of the churn, and of that without any server
-	nodes, before := 0, a.x.link.Requests()
+	nodes, before := 0, a.x.way.calls()
 	for round := range rounds {
 		began, seen := time.Now(), c.changes.Load()
-		victim := leaderOf(t, e)
+		victim := e.leader(t)
 		if round%2 == 0 {
-			victim = followersOf(t, e)[round/2%2]
+			victim = e.followers(t)[round/2%2]
 		} else {
 			leaders++
 		}
-		a.x.moveTo(slices.Index(e.Servers(), victim))
+		a.x.moveTo(slices.Index(e.members(), victim))
 		time.Sleep(took / 5)
 		from := time.Now()
 		victim.Kill()
 		kills++
 		goesOn("without a server")
 		still += time.Since(from)
-		restart(t, victim)
+		e.restart(t, victim)
 		for i, fault := range faults {
 			if i%rounds == round%len(faults) {
 				fault(round)
@@ -538,7 +541,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 		t.Error(d)
 	}
 	nodes = c.check(t, "at the end", followers()...) // the writers' ephemeral nodes are gone
-	requests := a.x.link.Requests() - before
+	requests := a.x.way.calls() - before
 
 	for kind := range c.done {
 		if c.done[kind].Load() == 0 {

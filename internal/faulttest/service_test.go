@@ -127,10 +127,15 @@ func (e servers) expire(t *testing.T, session int64) {
 }
 
 func backendAt(addrs []string, timeout, margin time.Duration) backend.Backend {
+	return backendWithout(addrs, timeout, margin, 0)
+}
+
+// backendWithout returns a backend whose sessions lack some features.
+func backendWithout(addrs []string, timeout, margin time.Duration, without backend.Features) backend.Backend {
 	if elsewhere() {
-		return ensemble.Elsewhere.Backend(addrs, timeout, margin, 0)
+		return ensemble.Elsewhere.Backend(addrs, timeout, margin, without)
 	}
-	return zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: timeout, LossMargin: margin})
+	return zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: timeout, LossMargin: margin, Without: without})
 }
 
 // newLine returns a line to a server, which ends with the test.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/trace"
 )
@@ -16,7 +16,8 @@ import (
 // contender is a client in this process that acquires a lock.
 type contender struct {
 	tb       testing.TB
-	link     *zkservice.Link
+	link     *zkservice.Link // nil in a room
+	way      *link           // nil outside of one
 	c        *coord.Client
 	m        coord.Locker
 	waiting  chan string // paths of its nodes, as it begins to wait
@@ -30,14 +31,23 @@ const contested = "/locks/contested"
 // newContender opens a client over a link of its own.
 func newContender(tb testing.TB, s *zkservice.Service, name string) *contender {
 	tb.Helper()
+	l := s.ZooKeeper(name)
+	x := openContender(tb, l, s.Root())
+	x.link = l
+	return x
+}
+
+// openContender opens a client, which the test closes.
+func openContender(tb testing.TB, b backend.Backend, namespace string) *contender {
+	tb.Helper()
 	x := &contender{
-		tb: tb, link: s.ZooKeeper(name),
+		tb:       tb,
 		waiting:  make(chan string, 16),
 		requeued: make(chan error, 16),
 		synced:   make(chan trace.CacheSynced, 16),
 		granted:  make(chan *coord.Hold, 1),
 	}
-	c, err := coord.Open(context.Background(), x.link, &coord.Options{Namespace: s.Root(), Trace: x.trace})
+	c, err := coord.Open(context.Background(), b, &coord.Options{Namespace: namespace, Trace: x.trace})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -127,9 +137,9 @@ func (x *contender) pending() {
 // waiterExpires: a waiter that loses its session joins at the tail by itself, and is granted
 // in the new order.
 func waiterExpires(t *testing.T, e servers) {
-	s := zkservice.New(t, e.Ensemble, zookeeper.Options{SessionTimeout: mostTimeout})
+	s := newRoom(t, e, mostTimeout, 0)
 	n := rounds(3)
-	a, b, c := newContender(t, s, "a"), newContender(t, s, "b"), newContender(t, s, "c")
+	a, b, c := s.contender("a"), s.contender("b"), s.contender("c")
 	for i := range n {
 		held := a.lock()
 		first := b.queue()
@@ -138,7 +148,7 @@ func waiterExpires(t *testing.T, e servers) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.link.Expire(session.ID())
+		b.way.expire(session.ID())
 		receive(t, b.requeued, "the loss of the place")
 		third := receive(t, b.waiting, "a new place in the queue")
 		if third == first {
@@ -178,25 +188,25 @@ func paths(line []coord.Contender) []string {
 // waiterKeepsPlace: a waiter whose server is killed finds another one, and its node was never
 // deleted.
 func waiterKeepsPlace(t *testing.T, e servers) {
-	s := zkservice.New(t, e.Ensemble, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
+	s := newRoom(t, e, killTimeout, shortMargin)
 	n := rounds(2)
-	a, b, c := newContender(t, s, "a"), newContender(t, s, "b"), newContender(t, s, "c")
+	a, b, c := s.contender("a"), s.contender("b"), s.contender("c")
 	for i := range n {
-		victim := followersOf(t, e.Ensemble)[i%2]
+		victim := e.followers(t)[i%2]
 		if i%3 == 2 {
-			victim = leaderOf(t, e.Ensemble)
+			victim = e.leader(t)
 		}
-		at := slices.Index(e.Servers(), victim)
+		at := slices.Index(e.members(), victim)
 		b.moveTo(at)
 		held := a.lock()
 		first := b.queue()
 		second := c.queue()
 		victim.Kill()
 		// A reply to b arrives from another server.
-		b.link.Proxies[at].Refuse(true)
+		b.way.lines[at].Refuse(true)
 		b.verifyContact()
-		restart(t, victim)
-		b.link.Proxies[at].Refuse(false)
+		e.restart(t, victim)
+		b.way.lines[at].Refuse(false)
 		b.pending()
 		c.pending()
 		a.release(held)
@@ -221,16 +231,16 @@ func waiterKeepsPlace(t *testing.T, e servers) {
 // moveTo makes the client connect to the server at this index.
 func (x *contender) moveTo(at int) {
 	x.tb.Helper()
-	for i, p := range x.link.Proxies {
+	for i, p := range x.way.lines {
 		p.Refuse(i != at)
 	}
-	for i, p := range x.link.Proxies {
+	for i, p := range x.way.lines {
 		if i != at {
 			p.Cut()
 		}
 	}
 	x.verifyContact()
-	for _, p := range x.link.Proxies {
+	for _, p := range x.way.lines {
 		p.Refuse(false)
 	}
 }
