@@ -62,6 +62,17 @@ func TestACacheIsExactOnEtcd(t *testing.T) {
 	onMembers(t, "^TestACacheIsExactAfterChurnAndKills$", "^$", "TestACacheIsExactAfterChurnAndKills")
 }
 
+// Transactions whose coordinator or a site fails at one of its requests. The record of the members
+// shows neither what a commit checks nor when it was applied.
+func TestTransactionsOfProcessesOnEtcd(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("COORD_LONG") == "" {
+		t.Skip("set COORD_LONG=1")
+	}
+	name := "TestATransactionOfProcessesSurvivesAFaultAtEveryRequest"
+	onMembers(t, "^"+name+"$", "^$", name)
+}
+
 // passed reports whether a test has passed.
 func passed(out, name string) bool {
 	return slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {

@@ -35,9 +35,18 @@ func endLog(t *testing.T, e *zktest.Ensemble) int64 {
 }
 
 // wholeLog reads the transaction log of a server once the log contains all changes.
-func wholeLog(t *testing.T, e *zktest.Ensemble) (txns []zklog.Txn) {
+func wholeLog(t *testing.T, e servers) (txns []zklog.Txn) {
 	t.Helper()
-	leader, end := leaderOf(t, e), endLog(t, e)
+	if e.other != nil {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		txns, err := e.other.Log(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return txns
+	}
+	leader, end := leaderOf(t, e.Ensemble), endLog(t, e.Ensemble)
 	eventually(t, "the log has the last transaction", func() bool {
 		var err error
 		txns, err = zklog.Read(leader.DataDir())
@@ -50,6 +59,7 @@ func wholeLog(t *testing.T, e *zktest.Ensemble) (txns []zklog.Txn) {
 // two-phase commit. It knows the layout, and nothing of the implementation in package coord.
 type commitHistory struct {
 	prefix   string
+	partial  bool // the log has no checks and no times, and sessions only of ephemeral nodes
 	roots    map[string]bool
 	standing map[string]*commitTx // by the path of the record
 	marked   map[string]*commitTx // by root and mark
@@ -86,6 +96,7 @@ type commitSite struct {
 	branch bool   // the branch exists
 	filled string // its content: "", "yes" or "no"
 	vote   bool   // the node of a yes exists
+	done   bool   // it has acknowledged
 	acked  time.Time
 	// By the reports of its processes.
 	prepared bool
@@ -122,7 +133,11 @@ func (h *commitHistory) parse(path string) (p commitPath, ok bool) {
 type step struct {
 	zklog.Txn
 	checked map[string]bool
+	partial bool // of the log
 }
+
+// checks reports whether the step checks a node, as far as the log shows it.
+func (s step) checks(path string) bool { return s.partial || s.checked[path] }
 
 func (s step) made(path string) bool    { return s.has(path, zklog.Op.IsCreate) }
 func (s step) deleted(path string) bool { return s.has(path, zklog.Op.IsDelete) }
@@ -144,6 +159,9 @@ func (s step) has(path string, is func(zklog.Op) bool) bool {
 
 // guarded reports whether the step checks a node of the lock of the site.
 func (s step) guarded(root, site string) bool {
+	if s.partial {
+		return true
+	}
 	for path := range s.checked {
 		if strings.HasPrefix(path, root+"/serving/"+site+"/") {
 			return true
@@ -154,7 +172,7 @@ func (s step) guarded(root, site string) bool {
 
 // apply takes the next transaction of the log.
 func (h *commitHistory) apply(x zklog.Txn) {
-	s := step{x, make(map[string]bool)}
+	s := step{x, make(map[string]bool), h.partial}
 	for _, op := range x.Ops {
 		if op.Type == zklog.Check {
 			s.checked[op.Path] = true
@@ -269,7 +287,7 @@ func (h *commitHistory) part(s step, in *commitTx, op zklog.Op, child string) {
 			h.faultf("%s is not a vote of %v", op.Path, in)
 		case op.IsCreate():
 			h.count["yes"]++
-			if site.vote || !s.filled(in.branch(name, in.id()), "yes") || !s.checked[in.openNode()] || !s.guarded(in.root, name) {
+			if site.vote || !s.filled(in.branch(name, in.id()), "yes") || !s.checks(in.openNode()) || !s.guarded(in.root, name) {
 				h.faultf("%s votes yes on %v without a condition: %v", name, in, s.Ops)
 			}
 			site.vote = true
@@ -311,9 +329,9 @@ func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 		by, isSite := strings.CutPrefix(o.By, "site ")
 		late := strings.Contains(o.Reason, "deadline")
 		switch {
-		case !s.checked[in.openNode()]:
+		case !s.checks(in.openNode()):
 			h.faultf("%v aborts at %#x without a check whether it is open", in, s.Zxid)
-		case late && s.Time.Before(in.deadline.Truncate(time.Millisecond)):
+		case late && !s.partial && s.Time.Before(in.deadline.Truncate(time.Millisecond)):
 			h.faultf("%v aborts at its deadline %v before that", in, in.deadline.Sub(s.Time))
 		case isSite && !late && !s.filled(in.branch(by, in.id()), "no"):
 			h.faultf("%v aborts for the no of %s, which does not exist", in, by)
@@ -321,8 +339,8 @@ func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 		return
 	}
 	for name, site := range in.sites {
-		if !site.vote || site.filled != "yes" || !s.checked[in.yes(name)] {
-			h.faultf("%v commits at %#x: %s has voted %q, checked %v", in, s.Zxid, name, site.filled, s.checked[in.yes(name)])
+		if !site.vote || site.filled != "yes" || !s.checks(in.yes(name)) {
+			h.faultf("%v commits at %#x: %s has voted %q, checked %v", in, s.Zxid, name, site.filled, s.checks(in.yes(name)))
 		}
 	}
 }
@@ -353,11 +371,13 @@ func (h *commitHistory) branch(s step, p commitPath, op zklog.Op) {
 			in.decided == "commit" && site.filled != "yes" {
 			h.faultf("%s acknowledges %v at %#x: it has voted %q, decided %q", p.name, in, s.Zxid, site.filled, in.decided)
 		}
-		site.branch, site.acked = false, s.Time
-		h.waits.add(s.Time.Sub(in.made))
+		site.branch, site.done, site.acked = false, true, s.Time
+		if !s.partial {
+			h.waits.add(s.Time.Sub(in.made))
+		}
 	case op.Type == zklog.SetData:
 		vote, _, _ := strings.Cut(string(op.Data), "\n")
-		if site.filled != "" || op.Version != 1 || !s.checked[in.openNode()] || !s.guarded(p.root, p.name) {
+		if site.filled != "" || op.Version != 1 || !s.checks(in.openNode()) || !s.guarded(p.root, p.name) {
 			h.faultf("%s fills in its branch for %v at %#x with %q, before %q", p.name, in, s.Zxid, vote, site.filled)
 		}
 		switch vote {

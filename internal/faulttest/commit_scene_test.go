@@ -36,7 +36,7 @@ const commitID = "t"
 func (m *matrix) play(t *testing.T, c commitCell) {
 	m.mu.Lock()
 	m.cells++
-	s := &scene{stage: newStage(t, servers{Ensemble: m.e}), m: m, root: fmt.Sprintf("%s/%d", commitRoot, m.cells), cell: c, at: make(map[string]*actor)}
+	s := &scene{stage: newStage(t, m.e), m: m, root: fmt.Sprintf("%s/%d", commitRoot, m.cells), cell: c, at: make(map[string]*actor)}
 	m.mu.Unlock()
 	s.inboxes()
 	armed := make(map[string]*blow)
