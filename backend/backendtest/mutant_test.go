@@ -372,6 +372,23 @@ func TestOnlyOpenClausesCanBeKeptOtherwise(t *testing.T) {
 	}
 }
 
+func TestAClauseIsExcusedByNameAndReason(t *testing.T) {
+	const clause = "loss/stays the reason after Close"
+	for _, x := range []struct {
+		excused    map[string]string
+		misexcused string
+	}{
+		{nil, ""},
+		{map[string]string{clause: "a defect"}, ""},
+		{map[string]string{clause: ""}, clause},
+		{map[string]string{clause + "?": "a defect"}, clause + "?"},
+	} {
+		if got := (Harness{Excused: x.excused}).misexcused(); got != x.misexcused {
+			t.Errorf("%q: misexcused %q, want %q", x.excused, got, x.misexcused)
+		}
+	}
+}
+
 // lean makes a session show nothing that is advisory.
 func lean(_ Link, m *mutant) {
 	without := func(stat backend.Stat) backend.Stat {

@@ -101,9 +101,10 @@
 // With earlier servers an event can come up to a tenth of a second late, also after a read
 // that shows the change, if its watch was armed while another client committed. There a Sync
 // writes the session's key and waits for that event, which does not prove that no other one is
-// late. So the contract's order of events and reads does not hold for certain. With 3.4.23 two of
-// its clauses fail now and then: that a watch has fired before a read returns that shows the
-// change, if another session, or the session itself, has made it. Use a newer version.
+// late. So the contract's order of events among themselves and before reads does not hold for
+// certain there: with 3.4.23 a watch fires now and then after a read has shown the change, or after
+// the watch of a later change. That is etcd #15220: no reply of these servers shows that a new
+// watcher has caught up. Use a newer version.
 //
 // A server that answers other requests, but keeps events back for half the lease while a read
 // waits for them, is given up for another one.

@@ -12,6 +12,10 @@ import (
 	"github.com/go-coord/coord/internal/zklog"
 )
 
+// Ordered reports whether a server of a version sends a progress reply after the events that it
+// covers.
+func Ordered(version string) bool { return ordered(version) }
+
 // OpsOf returns what an event of a key changed in the tree, for tests that follow the keys. The
 // event has the pair before it. owner is the session that an ephemeral node was created by, and
 // ended the one that ended with this event.

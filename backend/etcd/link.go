@@ -112,7 +112,7 @@ func (l *link) ready(ctx context.Context) error {
 }
 
 // ordered reports whether a server of this version sends a progress reply after the events that
-// it covers: from 3.4.25 and 3.5.8 on.
+// it covers: from 3.4.25 and 3.5.8 on (etcd #15220).
 func ordered(version string) bool {
 	var n [3]int
 	for i, part := range strings.SplitN(strings.SplitN(version, "-", 2)[0], ".", 3) {
