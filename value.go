@@ -297,20 +297,26 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 				return err
 			}
 		}
-		st, began, t, err := v.lookInContact(ctx, g)
-		if err != nil {
-			return err
-		}
-		if !first && st.same(w.seen) {
-			w.confirm(began, t)
+		for ; ; g.renew() {
+			st, began, t, err := v.lookInContact(ctx, g)
+			if err != nil {
+				return err
+			}
+			if !first && st.same(w.seen) {
+				if w.confirm(began, t) {
+					return nil
+				}
+				continue
+			}
+			e := v.element(st)
+			if !w.see(e, st, began, t) { // before the element: its receiver finds no older one
+				continue
+			}
+			first = false
+			e.Err = opError("watch", v.path.full, e.Err)
+			out.put(e)
 			return nil
 		}
-		first, w.seen = false, content{created: st.created, changed: st.changed}
-		e := v.element(st)
-		w.see(e, began, t) // before the element: its receiver finds no older one
-		e.Err = opError("watch", v.path.full, e.Err)
-		out.put(e)
-		return nil
 	})
 }
 

@@ -107,10 +107,15 @@ type valueWatch[T any] struct {
 }
 
 // see notes the state that a read has found, with a watch that was armed in t. e is the
-// element of the Watch for it.
-func (w *valueWatch[T]) see(e Versioned[T], began int64, t *stretch) {
+// element of the Watch for it. It reports false, and notes nothing, if the read has to be
+// repeated.
+func (w *valueWatch[T]) see(e Versioned[T], st content, began int64, t *stretch) bool {
 	w.k.mu.Lock()
 	defer w.k.mu.Unlock()
+	if w.outrun(st, began) {
+		return false
+	}
+	w.seen = content{created: st.created, changed: st.changed}
 	if e.Err != nil {
 		err := opError("load", w.path, e.Err)
 		e = Versioned[T]{}
@@ -124,20 +129,33 @@ func (w *valueWatch[T]) see(e Versioned[T], began int64, t *stretch) {
 	}
 	w.now = &state[T]{value: e, seen: w.seen, at: w.c.elapsed(), contact: t}
 	w.publish(began)
+	return true
 }
 
-// confirm notes that a read has found the state of the latest element again.
-func (w *valueWatch[T]) confirm(began int64, t *stretch) {
+// confirm notes that a read has found the state of the latest element again. It reports false
+// as see does.
+func (w *valueWatch[T]) confirm(began int64, t *stretch) bool {
 	w.k.mu.Lock()
 	defer w.k.mu.Unlock()
+	if w.outrun(w.seen, began) {
+		return false
+	}
 	w.now = &state[T]{value: w.now.value, seen: w.seen, at: w.c.elapsed(), contact: t}
 	w.publish(began)
+	return true
+}
+
+// outrun reports whether a read has found no node, and another Watch has seen one since the
+// read began. Which state is older is not known then, since a missing node has no number. A
+// read that begins afterwards is the newer one. The caller holds mu.
+func (w *valueWatch[T]) outrun(st content, began int64) bool {
+	latest := w.k.latest.Load()
+	return st.created == 0 && latest != nil && latest.seen.created != 0 && latest.at > began
 }
 
 // publish makes the state of this Watch the latest one, unless another Watch has seen a newer
-// one meanwhile. The watch of this one fires then, so it reads again. That does not hold for
-// the state without a node, whose age is not known: it is always published. The caller holds
-// mu.
+// one meanwhile. The watch of this one fires then, so it reads again. A state without a node
+// is the latest one, see outrun. The caller holds mu.
 func (w *valueWatch[T]) publish(began int64) {
 	latest := w.k.latest.Load()
 	if latest != nil && w.seen.created != 0 && latest.seen.changed > w.seen.changed && (latest.current() || latest.at > began) {

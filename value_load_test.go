@@ -366,6 +366,54 @@ func TestAWatchThatReadsLateDoesNotTakeLoadBack(t *testing.T) {
 	}
 }
 
+// A missing node has no number that shows whether a read of it is older than a node.
+func TestAWatchThatFindsNoNodeLateDoesNotTakeLoadBack(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		onMemory(t, func(w *world) {
+			var after coordtest.Nth
+			v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{After: after.After}), "/v", nil)
+			other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
+			hold := func(op string) (goOn chan struct{}) {
+				goOn = make(chan struct{})
+				after.Arm(1, func(c backendtest.Call) bool { return c.Op == op },
+					func(_ context.Context, _ backendtest.Call, err error) error { <-goOn; return err })
+				return goOn
+			}
+			goOn := hold("exists")
+			late := v.Watch(w.T.Context())
+			w.Settle() // it has found no node, and its reply is under way
+			time.Sleep(time.Second)
+			last := setValue(w.T, other, 1)
+			ctx, end := context.WithCancel(w.T.Context())
+			defer end()
+			if e := nextValue(w.T, v.Watch(ctx)); e != last {
+				w.T.Errorf("reported %+v, want %+v", e, last)
+			}
+			if ends {
+				end()
+				w.Settle()
+			}
+			again := hold("get") // the next read of the late Watch
+			close(goOn)
+			w.Settle()
+			got, age := v.Load()
+			sameLoad(w, got, last, nil)
+			if !ends && age != 0 {
+				w.T.Errorf("the age is %v while the first Watch knows the latest state", age)
+			}
+			close(again)
+			if e := nextValue(w.T, late); e != last {
+				w.T.Errorf("reported %+v, want %+v", e, last)
+			}
+			if err := other.Delete(w.T.Context(), last); err != nil {
+				w.T.Fatal(err)
+			}
+			w.Settle()
+			wantLoad(w, v, last, coord.ErrNotFound)
+		})
+	}
+}
+
 // Watches that begin and end, with breaks of contact and lost sessions, never take Load back.
 func TestLoadNeverGoesBack(t *testing.T) {
 	onEach(t, func(w *world) {
