@@ -19,15 +19,12 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/etcd"
-	"github.com/go-coord/coord/backend/memory"
-	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/examples/internal/service"
 	"github.com/go-coord/coord/status"
 )
 
@@ -54,16 +51,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	var b backend.Backend
-	switch addrs := strings.Split(*servers, ","); *kind {
-	case "memory":
-		b = memory.New(&memory.Options{SessionTimeout: *timeout})
-	case "zookeeper":
-		b = zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: *timeout})
-	case "etcd":
-		b = etcd.New(addrs, &etcd.Options{SessionTimeout: *timeout})
-	default:
-		return fmt.Errorf("-backend %q: want memory, zookeeper or etcd", *kind)
+	b, err := service.Backend(*kind, *servers, *timeout)
+	if err != nil {
+		return err
 	}
 	l, err := net.Listen("tcp", *listen)
 	if err != nil {

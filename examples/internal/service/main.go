@@ -133,6 +133,20 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	return nil, usage("-backend %q: want memory, zookeeper or etcd", *kind)
 }
 
+// Backend returns the service of the flags -backend and -servers, for an example that has no story.
+func Backend(kind, servers string, timeout time.Duration) (backend.Backend, error) {
+	hosts := list(servers)
+	switch {
+	case kind == "memory" && len(hosts) == 0:
+		return memory.New(&memory.Options{SessionTimeout: timeout}), nil
+	case kind == "zookeeper" && len(hosts) > 0:
+		return zookeeper.New(hosts, &zookeeper.Options{SessionTimeout: timeout}), nil
+	case kind == "etcd" && len(hosts) > 0:
+		return etcd.New(hosts, &etcd.Options{SessionTimeout: timeout}), nil
+	}
+	return nil, usage("-backend %q -servers %q: want memory, or zookeeper or etcd with servers", kind, servers)
+}
+
 func usage(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUsage, fmt.Errorf(format, args...))
 }
