@@ -83,6 +83,7 @@ type cell struct {
 	name
 	crash string        // what a consumer's crash does to the item that it processes, for queues
 	cost  time.Duration // approximate time of one run, to estimate the remaining time
+	most  time.Duration // after which a run fails; 0 means cost and a grace
 	run   func(ctx context.Context) (sample, error)
 }
 

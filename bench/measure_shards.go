@@ -60,19 +60,24 @@ func shardsGroup(e *env, crowd *place, p *peers, divisions []division, limit tim
 	}
 	for _, d := range divisions {
 		cost := 2*time.Second + time.Duration(d.shards+20*d.members)*time.Millisecond
+		most := time.Minute + cost + time.Duration(len(changes))*limit
 		for _, at := range []*place{e.memory, crowd} {
 			where := onZooKeeper
 			if at == e.memory {
 				where = onMemory
 			}
-			g.add(d.what(), byCoord, where, cost, func(ctx context.Context) (sample, error) {
+			c := g.add(d.what(), byCoord, where, cost, func(ctx context.Context) (sample, error) {
 				return divide(ctx, at, e.path(), d, limit)
-			}).at("members", float64(d.members))
+			})
+			c.most = most
+			c.at("members", float64(d.members))
 		}
 		if f := p.kazoo; f != nil {
-			g.add(d.what(), f.name, f.where(), 2*cost+3*partitionBoundary+limit, func(ctx context.Context) (sample, error) {
+			c := g.add(d.what(), f.name, f.where(), 4*cost+3*partitionBoundary, func(ctx context.Context) (sample, error) {
 				return f.divide(ctx, crowd, e.root+e.path(), d, limit)
-			}).at("members", float64(d.members))
+			})
+			c.most = most
+			c.at("members", float64(d.members))
 		}
 	}
 	return g

@@ -19,11 +19,11 @@ import (
 //	<!-- figures: group=uncontended; rows=who; columns=with; show=rate; only=ZooKeeper -->
 //	<!-- end -->
 //
-// Rows and columns are what, who, where or with. A cell shows the median of its metrics;
+// Rows and columns are what, who, where, with, whose (what and who) or system (who and where). A cell shows the median of its metrics;
 // spread adds the lowest and highest round of the first one. also=crash adds a column with
 // what a consumer's crash does to its item. only is a regular expression for the names of the
 // cells or targets. "figures: targets" is the list of targets, with which=measured of those that
-// the run has measured; "figures: run" describes the run and the machine. With from=NAME the
+// the run has measured; "figures: run" describes the run and the machine; "figures: plot; file=NAME" is the plot of that name. With from=NAME the
 // figures are those of another run, whose results are in NAME.json beside those of the first.
 //
 // A specification that begins with "planned" instead of "figures" becomes one of figures as soon
@@ -64,6 +64,8 @@ func fillPage(page string, read func(name string) (*report, error)) (string, err
 			err = r.targetTable(&b, keys["only"], keys["which"] == "measured")
 		case what == "run":
 			r.conditions(&b)
+		case what == "plot":
+			err = r.plot(&b, keys["file"])
 		case what != "":
 			err = fmt.Errorf("%q is not a key with a value", what)
 		default:
@@ -92,6 +94,17 @@ func fillPage(page string, read func(name string) (*report, error)) (string, err
 		return fmt.Sprintf("<!-- figure: %s -->%s<!-- end -->", spec, text)
 	})
 	return filled, failed
+}
+
+// plot shows a chart.
+func (r *report) plot(w io.Writer, file string) error {
+	for _, c := range charts {
+		if c.file == file && len(c.lines(r.Results)) > 0 {
+			fmt.Fprintf(w, "![%s](bench/results/%s.svg)\n", c.title, file)
+			return nil
+		}
+	}
+	return errNoCells
 }
 
 // single returns the figure that the keys of a specification ask for.
@@ -159,7 +172,7 @@ func (r *report) pivot(w io.Writer, keys map[string]string) error {
 	}
 	rowOf, colOf := aspects[keys["rows"]], aspects[keys["columns"]]
 	if rowOf == nil || colOf == nil {
-		return fmt.Errorf("rows and columns must be what, who, where or with")
+		return fmt.Errorf("rows and columns must be what, who, where, with, whose or system")
 	}
 	crashes := keys["also"] == "crash"
 	if keys["also"] != "" && !crashes {
@@ -219,10 +232,11 @@ func (r *report) pivot(w io.Writer, keys map[string]string) error {
 
 // aspects are the possible rows and columns.
 var aspects = map[string]func(*result) string{
-	"what":  func(r *result) string { return r.What },
-	"who":   func(r *result) string { return r.Who },
-	"where": func(r *result) string { return r.Where },
-	"with":  func(r *result) string { return with(r.X, r.Axis) },
+	"what":   func(r *result) string { return r.What },
+	"who":    func(r *result) string { return r.Who },
+	"where":  func(r *result) string { return r.Where },
+	"with":   func(r *result) string { return with(r.X, r.Axis) },
+	"system": func(r *result) string { return r.Who + " on " + r.Where },
 	"whose": func(r *result) string {
 		if r.Where == onEtcd && r.Who != byEtcd {
 			return r.What + ", " + r.Who + " on etcd"

@@ -132,7 +132,8 @@ func TestAPageShowsWhatACrashDoesToAnItem(t *testing.T) {
 func TestAPlannedTableIsFilledByItsRun(t *testing.T) {
 	t.Parallel()
 	const page = "<!-- planned: from=later; group=uncontended; rows=whose; columns=with; show=rate; only=coord, ZooKeeper, 1 -->\n<!-- end -->\n" +
-		"<!-- planned: group=none; rows=who; columns=with; show=rate -->\n<!-- end -->\n<!-- planned: run; from=later -->\n<!-- end -->\n"
+		"<!-- planned: group=none; rows=who; columns=with; show=rate -->\n<!-- end -->\n<!-- planned: run; from=later -->\n<!-- end -->\n" +
+		"<!-- planned: plot; file=uncontended; from=later -->\n<!-- end -->\n<!-- planned: plot; file=kept; from=later -->\n<!-- end -->\n"
 	with := func(later *report) string {
 		got, err := fillPage(page, func(name string) (*report, error) {
 			if name == "later" && later == nil {
@@ -150,7 +151,8 @@ func TestAPlannedTableIsFilledByItsRun(t *testing.T) {
 	}
 	got := with(&report{})
 	if !strings.HasPrefix(got, "<!-- figures: from=later; group=uncontended") || !strings.Contains(got, "| lock, released at once, coord | 90 |") ||
-		!strings.Contains(got, "<!-- planned: group=none") || !strings.Contains(got, "- began: ") {
+		!strings.Contains(got, "<!-- planned: group=none") || !strings.Contains(got, "- began: ") ||
+		!strings.Contains(got, "![Uncontended lock and release](bench/results/uncontended.svg)") || !strings.Contains(got, "<!-- planned: plot; file=kept") {
 		t.Errorf("with its run the page is\n%s", got)
 	}
 	if got := runsOf(got + "<!-- figure: from=last; target=a -->1<!-- end -->"); !slices.Equal(got, []string{"later", "", "last"}) {

@@ -61,7 +61,7 @@ func drawAll(dir string, results []*result) ([]*chart, error) {
 	var drawn []*chart
 	for _, c := range charts {
 		lines := c.lines(results)
-		if len(lines) == 0 || c.needs != "" && !slices.ContainsFunc(lines, func(l *line) bool { return l.who == c.needs }) {
+		if len(lines) == 0 {
 			continue
 		}
 		p, err := c.draw(lines)
@@ -172,7 +172,11 @@ func (c *chart) lines(results []*result) []*line {
 			return int(a.x - b.x)
 		})
 	}
-	return slices.DeleteFunc(lines, func(l *line) bool { return len(l.points) < 2 })
+	lines = slices.DeleteFunc(lines, func(l *line) bool { return len(l.points) < 2 })
+	if c.needs != "" && !slices.ContainsFunc(lines, func(l *line) bool { return l.who == c.needs }) {
+		return nil
+	}
+	return lines
 }
 
 // systems have the same colour in each chart. The colours can be distinguished by readers with colour

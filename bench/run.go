@@ -166,7 +166,11 @@ func (r *runner) runCell(ctx context.Context, c *cell) (sample, error) {
 	if grace == 0 {
 		grace, patience = graceOfCell, 10*time.Second
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.cost+grace, fmt.Errorf("not done after %v", c.cost+grace))
+	most := c.most
+	if most == 0 {
+		most = c.cost + grace
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not done after %v", most))
 	defer cancel()
 	type outcome struct {
 		s   sample
