@@ -135,6 +135,8 @@ missing() {
 	[[ -n ${CURATOR_CLASSPATH:-} || -e $jars/curator-recipes.jar ]] || echo libcurator-recipes-java
 	/usr/bin/python3 -c 'import kazoo' 2>/dev/null || python3 -c 'import kazoo' 2>/dev/null || echo python3-kazoo
 	command -v tmux >/dev/null || echo tmux # a terminal for the tests of coordctl top
+	# The browser for the page of coordctl ui, see cmd/coordctl/internal/ui/chromium_test.go.
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || echo chromium
 	# The race detector needs cgo.
 	if ! echo '#include <stdlib.h>' | ${CC:-gcc} -E -x c - >/dev/null 2>&1; then
 		echo gcc
@@ -150,7 +152,7 @@ install_missing() {
 	fi
 	local command=(apt-get install -y --no-install-recommends "${packages[@]}")
 	if ! command -v apt-get >/dev/null; then
-		echo "test.sh: Java, ZooKeeper 3.8, tmux or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
+		echo "test.sh: Java, ZooKeeper 3.8, tmux, Chromium or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
 		exit 1
 	fi
 	if ((EUID != 0)); then

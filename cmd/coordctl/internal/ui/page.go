@@ -18,7 +18,7 @@ import (
 const mostRows = 500 // of the overview
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"clean": live.Clean, "age": live.Age, "rate": live.Rate, "spark": spark, "stamp": stamp,
+	"clean": live.Clean, "age": live.Age, "rate": live.Rate, "spark": spark, "stamp": stamp, "count": count,
 }).ParseFS(assets, "assets/*.html"))
 
 // printing returns the characters of a text that print.
@@ -57,6 +57,7 @@ type page struct {
 	Terms *timeline
 	Acts  []act
 
+	rel     func(path string) string
 	Actions bool // the server offers actions
 	MayAct  bool
 	Token   string
@@ -71,13 +72,13 @@ type tile struct {
 // newPage returns the contents of a page for a request.
 func (s *server) newPage(name string, v *live.Snapshot, r *http.Request) *page {
 	q := r.URL.Query()
-	p := &page{View: v, Title: live.Clean(v.Path), Orders: live.Orders, Actions: s.o.AllowActions, MayAct: s.mayAct(r)}
+	p := &page{View: v, rel: s.m.Rel, Title: live.Clean(v.Path), Orders: live.Orders, Actions: s.o.AllowActions, MayAct: s.mayAct(r)}
 	if p.MayAct {
 		p.Token = s.token
 	}
 	if name == "recipe" {
 		p.Path = q.Get("path")
-		p.Title = live.Clean(p.Path)
+		p.Title = p.Rel(p.Path)
 		p.Stream = "/events?" + url.Values{"path": {p.Path}}.Encode()
 		p.Acts = s.actsOf(p.Path)
 		if p.Row = v.Find(p.Path); p.Row != nil {
@@ -92,7 +93,7 @@ func (s *server) newPage(name string, v *live.Snapshot, r *http.Request) *page {
 	}
 	p.Stream = "/events?" + url.Values{"q": {p.Words}, "sort": {p.Order}}.Encode()
 	rows := v.Select(p.Words, p.Order)
-	p.Graph = newGraph(rows)
+	p.Graph = newGraph(rows, p.Rel)
 	p.Rows = rows[:min(len(rows), mostRows)]
 	p.More = len(rows) - len(p.Rows)
 	p.Tiles = tiles(v.Totals())
@@ -121,6 +122,10 @@ func (p *page) First(list []live.Party) *live.Party {
 
 // Rest returns how many there are besides the first one.
 func (p *page) Rest(n int) int { return n - 1 }
+
+// Rel returns the path by which verbs of coordctl and other clients in the namespace know the path of
+// a recipe.
+func (p *page) Rel(path string) string { return live.Clean(p.rel(path)) }
 
 // Link returns the address of the page of a recipe.
 func (p *page) Link(path string) string {

@@ -145,7 +145,7 @@ const (
 )
 
 // newGraph returns the graph of rows, or nil if they have no holder and no waiter.
-func newGraph(rows []*live.Row) *graph {
+func newGraph(rows []*live.Row, rel func(path string) string) *graph {
 	g := &graph{}
 	var shown []*live.Row
 	for _, r := range rows {
@@ -200,7 +200,7 @@ func newGraph(rows []*live.Row) *graph {
 	}
 	for i, r := range shown {
 		y := place(i, len(shown))
-		g.Recipes = append(g.Recipes, node{Y: y, Text: short(live.Clean(r.Path), 34), Full: live.Clean(r.Path) + ": " + r.Recipe, Link: (&page{}).Link(r.Path), Busy: r.Waiting > 0})
+		g.Recipes = append(g.Recipes, node{Y: y, Text: short(rel(r.Path), 34), Full: rel(r.Path) + ": " + r.Recipe, Link: (&page{}).Link(r.Path), Busy: r.Waiting > 0})
 		list, holders := parties(r)
 		for j, p := range list {
 			e := edge{From: at[key(p)], To: y, Waits: j >= holders}
@@ -210,7 +210,7 @@ func newGraph(rows []*live.Row) *graph {
 			} else if r.Class() == "groups" {
 				what = "is in"
 			}
-			e.Label = live.Clean(p.Label) + " " + what + " " + live.Clean(r.Path)
+			e.Label = live.Clean(p.Label) + " " + what + " " + rel(r.Path)
 			g.Edges = append(g.Edges, e)
 		}
 	}
