@@ -336,6 +336,7 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	asRoot := metadataToken(ctx, login.Token)
+	_, changed := a.Status()
 	must(auth.UserChangePassword(asRoot, &pb.AuthUserChangePasswordRequest{Name: "alice", Password: "secret"}))
 	commit(t, a, backend.SetData("/n", nil, 1))
 	if _, _, err := a.Get(ctx, "/n", nil); err != nil {
@@ -344,13 +345,18 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 	if a.Err() != nil {
 		t.Fatal(a.Err())
 	}
+	select {
+	case <-changed:
+		t.Error("contact broke because of an old token")
+	default:
+	}
 	// The stream of the watches had the token of before. It is made again.
 	if _, _, err := a.Get(ctx, "/n", backend.NewWatch()); err != nil {
 		t.Fatal(err)
 	}
 	// A permission that is taken away and given back: the calls in between are refused, each for
 	// itself.
-	_, changed := a.Status()
+	_, changed = a.Status()
 	all := &authpb.Permission{PermType: authpb.READWRITE, Key: []byte("team"), RangeEnd: []byte("tean")}
 	must(auth.RoleRevokePermission(asRoot, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
 	for range 3 {
