@@ -203,15 +203,17 @@ func (e *recorded) followAt(ctx context.Context, addr string) error {
 	}
 }
 
-// txnsOf returns the transactions of a reply, which has all events of each.
+// txnsOf returns the transactions of a reply, which has all events of each. Their time is that
+// of the reply.
 func txnsOf(r *pb.WatchResponse) (txns []zklog.Txn, err error) {
+	now := time.Now()
 	for _, event := range r.Events {
 		ops, owner, ended, err := etcd.OpsOf(recordedPrefix, event)
 		if err != nil {
 			return nil, err
 		}
 		if n := len(txns); n == 0 || txns[n-1].Zxid != event.Kv.ModRevision {
-			txns = append(txns, zklog.Txn{Zxid: event.Kv.ModRevision, Type: zklog.Multi})
+			txns = append(txns, zklog.Txn{Zxid: event.Kv.ModRevision, Type: zklog.Multi, Time: now})
 		}
 		x := &txns[len(txns)-1]
 		x.Ops = append(x.Ops, ops...)

@@ -73,6 +73,17 @@ func TestTransactionsOfProcessesOnEtcd(t *testing.T) {
 	onMembers(t, "^"+name+"$", "^$", name)
 }
 
+// Producers and consumers of a queue and a delay queue with every fault at once. The record of the
+// members shows what became of each item.
+func TestAFleetOnEtcd(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("COORD_LONG") == "" {
+		t.Skip("set COORD_LONG=1")
+	}
+	name := "TestAFleetPassesItemsThroughQueuesUnderFaults"
+	onMembers(t, "^"+name+"$", "^$", name)
+}
+
 // passed reports whether a test has passed.
 func passed(out, name string) bool {
 	return slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {

@@ -18,10 +18,8 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/zklog"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // fleetItems returns the number of items of a fleet.
@@ -40,9 +38,14 @@ func fleetRounds() int {
 	return 2
 }
 
-// wrongClock is by how much the clocks of a consumer and of a producer are ahead, and those of
+// wrongClock returns by how much the clocks of a consumer and of a producer are ahead, and those of
 // another consumer and of another producer behind.
-const wrongClock = 5 * time.Minute
+func wrongClock() time.Duration {
+	if elsewhere() {
+		return 0 // there the clocks of processes count
+	}
+	return 5 * time.Minute
+}
 
 // fleetTimeout returns the session timeout of the processes.
 func fleetTimeout() time.Duration {
@@ -75,7 +78,7 @@ const (
 // none was delivered again after an Ack that returned nil, or before it was due, and that no
 // ready item waited for an idle consumer without a reason.
 func TestAFleetPassesItemsThroughQueuesUnderFaults(t *testing.T) {
-	zktest.Require(t)
+	require(t)
 	const most = 3
 	for i := range most {
 		broken := runFleet(t)
@@ -119,18 +122,18 @@ type pendingFault struct {
 // runFleet returns an error if the servers broke their own guarantees.
 func runFleet(t *testing.T) (broken error) {
 	setUp := monotonic()
-	e := zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: longSync, JavaArgs: []string{wholeLogs}})
+	e := startServers(t, longSync, wholeLogs)
 	f := &fleet{
-		works: newWorks(t, servers{Ensemble: e}), setUp: setUp, faults: make(map[string]int), stopped: make(map[*actor]spans), cutOff: make(map[*actor]spans),
+		works: newWorks(t, e), setUp: setUp, faults: make(map[string]int), stopped: make(map[*actor]spans), cutOff: make(map[*actor]spans),
 		died: make(map[*actor]time.Duration), busy: make(map[*actor]bool), told: make(map[*actor]int), skew: make(map[*actor]time.Duration),
 	}
 	f.delayed = f.path + "-delayed"
 	f.control = newFleetControl(t, e)
 	for i := range 4 {
-		f.producers = append(f.producers, f.launchOne(fmt.Sprint("producer ", i), []time.Duration{wrongClock, -wrongClock, 0, 0}[i]))
+		f.producers = append(f.producers, f.launchOne(fmt.Sprint("producer ", i), []time.Duration{wrongClock(), -wrongClock(), 0, 0}[i]))
 	}
 	for i, how := range []string{"0", "work", "0", "1", "8", "64", "work", "0"} {
-		a := f.launchOne(fmt.Sprint("consumer ", i), []time.Duration{wrongClock, -wrongClock, 0, 0, 0, 0, 0, 0}[i])
+		a := f.launchOne(fmt.Sprint("consumer ", i), []time.Duration{wrongClock(), -wrongClock(), 0, 0, 0, 0, 0, 0}[i])
 		f.consumers = append(f.consumers, a)
 		f.prefetch[a] = how
 	}
@@ -295,10 +298,10 @@ func (f *fleet) cause(kind string) {
 		f.cut(f.producers[f.choose(f.producers, false)])
 		f.cut(f.consumers[f.choose(f.consumers, true)])
 	case "kill the leader":
-		followersOf(f.t, f.e.Ensemble) // all servers are back
-		f.killServer(leaderOf(f.t, f.e.Ensemble))
+		f.e.followers(f.t) // all servers are back
+		f.killServer(f.e.leader(f.t))
 	case "kill a follower":
-		f.killServer(followersOf(f.t, f.e.Ensemble)[rand.N(2)])
+		f.killServer(f.e.followers(f.t)[rand.N(2)])
 	default:
 		f.t.Fatalf("no such fault: %s", kind)
 	}
@@ -374,7 +377,7 @@ func (f *fleet) killProducer(i int) {
 }
 
 // killServer kills a server and starts it again. It does not wait until the server serves.
-func (f *fleet) killServer(s *zktest.Server) {
+func (f *fleet) killServer(s member) {
 	f.t.Helper()
 	s.Kill()
 	if err := s.Launch(); err != nil {
@@ -504,8 +507,8 @@ func (f *fleet) conclude() (broken error) {
 		f.drain(p, path)
 		f.empty(path)
 	}
-	log, dropped := allLogs(t, f.e.Ensemble)
-	if err := zklog.Replay(log); err != nil {
+	log, dropped, err := f.log()
+	if err != nil {
 		return err
 	}
 	h := newQueueHistory(map[string]string{f.path: "q", f.delayed: "d"}, fleetAttempts)
@@ -536,6 +539,17 @@ func (f *fleet) conclude() (broken error) {
 	f.summarize(p, h, waits, silence)
 	p.report(t)
 	return nil
+}
+
+// log returns all transactions, and the zxids of those that servers have dropped. The error says
+// that the servers broke their own guarantees.
+func (f *fleet) log() (log []zklog.Txn, dropped map[int64]bool, broken error) {
+	f.t.Helper()
+	if f.e.other != nil {
+		return wholeLog(f.t, f.e), nil, nil
+	}
+	log, dropped = allLogs(f.t, f.e.Ensemble)
+	return log, dropped, zklog.Replay(log)
 }
 
 // drain takes the dead letters of a queue.
@@ -841,7 +855,7 @@ type fleetControl struct {
 // leastOutage is the shortest time without an answer that counts.
 const leastOutage = 100 * time.Millisecond
 
-func newFleetControl(t *testing.T, e *zktest.Ensemble) *fleetControl {
+func newFleetControl(t *testing.T, e servers) *fleetControl {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	x := &fleetControl{cancel: cancel, each: make([]spans, len(e.Addrs())), acked: make([][]int64, len(e.Addrs()))}
@@ -861,7 +875,7 @@ func newFleetControl(t *testing.T, e *zktest.Ensemble) *fleetControl {
 
 // write writes on one session until it ends. It returns since when there was no answer.
 func (x *fleetControl) write(ctx context.Context, i int, addr string, from time.Duration) time.Duration {
-	s, err := zookeeper.New([]string{addr}, &zookeeper.Options{SessionTimeout: queueTimeout}).Open(ctx)
+	s, err := backendAt([]string{addr}, queueTimeout, 0).Open(ctx)
 	if err != nil {
 		return from
 	}

@@ -23,6 +23,7 @@ type servers struct {
 
 // A server is one of them.
 type member interface {
+	Launch() error
 	Kill()
 	Pause() error
 	Resume() error
@@ -38,12 +39,13 @@ func require(t *testing.T) {
 	}
 }
 
-func startServers(t *testing.T, syncLimit int) servers {
+// startServers starts three servers. The arguments are for ZooKeeper's.
+func startServers(t *testing.T, syncLimit int, args ...string) servers {
 	t.Helper()
 	if elsewhere() {
 		return servers{other: ensemble.Elsewhere.Start(t)}
 	}
-	return servers{Ensemble: zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit})}
+	return servers{Ensemble: zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit, JavaArgs: args})}
 }
 
 func (e servers) Addrs() []string {
