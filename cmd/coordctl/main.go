@@ -1,14 +1,25 @@
 // Coordctl is coordination for operators and scripts: it runs a command under a lock, or for
-// as long as it leads, shows the state of a path, and uses queues.
+// as long as it leads, shows the state of a path or a tree, and uses and repairs what it finds.
 //
 //	coordctl [flags] lock PATH -- COMMAND [ARGUMENT…]
 //	coordctl [flags] elect PATH -- COMMAND [ARGUMENT…]
+//	coordctl [flags] check [PATH]
+//	coordctl [flags] tree [PATH]
 //	coordctl [flags] inspect PATH
-//	coordctl [flags] queue PATH
-//	coordctl [flags] queue put PATH [VALUE…]
-//	coordctl [flags] queue take PATH
-//	coordctl [flags] queue len PATH
 //	coordctl [flags] watch PATH
+//	coordctl [flags] ui [PATH]
+//	coordctl [flags] shards PATH
+//	coordctl [flags] revoke PATH
+//	coordctl [flags] queue PATH
+//	coordctl [flags] queue put|take|len|stats|dead|redrive|remove PATH …
+//	coordctl [flags] value get|set|edit|watch|delete PATH …
+//	coordctl [flags] counter get|add PATH …
+//	coordctl [flags] group list|watch|join PATH …
+//	coordctl [flags] barrier set|remove|wait|status PATH
+//	coordctl [flags] tx list|status|recover PATH …
+//
+// "coordctl help VERB" describes each of them. The verbs that run a command, and those of queues,
+// are described here too.
 //
 // To install it:
 //
@@ -89,6 +100,7 @@
 //
 //	the status of COMMAND, or 128 plus the number of the signal that killed it
 //	0    success
+//	1    no: nothing is there, a condition does not hold, or a question was answered no
 //	2    the command line is invalid
 //	123  the lock, or with -once leadership, was lost while COMMAND ran
 //	124  not obtained within -wait: the lock, leadership, or an item
