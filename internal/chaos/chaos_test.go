@@ -223,7 +223,7 @@ func TestAKeptRun(t *testing.T) {
 	}
 	t.Logf("%+v", *f)
 	if len(f.wrong) > 0 {
-		t.Errorf("%d violations:\n%s", len(f.wrong), shorten(f.wrong, 100))
+		t.Errorf("%d violations, by check %v:\n%s", len(f.wrong), f.byCheck(), shorten(f.wrong, 100))
 	}
 }
 

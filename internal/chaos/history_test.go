@@ -28,7 +28,7 @@ import (
 //	lost     a hold ended before it was released
 //	beat     the process runs
 //	state    of the session
-//	told     a site of a transaction was called back
+//	told     a site of a transaction was called back, or a loop of the client has failed
 //	write    of the resource: a write arrived
 //	fault    of the nemesis: begin and end are calls
 type event struct {

@@ -140,6 +140,16 @@ func (f *findings) add(what string, wrong []string) {
 	}
 }
 
+// byCheck counts the violations of each check, since one defect can fill the list.
+func (f *findings) byCheck() map[string]int {
+	n := make(map[string]int)
+	for _, w := range f.wrong {
+		check, _, _ := strings.Cut(w, ":")
+		n[check]++
+	}
+	return n
+}
+
 func (f *findings) tallyUp(all []*process) {
 	for _, w := range works {
 		t := new(tally)

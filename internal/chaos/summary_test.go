@@ -124,7 +124,7 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	}
 
 	if len(f.wrong) > 0 {
-		t.Errorf("%d violations:\n%s", len(f.wrong), shorten(f.wrong, 30))
+		t.Errorf("%d violations, by check %v:\n%s", len(f.wrong), f.byCheck(), shorten(f.wrong, 30))
 	}
 	if r.other != nil && f.stale > 0 {
 		t.Errorf("%d reads after a Sync were stale, and all reads of the service are linearizable", f.stale)
