@@ -115,22 +115,50 @@ func movedShards(a []int32, of []shardMember, b []int32, to []shardMember) int {
 	return moved
 }
 
-// mostMoves is the bound that the manual promises for one member of m that comes, or of m+1 that
-// goes.
-func mostMoves(n, m int) int { return (n+m-1)/m + int(2*math.Sqrt(float64(n))) + 2 }
+// MostMoves is the bound that the manual promises for a member that comes or goes: its share by
+// weight among all members including it, and 2√n + 2.
+func MostMoves(n, weight, total int) int {
+	return (n*weight+total-1)/total + int(2*math.Sqrt(float64(n))) + 2
+}
 
+// A walk through random joins and leaves of members with random weights.
 func TestAMemberThatComesOrGoesMovesFewShards(t *testing.T) {
 	t.Parallel()
+	var worst float64 // moves beside the share, in units of √n
+	changes := 0
 	eachDraw(t, func(t *testing.T, r *rand.Rand) {
-		n := 1 + r.IntN(3000)
-		members := drawMembers(r, 40, 1)
-		a := assignShards(n, members)
-		more := append(slices.Clone(members), shardMember{"newcomer\x00", 1})
-		b := assignShards(n, more)
-		if moved := movedShards(a, members, b, more); moved > mostMoves(n, len(members)+1) {
-			t.Fatalf("%d of %d shards move when a member comes to %d, want at most %d", moved, n, len(members), mostMoves(n, len(members)+1))
+		n := 1 + r.IntN([]int{30, 300, 3000}[r.IntN(3)])
+		weights := []int{1, 1, 3, 100}[r.IntN(4)]
+		members := drawMembers(r, []int{5, 40, 200}[r.IntN(3)], weights)
+		owner := assignShards(n, members)
+		for step := range 4 {
+			change, next := shardMember{}, slices.Clone(members)
+			what := "joins"
+			if at := r.IntN(len(members)); r.IntN(2) == 0 && len(members) > 1 {
+				change, what = members[at], "leaves"
+				next = slices.Delete(next, at, at+1)
+			} else {
+				change = shardMember{fmt.Sprintf("%x+%d", r.Uint32(), step), 1 + r.IntN(weights)}
+				next = append(next, change)
+			}
+			total := 0
+			for _, m := range next {
+				total += m.weight
+			}
+			if what == "leaves" {
+				total += change.weight
+			}
+			after := assignShards(n, next)
+			moved, most := movedShards(owner, members, after, next), MostMoves(n, change.weight, total)
+			if moved > most {
+				t.Fatalf("%d of %d shards move when a member of weight %d of %d %s, want at most %d", moved, n, change.weight, total, what, most)
+			}
+			worst = max(worst, (float64(moved)-float64(n*change.weight)/float64(total))/math.Sqrt(float64(n)))
+			changes++
+			members, owner = next, after
 		}
 	})
+	t.Logf("figure: %d joins and leaves: at most %.2f √n shards move beside the share of the member", changes, worst)
 }
 
 // The figures of the manual, and the largest sizes.
@@ -147,8 +175,8 @@ func TestMovesOfShards(t *testing.T) {
 			fewer := slices.Clone(members[:m])
 			moved := movedShards(assignShards(n, fewer), fewer, assignShards(n, members), members)
 			most, sum = max(most, moved), sum+moved
-			if moved > mostMoves(n, m+1) {
-				t.Errorf("%d of %d shards move between %d members and %d, want at most %d", moved, n, m, m+1, mostMoves(n, m+1))
+			if most := MostMoves(n, 1, m+1); moved > most {
+				t.Errorf("%d of %d shards move between %d members and %d, want at most %d", moved, n, m, m+1, most)
 			}
 		}
 		t.Logf("figure: %d shards, %d members and one more: %d move in the mean, at most %d; a share is %d", n, m, sum/rounds, most, (n+m)/(m+1))

@@ -3,6 +3,8 @@ package coord_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -110,6 +112,70 @@ func TestAChangeOfMembersCostsWhatMoves(t *testing.T) {
 			}
 			w.Destroy(w.Path("/s"))
 		}
+	})
+}
+
+// Members with random weights come and go: each change moves the share of the member and a few
+// shards, and each of these is granted once.
+func TestRandomChangesMoveFewShards(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const n = 150
+		changes, all, shares := 0, 0, 0
+		for seed := range uint64(3) {
+			r := rand.New(rand.NewPCG(seed, 21))
+			x := newCrew(w, n)
+			var members []*crewMember
+			weight := make(map[*crewMember]int)
+			for step := range 14 {
+				var before []string
+				if len(members) > 0 {
+					before = x.ids()
+				}
+				grants, total := x.granted(), 0
+				var m *crewMember
+				what := "joins"
+				if len(members) > 1 && (len(members) == 7 || r.IntN(5) < 2) {
+					at := r.IntN(len(members))
+					m, what = members[at], "leaves"
+					members = slices.Delete(members, at, at+1)
+					total += weight[m]
+					if err := m.leave(); err != nil {
+						w.T.Error(err)
+					}
+				} else {
+					id, k := fmt.Sprintf("%d-%d", seed, step), 1+r.IntN(3)
+					m = x.start(id, coord.ShardsOptions{Weight: k})
+					weight[m] = k
+					members = append(members, m)
+				}
+				w.Settle()
+				want := make(map[*crewMember]bool)
+				for _, m := range members {
+					total += weight[m]
+					want[m] = true
+				}
+				x.mu.Lock()
+				for i, owner := range x.owners {
+					if !want[owner] {
+						w.T.Fatalf("seed %d, step %d: shard %d is not owned", seed, step, i)
+					}
+				}
+				x.mu.Unlock()
+				if before == nil {
+					continue
+				}
+				moved, most := moves(before, x.ids()), coord.MostMoves(n, weight[m], total)
+				if moved == 0 || moved > most || x.granted()-grants != moved {
+					w.T.Errorf("seed %d: a member of weight %d of %d %s: %d shards move with %d grants, want at most %d, each once", seed, weight[m], total, what, moved, x.granted()-grants, most)
+				}
+				changes, all, shares = changes+1, all+moved, shares+n*weight[m]/total
+			}
+			for _, m := range members {
+				m.leave()
+			}
+			w.Destroy(w.Path("/s"))
+		}
+		w.T.Logf("figure: %d shards, %d random joins and leaves with weights: %d shards move, each once; the shares are %d", n, changes, all, shares)
 	})
 }
 

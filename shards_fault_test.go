@@ -300,6 +300,93 @@ func TestRunCallsAFunctionThatFailsAgain(t *testing.T) {
 	})
 }
 
+// Restart decides of the pause before the next call, from the failures in a row, and can end Run;
+// then the shards move to the other members.
+func TestRestartDecidesWhatFollowsAFailure(t *testing.T) {
+	onMemory(t, func(w *world) {
+		failure := errors.New("fails")
+		type asked struct {
+			failures int
+			err      error
+			at       time.Duration
+		}
+		var asks []asked
+		began := time.Now()
+		var calls, others atomic.Int32
+		drained := make(chan struct{}, 2)
+		c := w.Open("a", nil)
+		ctx, stop := context.WithTimeout(context.Background(), time.Hour)
+		defer stop()
+		err := coord.NewShards(c, "/s", 3, &coord.ShardsOptions{ID: "a", Restart: func(failures int, err error) time.Duration {
+			asks = append(asks, asked{failures, err, time.Since(began)})
+			if len(asks) == 5 {
+				return -1
+			}
+			return time.Duration(failures) * time.Minute
+		}}).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+			if sh.Index != 1 {
+				others.Add(1)
+				<-ctx.Done()
+				if sh.Err() != nil {
+					w.T.Errorf("shard %d ends with %v before its function has returned", sh.Index, sh.Err())
+				}
+				drained <- struct{}{}
+				return nil
+			}
+			switch calls.Add(1) {
+			case 3:
+				time.Sleep(2 * time.Second) // begins the count again
+			case 5:
+				panic("fails")
+			}
+			return failure
+		})
+		if err == nil || len(asks) != 5 {
+			w.T.Fatalf("Run returns %v after %d questions, want an error after 5", err, len(asks))
+		}
+		if !errors.Is(err, asks[4].err) || !strings.Contains(err.Error(), "shard 1") {
+			w.T.Errorf("Run returns %v, want the error of shard 1: %v", err, asks[4].err)
+		}
+		if len(drained) != 2 || others.Load() != 2 {
+			w.T.Errorf("%d of %d other calls have returned, want 2 of 2", len(drained), others.Load())
+		}
+		want := []asked{{1, failure, 0}, {2, failure, time.Minute}, {1, failure, 3*time.Minute + 2*time.Second}, {2, failure, 4*time.Minute + 2*time.Second}}
+		if !slices.Equal(asks[:4], want) || asks[4].failures != 3 || asks[4].err == nil || errors.Is(asks[4].err, failure) {
+			w.T.Errorf("asked %v, want %v and a third failure that is no error of the function", asks, want)
+		}
+		w.Empty("/s/workers")
+		for i := range 3 {
+			w.Empty(fmt.Sprint("/s/shards/", i))
+		}
+	})
+}
+
+// A pause of Restart ends when the shard is to move.
+func TestAShardThatPausesMovesAtOnce(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.Open("a", nil)
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			done <- coord.NewShards(c, "/s", 2, &coord.ShardsOptions{ID: "a", Restart: func(int, error) time.Duration { return time.Hour }}).Run(ctx,
+				func(context.Context, *coord.Shard) error { return errors.New("fails") })
+		}()
+		w.Settle()
+		x := newCrew(w, 2)
+		began := time.Now()
+		b := x.start("b", coord.ShardsOptions{})
+		w.Eventually("b owns one", func() bool { x.mu.Lock(); defer x.mu.Unlock(); return len(b.shards) == 1 })
+		stop()
+		if err := <-done; err != nil {
+			w.T.Error(err)
+		}
+		w.Eventually("b owns both", func() bool { x.mu.Lock(); defer x.mu.Unlock(); return len(b.shards) == 2 })
+		if d := time.Since(began); d > time.Minute {
+			w.T.Errorf("the shards move after %v, as if the pause of an hour had to pass", d)
+		}
+	})
+}
+
 // What the loop has not handed out is given back when it ends; what it has is asked for.
 func TestTheEndOfTheLoopGivesBackShards(t *testing.T) {
 	onAll(t, func(w *world) {

@@ -67,12 +67,12 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 //
 // If f returns nil earlier, the work on the shard is done as far as this process is concerned: Run
 // keeps the shard without a further call. If f returns an error, or panics, Run logs that and calls
-// it again after a pause, which grows to one second. (An error does not end Run: the shard would
-// move to the next member, and end that too.) The value of a panic is not logged, but its type and
-// the stack.
+// it again after a pause, of which ShardsOptions.Restart decides; without that it grows to one
+// second. (An error does not end Run by itself: the shard would move to the next member, and end
+// that too.) The value of a panic is not logged, but its type and the stack.
 //
-// When ctx ends, the result is nil. Otherwise it is an error of All; ErrInvalid also if f is nil. A
-// call that does not return keeps Run from returning.
+// When ctx ends, the result is nil. Otherwise it is an error of All; ErrInvalid also if f is nil; or
+// the error of f with which Restart ends Run. A call that does not return keeps Run from returning.
 func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard) error) error {
 	const op = "run"
 	if err := s.path.check(op); err != nil {
@@ -81,19 +81,30 @@ func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard)
 	if f == nil {
 		return opError(op, s.path.full, fmt.Errorf("%w: no function", ErrInvalid))
 	}
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	var end sync.Once
+	var failure error // with which Restart ends Run
+	fail := func(sh *Shard, err error) {
+		end.Do(func() {
+			failure = opError(op, s.path.full, fmt.Errorf("shard %d: %w", sh.Index, err))
+			leave()
+		})
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
 	for sh, err := range s.each(ctx, op) {
 		if err != nil {
 			return err
 		}
-		running.Go(func() { sh.run(ctx, f) })
+		running.Go(func() { sh.run(ctx, f, s.o.Restart, fail) })
 	}
-	return nil
+	running.Wait()
+	return failure
 }
 
 // run calls f until the shard is to move, and releases it.
-func (sh *Shard) run(ctx context.Context, f func(context.Context, *Shard) error) {
+func (sh *Shard) run(ctx context.Context, f func(context.Context, *Shard) error, restart func(int, error) time.Duration, fail func(*Shard, error)) {
 	// Deferred, for f can end the goroutine.
 	defer sh.Release()
 	ctx, stop := context.WithCancel(sh.Context(ctx))
@@ -108,17 +119,32 @@ func (sh *Shard) run(ctx context.Context, f func(context.Context, *Shard) error)
 		case <-ctx.Done():
 		}
 	})
-	for pause := (pauses{c: sh.s.c}); ctx.Err() == nil; pause.wait(ctx.Done(), nil) {
+	pause, failures := pauses{c: sh.s.c}, 0
+	for ctx.Err() == nil {
 		began := time.Now()
 		err := sh.call(ctx, f)
 		if err == nil {
 			<-ctx.Done()
-		} else if ctx.Err() == nil {
-			sh.s.c.log.Error("coord: the function of a shard failed, it is called again", "path", sh.Path(), "shard", sh.Index, "error", err)
 		}
+		if ctx.Err() != nil {
+			return
+		}
+		sh.s.c.log.Error("coord: the function of a shard failed", "path", sh.Path(), "shard", sh.Index, "error", err)
 		if time.Since(began) > mostPause {
+			failures = 0
 			pause.reset()
 		}
+		failures++
+		if restart == nil {
+			pause.wait(ctx.Done(), nil)
+			continue
+		}
+		after := restart(failures, err)
+		if after < 0 {
+			fail(sh, err) // before the Release, so that the member does not ask for the shard again
+			return
+		}
+		sleep(ctx, after)
 	}
 }
 
