@@ -41,7 +41,7 @@ func topInATerminal(t *testing.T, v *servers) {
 	whole(t, screen, 80, 24)
 	for _, want := range []string{
 		"1 stuck queue", "transactions in doubt", "3 dead letters", "1 waiter for locks",
-		"/locks/report       held      web-1", "/leaders/scheduler  led       node-a", "1 ready, 0 claimed, 2 dead", "1 member: node-a", "1 member owns 2 of 2 shards",
+		"AGE  WAITING\n", "/locks/report       held      web-1", "/leaders/scheduler  led       node-a", "1 ready, 0 claimed, 2 dead", "1 member: node-a", "1 member owns 2 of 2 shards",
 	} {
 		if !strings.Contains(screen, want) {
 			t.Errorf("the screen has no %q:\n%s", want, screen)

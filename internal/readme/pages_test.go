@@ -148,7 +148,7 @@ func sources(t *testing.T, root string) (tests, variables []string) {
 		}
 		b, err := os.ReadFile(path)
 		tests = append(tests, all(string(b), `(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)...)
-		variables = append(variables, all(string(b), `"(COORD_[A-Z_]+|[A-Z]+_CLASSPATH|JAVA_HOME|ZOOKEEPER_HOME)\b`)...)
+		variables = append(variables, all(string(b), `"(COORD(?:CTL)?_[A-Z_]+|[A-Z]+_CLASSPATH|JAVA_HOME|ZOOKEEPER_HOME)\b`)...)
 		return err
 	})
 	if err != nil || len(tests) == 0 || len(variables) == 0 {

@@ -11,7 +11,7 @@ import (
 
 const (
 	wide       = 110 // columns, from which on the table has more of them
-	mostAlerts = 4
+	mostAlerts = 6
 	mostTurns  = 10
 	gap        = "  "
 )
@@ -323,7 +323,10 @@ func (s *screen) table(v *live.Snapshot, rows, shown []*live.Row, at time.Time, 
 	}
 	title = line{{"  ", quiet}}
 	for i, h := range heads {
-		title = append(title, span{fit(h, widths[i], cutRight) + gap, quiet})
+		if h = fit(h, widths[i], cutRight); i < last {
+			h += gap
+		}
+		title = append(title, span{h, quiet})
 	}
 	for _, r := range shown {
 		l := line{{"  ", plain}}

@@ -87,6 +87,9 @@ func TestAPageFitsEachSize(t *testing.T) {
 	lost.Session = live.Session{Phase: "lost", Since: start, Err: hostile}
 	lost.Err, lost.Truncated, lost.Notes, lost.Cycles = hostile, true, []string{hostile, "x", "y"}, [][]string{{hostile, "b"}}
 	empty := &live.Snapshot{Path: "/x", Ready: true}
+	if text := newScreen(func(path string) string { return path }, false).drawn(lost, 120, 24); !strings.Contains(text, "lost for 1m00s: no contact with the service") || !strings.Contains(text, "possible deadlock: ") {
+		t.Errorf("what is wrong is not said:\n%s", text)
+	}
 	pages := 0
 	for _, v := range []*live.Snapshot{v, lost, empty, {}} {
 		for name, s := range states(v) {
