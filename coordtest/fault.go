@@ -52,11 +52,12 @@ func (f *Fault) Cancel() {
 	f.release()
 }
 
-// count counts a match, and reports whether the fault strikes.
-func (f *Fault) count() bool {
+// count counts a match, and reports whether the fault strikes. If another fault has taken the match,
+// a fault that would strike waits for the next.
+func (f *Fault) count(taken bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.canceled || f.left == 0 {
+	if f.canceled || f.left == 0 || taken && f.left == 1 {
 		return false
 	}
 	f.left--

@@ -86,7 +86,8 @@ func (l *Link) Expire() {
 
 // DropRequest loses the n-th commit from now on, counted from 1, that names the node at path or one
 // below it; "" means any node. It never reaches the service. The path is that of a recipe of a
-// client without a Namespace of its own; else it begins with that.
+// client without a Namespace of its own; else it begins with that. A commit that another fault
+// of the link loses already is not lost twice: the fault that was armed later strikes at the next.
 func (l *Link) DropRequest(n int, path string) *Fault { return l.arm(n, path, true) }
 
 // DropReply lets the service answer the n-th commit as DropRequest counts them, and loses the
@@ -153,12 +154,15 @@ func (l *Link) count(c backendtest.Call) (lost *Fault) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	taken := false
 	for _, f := range l.faults {
-		switch {
-		case !l.names(c, f.path) || !f.count():
-		case f.request:
+		if !l.names(c, f.path) || !f.count(taken) {
+			continue
+		}
+		taken = true
+		if f.request {
 			lost = f
-		default:
+		} else {
 			l.replies[&c.Ops[0]] = f
 		}
 	}

@@ -22,6 +22,7 @@ var faultsOfALink = map[string]func(t *testing.T, s *coordtest.Service){
 	"Delay makes calls slower":                    delayed,
 	"DropRequest loses the n-th commit at a path": func(t *testing.T, s *coordtest.Service) { dropped(t, s, true) },
 	"DropReply loses the n-th reply at a path":    func(t *testing.T, s *coordtest.Service) { dropped(t, s, false) },
+	"two faults strike at two commits":            twice,
 	"recipes resolve a lost reply":                resolved,
 	"Expire has ended the session":                expired,
 }
@@ -163,6 +164,27 @@ func dropped(t *testing.T, s *coordtest.Service, request bool) {
 	}
 	if _, err := a.Commit(t.Context(), node(s, "/dir/2")); errors.Is(err, coord.ErrUncertain) {
 		t.Errorf("a fault strikes twice: %v", err)
+	}
+}
+
+func twice(t *testing.T, s *coordtest.Service) {
+	b := session(t, s.Client("a", nil))
+	if s.Root() != "" {
+		must[[]backend.Result](t)(b.Commit(t.Context(), node(s, "")))
+	}
+	l := s.Link("a")
+	faults := []*coordtest.Fault{l.DropReply(1, "/x"), l.DropRequest(1, "/x"), l.DropRequest(2, "/x")}
+	for i := range 4 {
+		_, err := b.Commit(t.Context(), node(s, fmt.Sprintf("/x%d", i)), node(s, "/x"))
+		switch {
+		case i < len(faults):
+			if !errors.Is(err, backend.ErrUncertain) {
+				t.Errorf("commit %d: %v", i, err)
+			}
+			<-faults[i].Done()
+		case !errors.Is(err, backend.ErrExists): // by the first, which was applied
+			t.Errorf("the last commit: %v", err)
+		}
 	}
 }
 
