@@ -203,14 +203,15 @@ func (e *env) waitersMemory(ctx context.Context, p *place, n int, suffix func(in
 			}
 		})
 	}
-	// All callers are waiting when the memory does not grow any more.
+	// All callers are waiting when the memory does not grow any more, but for what the clients of other
+	// cells do meanwhile.
 	var after, last int64
 	for same := 0; same < 3; {
 		if err := sleep(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
 		}
 		after = inUse()
-		if d := after - last; d < int64(n) && d > -int64(n) {
+		if d, most := after-last, max(int64(n), (after-before)/100); d < most && d > -most {
 			same++
 		} else {
 			same = 0

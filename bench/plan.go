@@ -76,10 +76,10 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		severalGroup(e, p, s.together, s.short),
 		recipesGroup(e, e.memory, s.widths, s.short/4),
 		recipesGroup(e, e.direct, s.widths, s.short),
+		memoryGroup(e, s.idle), // before there are clients of etcd that have work of their own
 		queueGroup(e, s.depths, s.batches, s.long/2),
 		comparedQueuesGroup(e, p, s.consumers, s.batch, s.long),
 		cacheGroup(e, p, s.nodes),
-		memoryGroup(e, s.idle),
 		waitersGroup(e, crowd, p, s.waiters),
 		barrierGroup(e, crowd, p, s.members, s.long/2),
 		commitGroup(e, crowd, s.sites, s.long/2),
