@@ -11,24 +11,27 @@ import (
 )
 
 // The scenarios of internal/faulttest in which processes with a lock are killed, paused and cut
-// off, on three members that are killed too. With COORD_LONG=1 also those of candidates of an
-// election, and of producers and consumers of a queue.
+// off, on three members that are killed too. With COORD_LONG=1 also those of waiters, of candidates
+// of an election, and of producers and consumers of a queue.
 func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
 	t.Parallel()
 	run := "^TestTwoProcesses$"
 	skip := "TestTwoProcesses/(pauses|margins)" // they are about ZooKeeper's ticks
+	const waiters = "|TestTwoProcesses/.*/a_waiter"
 	wanted := []string{
 		"TestTwoProcesses/processes/a_killed_holder_is_succeeded_within_the_session_timeout",
 		"TestTwoProcesses/processes/a_holder_without_network_is_notified_before_the_next_grant",
 		"TestTwoProcesses/processes/a_paused_holder_sees_its_loss_at_its_first_check",
-		"TestTwoProcesses/processes/a_waiter_that_loses_its_session_goes_on_and_is_granted",
 		"TestTwoProcesses/servers/no_client_loses_the_lock_when_the_leader_is_killed",
 		"TestTwoProcesses/servers/no_client_loses_the_lock_when_a_follower_is_killed",
-		"TestTwoProcesses/servers/a_waiter_whose_server_is_killed_keeps_its_place",
 	}
-	if os.Getenv("COORD_LONG") != "" {
+	if os.Getenv("COORD_LONG") == "" {
+		skip += waiters
+	} else {
 		run = "^(TestTwoProcesses|TestLeadersAreReplaced|TestItemsPassAQueueBetweenProcesses)$"
 		wanted = append(wanted, "TestLeadersAreReplaced",
+			"TestTwoProcesses/processes/a_waiter_that_loses_its_session_goes_on_and_is_granted",
+			"TestTwoProcesses/servers/a_waiter_whose_server_is_killed_keeps_its_place",
 			"TestItemsPassAQueueBetweenProcesses/without_a_fault_no_item_is_delivered_twice",
 			"TestItemsPassAQueueBetweenProcesses/one_consumer_gets_all_items_in_order",
 			"TestItemsPassAQueueBetweenProcesses/whatever_dies,_no_item_is_lost,_and_none_is_delivered_after_its_ack")

@@ -9,6 +9,10 @@ import (
 	"testing"
 )
 
+// lengthy are tests that the short form leaves out for another one of their file. What they show
+// does not depend on the service, or internal/faulttest shows it with processes.
+var lengthy = []string{"TestOnePathOneRecipe", "TestAnIdleConsumerThatDoesNotActDelaysNothing"}
+
 // onRealServers returns the tests of a package that have a half on a real server, except those
 // that use ZooKeeper itself. If most is not zero, it returns the first ones of each file, up to
 // this number.
@@ -28,7 +32,7 @@ func onRealServers(t *testing.T, folder string, most int) []string {
 		for _, m := range regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`).FindAllSubmatch(text, -1) {
 			body := string(m[2])
 			if regexp.MustCompile(`\bon(Each|EachLong|All|Revisions)\(t`).MatchString(body) && !strings.Contains(body, "zkservice.") && !strings.Contains(body, "zktest.") &&
-				(most == 0 || len(names) < n+most) {
+				(most == 0 || len(names) < n+most && !slices.Contains(lengthy, string(m[1]))) {
 				names = append(names, string(m[1]))
 			}
 		}
@@ -61,14 +65,17 @@ func onEtcd(t *testing.T, folder string, files int) {
 		t.Fatalf("found only %q", names)
 	}
 	out, err := elsewhere(t, folder, []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)},
-		"-timeout", "25m", "-run", "^("+strings.Join(names, "|")+")$", "-skip", "/^memory|//^memory")
+		"-timeout", "25m", "-parallel", "8", "-run", "^("+strings.Join(names, "|")+")$", "-skip", "/^memory|//^memory")
 	forms := regexp.MustCompile(`(?m)^ +--- PASS: (\w+)/(\S+/)?zookeeper `).FindAllStringSubmatch(out, -1)
 	failed := regexp.MustCompile(`(?m)^ +--- FAIL: \S+/zookeeper `).FindAllString(out, -1)
 	passed := 0
 	for _, name := range names {
-		if slices.ContainsFunc(forms, func(m []string) bool { return m[1] == name }) {
+		switch {
+		case slices.ContainsFunc(forms, func(m []string) bool { return m[1] == name }):
 			passed++
-		} else {
+		case strings.Contains(out, "the machine is too slow") && regexp.MustCompile(`(?m)^ +--- SKIP: `+name+`/(\S+/)?zookeeper `).MatchString(out):
+			t.Logf("%s was skipped", name)
+		default:
 			t.Errorf("%s has not passed", name)
 		}
 	}
