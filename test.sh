@@ -239,7 +239,7 @@ packaged() (
 # what the tests of our dependencies need, once.
 tidy() {
 	local module
-	for module in . backend/etcd bench examples oteltrace; do
+	for module in . backend/etcd bench examples grpcresolver oteltrace; do
 		(cd "$module" && go mod tidy -diff)
 	done
 	# This module has no replace directives; see its go.mod.
@@ -287,6 +287,7 @@ rest() {
 	module backend/etcd
 	module bench
 	module examples
+	module grpcresolver
 	module oteltrace
 	GOWORK='' module cmd/coordctl
 	workspace
@@ -421,6 +422,7 @@ if [[ -n $long ]]; then
 	step "etcd" module backend/etcd
 	step "bench" module bench
 	step "examples" module examples
+	step "grpcresolver" module grpcresolver
 	step "oteltrace" module oteltrace
 	GOWORK='' step "coordctl" module cmd/coordctl
 	step "workspace and tour" workspace

@@ -42,6 +42,7 @@ func TestWhatGoGetResolvesTo(t *testing.T) {
 	for get, want := range map[string][]string{
 		root + "/backend/zookeeper":       {root},
 		root + "/backend/etcd@" + version: {root, root + "/backend/etcd"},
+		root + "/grpcresolver@" + version: {root, root + "/grpcresolver"},
 		root + "/oteltrace@" + version:    {root, root + "/oteltrace"},
 	} {
 		u := newUser(t, proxy, cache)

@@ -1,0 +1,150 @@
+// Package grpcresolver resolves the targets of gRPC clients to the members of a coord.Group.
+//
+// A server joins the group, with its address as the value:
+//
+//	member, err := coord.NewGroup[string](c, "/services/search", nil).Join(ctx, "node-1", "10.0.0.1:8443")
+//
+// and a client names the path of the group:
+//
+//	conn, err := grpc.NewClient("coord:///services/search",
+//		grpc.WithResolvers(grpcresolver.New(c, grpcresolver.Value, nil)),
+//		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`),
+//		grpc.WithTransportCredentials(creds))
+//
+// Without the service config gRPC uses one server at a time (pick_first).
+//
+// # What the connection sees
+//
+// Each join, leave and change of a value is a new list of addresses, in the order of the members'
+// ids. It costs what Group.Watch costs, and nothing is polled. A server that is killed stays in the
+// list until its session has expired; gRPC avoids it when the connection to it breaks.
+//
+// While the client has no contact to the service, and while it opens its next session, the list
+// stays as it is: an outage of the service ends no connection. Before the first list calls wait, as
+// they do for every resolver. An empty group makes calls fail with code Unavailable, unless they
+// wait for ready.
+//
+// If the watch ends, for one of the reasons for which Group.Watch ends (ErrClosed, ErrDenied,
+// ErrBadPath), gRPC is given the error: it goes on with the list that it has, or fails calls with
+// the error if it has none. When gRPC asks to resolve again, the group is watched again.
+//
+// A server should join when it serves, and leave before it stops: see examples/members.
+package grpcresolver
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc/resolver"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+)
+
+// Scheme is the scheme of the targets: coord:///path/of/the/group, below the namespace of the
+// client. A target has no authority and no query.
+const Scheme = "coord"
+
+// New returns a builder for grpc.WithResolvers, which watches groups with c. It does no I/O. Close
+// the connections before c.
+//
+// The function address returns the address of a member, with ServerName and Attributes if they are
+// needed; a member for which it returns an Address without Addr is left out, one that drains for
+// example. So is a member whose value cannot be read. Value is the function for members whose value
+// is the address. The function must be fast, and safe for concurrent use.
+//
+// The options are those of coord.NewGroup, or nil.
+func New[T any](c *coord.Client, address func(coord.Member[T]) resolver.Address, o *coord.GroupOptions[T]) resolver.Builder {
+	return &builder[T]{c, address, o}
+}
+
+// Value returns the value of a member as its address.
+func Value(m coord.Member[string]) resolver.Address { return resolver.Address{Addr: m.Value} }
+
+type builder[T any] struct {
+	c       *coord.Client
+	address func(coord.Member[T]) resolver.Address
+	options *coord.GroupOptions[T]
+}
+
+func (b *builder[T]) Scheme() string { return Scheme }
+
+func (b *builder[T]) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	path := "/" + target.Endpoint()
+	if path == "/" || target.URL.Host != "" || target.URL.RawQuery != "" || target.URL.Fragment != "" {
+		return nil, fmt.Errorf("grpcresolver: target %q: want %s:///path/of/group", target.URL.String(), Scheme)
+	}
+	if err := backend.CheckPath(path); err != nil {
+		return nil, fmt.Errorf("grpcresolver: target %q: %w", target.URL.String(), err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &groupResolver[T]{
+		group: coord.NewGroup(b.c, path, b.options), address: b.address, cc: cc,
+		again: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{}),
+	}
+	go r.run(ctx)
+	return r, nil
+}
+
+// groupResolver follows one group for one connection.
+type groupResolver[T any] struct {
+	group   *coord.Group[T]
+	address func(coord.Member[T]) resolver.Address
+	cc      resolver.ClientConn
+
+	again  chan struct{} // ResolveNow was called
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run has returned
+}
+
+// run watches the group until ctx ends. When a watch has failed, it waits until gRPC asks for the
+// next one, which it does at the pace of its attempts to connect.
+func (r *groupResolver[T]) run(ctx context.Context) {
+	defer close(r.done)
+	for {
+		r.watch(ctx)
+		select {
+		case <-r.again:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *groupResolver[T]) watch(ctx context.Context) {
+	for update := range r.group.Watch(ctx) {
+		select {
+		case <-r.again: // this update is the answer
+		default:
+		}
+		if update.Err != nil {
+			r.cc.ReportError(update.Err)
+			return
+		}
+		list := make([]resolver.Address, 0, len(update.Members))
+		for _, m := range update.Members {
+			if m.Err != nil {
+				continue
+			}
+			if a := r.address(m); a.Addr != "" {
+				list = append(list, a)
+			}
+		}
+		// The error asks for another attempt soon. The watch reports every change, so an attempt
+		// would find the same.
+		_ = r.cc.UpdateState(resolver.State{Addresses: list})
+	}
+}
+
+// ResolveNow begins another watch if the last one has failed.
+func (r *groupResolver[T]) ResolveNow(resolver.ResolveNowOptions) {
+	select {
+	case r.again <- struct{}{}:
+	default:
+	}
+}
+
+func (r *groupResolver[T]) Close() {
+	r.cancel()
+	<-r.done
+}
