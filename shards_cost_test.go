@@ -179,6 +179,64 @@ func TestRandomChangesMoveFewShards(t *testing.T) {
 	})
 }
 
+// After a change of the members each shard has its owner within a few round trips, however many
+// shards there are. Fake time: what a client does costs none, and a round trip tripTime.
+func TestShardsHaveTheirOwnersAFewRoundTripsAfterAChange(t *testing.T) {
+	onMemory(t, func(w *world) {
+		for _, n := range []int{30, 300} {
+			x := newCrew(w, n)
+			id := func(name string) string { return fmt.Sprint(name, n) }
+			var joined time.Time
+			start := func(name string) *crewMember {
+				c := coordtest.Open(w.T, w.Link(id(name)), &coord.Options{Namespace: w.Path(""), Trace: func(_ context.Context, e trace.Event) {
+					if _, ok := e.(trace.MemberJoined); ok {
+						x.mu.Lock()
+						defer x.mu.Unlock()
+						joined = time.Now()
+					}
+				}})
+				w.Service.(coordtest.MemoryService).Store.Link(id(name)).SetLatency(tripTime / 2)
+				return x.startOn(c, id(name), coord.ShardsOptions{})
+			}
+			a, b := start("a"), start("b")
+			x.loads(map[*crewMember]int{a: n / 2, b: n / 2})
+			time.Sleep(time.Minute)
+			var c *crewMember
+			for _, change := range []struct {
+				what string
+				do   func()
+				want func() map[*crewMember]int
+				most float64 // round trips
+			}{
+				// From the reply to its join: it reads the members, and asks for its shards while
+				// the owners read its node and release them.
+				{"a member joins", func() { c = start("c") }, func() map[*crewMember]int { return map[*crewMember]int{a: n / 3, b: n / 3, c: n / 3} }, 7},
+				// It leaves the group while it releases its shards, and the others ask for them.
+				{"it leaves", func() { c.stop() }, func() map[*crewMember]int { return map[*crewMember]int{a: n / 2, b: n / 2} }, 4},
+				{"the session of a member ends", func() { b.c.Close() }, func() map[*crewMember]int { return map[*crewMember]int{a: n} }, 4},
+			} {
+				began := time.Now()
+				change.do()
+				x.loads(change.want())
+				x.mu.Lock()
+				if joined.After(began) {
+					w.T.Logf("figure: %d shards: it joins in %.1f round trips", n, float64(joined.Sub(began))/float64(tripTime))
+					began = joined
+				}
+				x.mu.Unlock()
+				trips := float64(time.Since(began)) / float64(tripTime)
+				w.T.Logf("figure: %d shards: %s: each has its owner after %.1f round trips", n, change.what, trips)
+				if trips > change.most {
+					w.T.Errorf("%d shards: %s: each has its owner after %.1f round trips, want at most %.0f", n, change.what, trips, change.most)
+				}
+				time.Sleep(time.Minute)
+			}
+			a.leave()
+			w.Destroy(w.Path("/s"))
+		}
+	})
+}
+
 // A client watches its own shards and the members, and nothing else.
 func TestAMemberWatchesWhatItOwns(t *testing.T) {
 	onMemories(t, func(w *world) {

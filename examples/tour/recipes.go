@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/go-coord/coord"
@@ -165,4 +166,97 @@ func (t *tour) leaders(ctx context.Context) error {
 	}
 	t.Say("bob", "sees that %s leads", leader.ID)
 	return t.cid.hold.Release()
+}
+
+// shares shows pieces of work that are divided among those who are there.
+func (t *tour) shares(ctx context.Context) error {
+	t.title("They share six tables.")
+	const tables = 6
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	var mu sync.Mutex
+	owner, changed := make(map[int]string), make(chan struct{}, 1)
+	set := func(i int, name string, owns bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if owns {
+			owner[i] = name
+		} else if owner[i] == name {
+			delete(owner, i)
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	ended := make(chan error, 3)
+	come := func(p *person) {
+		t.Say(p.name, "comes")
+		t.waiters.Go(func() {
+			s := coord.NewShards(p.client, "/tables", tables, &coord.ShardsOptions{ID: p.name})
+			ended <- s.Run(working, func(ctx context.Context, sh *coord.Shard) error {
+				set(sh.Index, p.name, true)
+				<-ctx.Done() // serve the table until it is to move
+				set(sh.Index, p.name, false)
+				return nil
+			})
+		})
+	}
+	evenly := func(all ...*person) error {
+		for {
+			owns := make(map[string][]int)
+			mu.Lock()
+			for i := range tables {
+				owns[owner[i]] = append(owns[owner[i]], i)
+			}
+			mu.Unlock()
+			even := true
+			for _, p := range all {
+				even = even && len(owns[p.name]) == tables/len(all)
+			}
+			if even {
+				for _, p := range all {
+					t.Say(p.name, "serves the tables %v", owns[p.name])
+				}
+				return nil
+			}
+			select {
+			case <-changed:
+			case err := <-ended:
+				return fmt.Errorf("a member has left, error %v", err)
+			case <-ctx.Done():
+				return fmt.Errorf("%d do not share the tables evenly: %w", len(all), context.Cause(ctx))
+			}
+		}
+	}
+	eve, err := t.newPerson(ctx, "eve")
+	if err != nil {
+		return err
+	}
+	var all []*person
+	for _, p := range []*person{t.bob, t.cid, eve} {
+		come(p)
+		all = append(all, p)
+		if err := evenly(all...); err != nil {
+			return err
+		}
+	}
+	t.Say("eve", "is killed")
+	if err := eve.client.Close(); err != nil {
+		return err
+	}
+	if err := <-ended; !errors.Is(err, coord.ErrClosed) {
+		return fmt.Errorf("eve's work ended with %v, want the end of the client", err)
+	}
+	if err := evenly(t.bob, t.cid); err != nil {
+		return err
+	}
+	stop()
+	for range 2 {
+		if err := <-ended; err != nil {
+			return err
+		}
+	}
+	t.Say("", "All have gone home.")
+	return nil
 }

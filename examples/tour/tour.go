@@ -52,7 +52,7 @@ func story(ctx context.Context, s *service.Service) error {
 	defer cancel()
 	steps := []func(context.Context) error{
 		t.open, t.queue, t.handOver, t.cutOff, t.comeBack, t.finish, // the lock
-		t.jobs, t.together, t.leaders,
+		t.jobs, t.together, t.leaders, t.shares,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {

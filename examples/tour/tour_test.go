@@ -48,6 +48,11 @@ func TestTheTour(t *testing.T) {
 		`ann +is killed`,
 		`bob +leads, with token \d+`,
 		`bob +sees that cid leads`,
+		`bob +serves the tables \[0 1 2 3 4 5\]`,
+		`eve +serves the tables \[\d \d\]`,
+		`eve +is killed`,
+		`cid +serves the tables \[\d \d \d\]`,
+		`All have gone home`,
 	)
 }
 
