@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 const (
@@ -80,23 +81,11 @@ func Tree(ctx context.Context, c *coord.Client, path string, o *Options) (*Surve
 
 // place returns the absolute path of a path, and the client's namespace.
 func place(c *coord.Client, op, path string) (full, root string, err error) {
-	const any = "/any"
-	given := path
-	if path == "/" {
-		given = any // FullPath is for recipes, which cannot be at the root
-	}
-	full, err = c.FullPath(given)
+	full, ns, err := layout.Place(c.FullPath, path)
 	if e := (*backend.Error)(nil); errors.As(err, &e) {
 		return "", "", &backend.Error{Op: op, Path: e.Path, Err: e.Err}
 	}
-	root = strings.TrimSuffix(full, given)
-	if path == "/" {
-		full = root
-		if root == "" {
-			full = "/"
-		}
-	}
-	return full, root, nil
+	return full, string(ns), err
 }
 
 // under returns the path of a node below dir.

@@ -21,6 +21,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/inspect"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // checkCommand returns the verb check.
@@ -149,11 +150,7 @@ func (t *tool) permissions(ctx context.Context, c *coord.Client, s backend.Sessi
 	if err != nil && !errors.Is(err, coord.ErrDenied) {
 		return err
 	}
-	full := t.namespace
-	if t.path != "/" {
-		full += t.path
-	}
-	full = cmp.Or(full, "/")
+	full := layout.Namespace(t.namespace).Full(t.path)
 	leaf := in != nil && slices.Contains([]string{"missing", "value", "counter", "barrier"}, in.Recipe)
 	for leaf && full != "/" {
 		full = cmp.Or(full[:strings.LastIndexByte(full, '/')], "/")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/inspect"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // treeCommand returns the verb tree.
@@ -59,7 +59,7 @@ func (t *tool) tree(ctx context.Context, c *coord.Client) error {
 	slices.SortFunc(lines, func(a, b line) int { return slices.Compare(strings.Split(a.path, "/"), strings.Split(b.path, "/")) })
 	for i := range lines {
 		l := &lines[i]
-		l.path = pathText(cmp.Or(strings.TrimPrefix(l.path, t.namespace), "/")) // as verbs take it
+		l.path = pathText(layout.Namespace(t.namespace).Rel(l.path)) // as verbs take it
 		width, kinds = max(width, len([]rune(l.path))), max(kinds, len(l.kind))
 	}
 	var b strings.Builder

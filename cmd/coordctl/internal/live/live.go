@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/inspect"
+	"github.com/go-coord/coord/internal/layout"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -49,7 +50,7 @@ type Model struct {
 	c    *coord.Client
 	path string // as the client names it
 	full string
-	root string // the client's namespace
+	ns   layout.Namespace
 	o    Options
 
 	mu      sync.Mutex
@@ -81,34 +82,17 @@ func New(c *coord.Client, path string, o *Options) (*Model, error) {
 		m.o = *o
 	}
 	m.o.Interval = cmp.Or(m.o.Interval, defaultInterval)
-	const any = "/any"
-	given := path
-	if path == "/" {
-		given = any
-	}
-	full, err := c.FullPath(given)
-	if err != nil {
+	var err error
+	if m.full, m.ns, err = layout.Place(c.FullPath, path); err != nil {
 		return nil, err
 	}
-	m.root = strings.TrimSuffix(full, given)
-	m.full = m.abs(path)
 	m.session = Session{Phase: coord.PhaseConnected.String(), Since: time.Now()}
-	m.snap = &Snapshot{Path: m.full, Namespace: m.root, Rows: []*Row{}, Session: m.session}
+	m.snap = &Snapshot{Path: m.full, Namespace: string(m.ns), Rows: []*Row{}, Session: m.session}
 	return m, nil
 }
 
-// abs returns the absolute path of a path of the client, and rel the reverse.
-func (m *Model) abs(path string) string {
-	if path == "/" && m.root != "" {
-		return m.root
-	}
-	return m.root + path
-}
-
-func (m *Model) rel(path string) string { return cmp.Or(strings.TrimPrefix(path, m.root), "/") }
-
 // Rel returns the path that the client uses for an absolute path of a Row.
-func (m *Model) Rel(path string) string { return m.rel(path) }
+func (m *Model) Rel(path string) string { return m.ns.Rel(path) }
 
 // Snapshot returns the present view, and a channel that is closed when there is a newer one. The
 // view is not to be changed.
@@ -297,7 +281,7 @@ func (m *Model) dirty(changes []backend.TreeChange) []string {
 
 // dirtyLocked returns the path to read again because of a change.
 func (m *Model) dirtyLocked(c backend.TreeChange) (root string, ok bool) {
-	if path := m.rel(c.Path); path != "/" {
+	if path := m.Rel(c.Path); path != "/" {
 		if _, err := m.c.FullPath(path); err != nil {
 			return "", false // what the service or the library keeps for itself
 		}
@@ -352,7 +336,7 @@ func (m *Model) read(ctx context.Context, roots []string) error {
 	all.SetLimit(treesAtOnce)
 	for i, root := range roots {
 		all.Go(func() (err error) {
-			surveys[i], err = inspect.Tree(some, m.c, m.rel(root), &inspect.Options{Data: m.o.Data, MaxReads: m.o.MaxReads})
+			surveys[i], err = inspect.Tree(some, m.c, m.Rel(root), &inspect.Options{Data: m.o.Data, MaxReads: m.o.MaxReads})
 			if errors.Is(err, coord.ErrDenied) && root != m.full {
 				surveys[i], err = &inspect.Survey{Path: root, At: began, Notes: []string{"no permission to read " + root}}, nil
 			}
@@ -416,7 +400,7 @@ func (m *Model) publishLocked() {
 	l := &m.last
 	m.number++
 	v := &Snapshot{
-		Number: m.number, Path: m.full, Namespace: m.root, At: now.UTC(), Session: m.session, Ready: l.passes > 0, Watched: l.watched,
+		Number: m.number, Path: m.full, Namespace: string(m.ns), At: now.UTC(), Session: m.session, Ready: l.passes > 0, Watched: l.watched,
 		Read: l.at.UTC(), Took: l.took, Reads: l.reads, Passes: l.passes, Truncated: l.truncated, Notes: l.notes, Directories: len(m.dirs),
 		Rows: make([]*Row, 0, len(m.entries)),
 	}
