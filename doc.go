@@ -33,7 +33,8 @@
 //   - Work that never ends, in a fixed number of pieces, each done by one of the
 //     processes that are there (partitions, tenants, buckets of timers): [Shards.Run].
 //   - Which instances are there, and which one to call: a [Group], its Join and its
-//     [Picker].
+//     [Picker]. See the example of Picker for calls with net/http; the module grpcresolver
+//     makes a Group the target of a gRPC client.
 //   - Configuration that follows changes: [Value.Watch], and [Value.Load] where each request
 //     reads it; a whole tree: [Cache], and [CacheView] for typed values.
 //   - Begin together, end together: [DoubleBarrier].

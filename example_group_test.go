@@ -2,8 +2,12 @@ package coord_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log"
+	"net/http"
+	"net/http/httptest"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
@@ -91,4 +95,56 @@ func ExampleGroup_Picker() {
 	// node-1:8080
 	// node-2:8080
 	// node-1:8080
+}
+
+// Call the instances of a service with net/http. An instance that has died is in the group until its
+// session has expired, so a call that fails is made again, to the next one.
+func ExamplePicker() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	g := coord.NewGroup[string](c, "/services/search", nil)
+	for _, id := range []string{"node-1", "node-2", "node-3"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, id) }))
+		defer server.Close()
+		if _, err := g.Join(ctx, id, server.URL); err != nil {
+			log.Fatal(err)
+		}
+		if id == "node-2" {
+			server.Close() // it dies, and does not leave
+		}
+	}
+	p, err := g.Picker(ctx, coord.PickRoundRobin)
+	if err != nil {
+		log.Fatal(err)
+	}
+	get := func(path string) (answer []byte, err error) {
+		for range 3 {
+			m, e := p.Next(ctx) // waits while there is none
+			if e != nil {
+				return nil, errors.Join(err, e)
+			}
+			resp, e := http.Get(m.Value + path)
+			if e != nil {
+				err = errors.Join(err, e) // a request that is not idempotent must not be made again
+				continue
+			}
+			defer resp.Body.Close()
+			return io.ReadAll(resp.Body)
+		}
+		return nil, err
+	}
+	for range 3 {
+		answer, err := get("/")
+		fmt.Println(string(answer), err)
+	}
+	// Output:
+	// node-1 <nil>
+	// node-3 <nil>
+	// node-1 <nil>
 }
