@@ -51,6 +51,7 @@ const (
 	lease           = sessionTimeout - lossMargin
 	mostConnections = 40
 	slowFlush       = 300 * time.Millisecond
+	hangs           = 15 * time.Second // a server that has not served for as long is restarted
 	clients         = 4
 )
 

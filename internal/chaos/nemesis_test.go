@@ -241,14 +241,31 @@ func (n *nemesis) serves(s *zktest.Server) error {
 // is right; but if the server is killed before it has made a snapshot, it comes back with a
 // tree that differs from the others permanently: with deleted nodes that block the clients
 // connected to it. No client can compensate for that, and this test is not about it.
+//
+// A server can also hang between two leaders: it serves nobody and makes no snapshot until an
+// operator restarts it, and so does the nemesis.
 func (n *nemesis) rested(s *zktest.Server) error {
-	return until(fmt.Sprintf("server %d makes a snapshot", s.ID()), limit, func() bool {
+	ctx, cancel := n.ctx()
+	defer cancel()
+	served, hung := time.Now(), false
+	err := until(fmt.Sprintf("server %d makes a snapshot", s.ID()), limit, func() bool {
+		if _, err := s.Role(ctx); err == nil {
+			served = time.Now()
+		}
+		hung = time.Since(served) > hangs
 		files, err := filepath.Glob(filepath.Join(s.DataDir(), "version-2", "snapshot.*"))
-		return err == nil && slices.ContainsFunc(files, func(file string) bool {
+		return hung || err == nil && slices.ContainsFunc(files, func(file string) bool {
 			info, err := os.Stat(file)
 			return err == nil && info.ModTime().After(n.since.Add(time.Second))
 		})
 	})
+	if err != nil || !hung {
+		return err
+	}
+	if err := n.again(s); err != nil {
+		return err
+	}
+	return n.rested(s)
 }
 
 func (n *nemesis) killLeader(_ *rand.Rand, about *event) error {
