@@ -108,6 +108,11 @@ func TestALockWithoutKeepIsNotKept(t *testing.T) {
 		if n := len(w.Children("/l")); n != 0 {
 			w.T.Errorf("%d nodes", n)
 		}
+		again := coordtest.MustLock(w.T, m)
+		if again.Token() <= h.Token() {
+			w.T.Errorf("token %d after %d", again.Token(), h.Token())
+		}
+		coordtest.MustRelease(w.T, again)
 		if _, err := coord.NewMutex(c, "/l", &coord.MutexOptions{Keep: -1}).Lock(context.Background()); !errors.Is(err, coord.ErrInvalid) {
 			w.T.Errorf("a negative Keep: %v", err)
 		}
