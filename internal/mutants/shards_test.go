@@ -62,4 +62,7 @@ var shardsMutants = []mutant{
 	{"the function of a shard does not learn that it moves", "shards_run.go",
 		"case <-sh.Revoked():\n\t\t\tstop()", "case <-sh.Revoked():",
 		"TestEachShardHasOneOwner"},
+	{"a change of the members moves shards that stay", "shards_member.go",
+		"\t\t\te.Shards++\n", "\t\t\te.Shards++\n\t\t\tif before[i] && x != nil {\n\t\t\t\tx.unwant(r.id, \"\")\n\t\t\t}\n",
+		inSimulation + "TestEveryRecipeInSimulation/shards"},
 }

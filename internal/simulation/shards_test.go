@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -14,14 +15,18 @@ import (
 type shardsPlay struct {
 	mu     sync.Mutex
 	owners map[int]*coord.Shard
+	ids    map[int]string // of the members that own the shards
 	loads  map[string]int // by member
+	grants int
 }
 
 func (p *shardsPlay) own(id string, sh *coord.Shard) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.owners[sh.Index] = sh
+	p.ids[sh.Index] = id
 	p.loads[id]++
+	p.grants++
 }
 
 func (p *shardsPlay) disown(id string, sh *coord.Shard) {
@@ -29,8 +34,29 @@ func (p *shardsPlay) disown(id string, sh *coord.Shard) {
 	defer p.mu.Unlock()
 	if p.owners[sh.Index] == sh {
 		delete(p.owners, sh.Index)
+		delete(p.ids, sh.Index)
 	}
 	p.loads[id]--
+}
+
+// rest waits until the shards are settled and none is granted any more, and returns their owners
+// and the number of all grants.
+func (p *shardsPlay) rest(n, members int) (ids map[int]string, grants int) {
+	for last := -1; ; {
+		time.Sleep(10*time.Millisecond + 7)
+		settled := p.settled(n, members)
+		p.mu.Lock()
+		ids, grants = maps.Clone(p.ids), p.grants
+		p.mu.Unlock()
+		if settled && grants == last {
+			return ids, grants
+		}
+		last = -1
+		if settled {
+			last = grants
+			time.Sleep(time.Second)
+		}
+	}
 }
 
 // settled reports whether all of n shards are owned, in numbers that differ by at most one, by so
@@ -53,15 +79,19 @@ func (p *shardsPlay) settled(n, members int) bool {
 }
 
 // shardsScenario: members come, go, and come again under their ids. In the end, when nothing fails
-// any more, all of them own all shards evenly.
+// any more, all of them own all shards evenly. Then one leaves and comes back: a shard is granted
+// once for each change of its owner, and in the end each has the owner that it had.
 func shardsScenario() *scenario {
 	const at, n, members = "/sim/shards", 4, 3
 	return &scenario{
 		name: "shards", share: 10, clients: members, dir: at + "/shards/1",
-		must: []string{"grant", "moved", "forced", "loss", "fenced write", "closed", "cancel", "outsider's delete", "outsider's write"},
+		must: []string{"grant", "came back", "moved", "forced", "loss", "fenced write", "closed", "cancel", "outsider's delete", "outsider's write"},
 		play: func(x *sim) {
-			p := &shardsPlay{owners: make(map[int]*coord.Shard), loads: make(map[string]int)}
+			p := &shardsPlay{owners: make(map[int]*coord.Shard), ids: make(map[int]string), loads: make(map[string]int)}
 			fin, finish := context.WithCancel(context.Background())
+			// The member with the index 0 is away from the one to the other.
+			away, leave := context.WithCancel(context.Background())
+			back, comeBack := context.WithCancel(context.Background())
 			for i := range members {
 				x.act("member", i, func(a *actor) {
 					id := fmt.Sprint("m", i)
@@ -89,19 +119,46 @@ func shardsScenario() *scenario {
 						done()
 					}
 					for fin.Err() == nil {
-						run(fin)
+						ctx := fin
+						if i == 0 && away.Err() == nil {
+							ctx = away
+						}
+						run(ctx)
+						if i == 0 && away.Err() != nil {
+							<-back.Done()
+						}
 					}
 				})
 			}
 			x.act("judge", -1, func(a *actor) {
 				<-x.calm
-				for !p.settled(n, members) {
-					time.Sleep(10*time.Millisecond + 7)
-				}
+				before, granted := p.rest(n, members)
 				a.note("settled")
+				moves := func(now map[int]string, grants int) (moved int) {
+					for i, id := range before {
+						if now[i] != id {
+							moved++
+						}
+					}
+					if grants -= granted; grants != moved {
+						a.errorf("%d shards have another owner after %d grants: %v, then %v", moved, grants, before, now)
+					}
+					return moved
+				}
+				leave()
+				without, grants := p.rest(n, members-1)
+				moved := moves(without, grants)
+				comeBack()
+				again, all := p.rest(n, members)
+				if !maps.Equal(before, again) || all-grants != moved {
+					a.errorf("a member left and came back: %v, then %v, then %v, by %d and %d grants", before, without, again, moved, all-grants)
+				}
+				a.note("came back")
 				finish()
 			})
 			x.ending = func() {
+				leave()
+				comeBack()
 				finish()
 				x.empty(at + "/workers")
 				for i := range n {
