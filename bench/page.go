@@ -29,7 +29,7 @@ import (
 // A specification that begins with "planned" instead of "figures" becomes one of figures as soon
 // as there is a run with such cells. Until then the table is empty.
 //
-// A figure in a sentence stands between two comments too:
+// A figure in a sentence is enclosed by two comments as well:
 //
 //	<!-- figure: from=queues; target=items popped -->0.91<!-- end -->
 //

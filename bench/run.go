@@ -16,7 +16,7 @@ const graceOfCell = 60 * time.Second
 type result struct {
 	name
 	Crash   string            `json:"crash,omitempty"`  // what a consumer's crash does to its item
-	Beyond  string            `json:"beyond,omitempty"` // stands for the figures that a peer cannot reach within a limit
+	Beyond  string            `json:"beyond,omitempty"` // replaces the figures that a peer cannot reach within a limit
 	Figures map[metric]figure `json:"figures,omitempty"`
 	Error   string            `json:"error,omitempty"`
 }

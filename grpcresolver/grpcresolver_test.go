@@ -47,7 +47,7 @@ func (c *conn) UpdateState(s resolver.State) error {
 
 func (c *conn) ReportError(err error) { c.told = append(c.told, "error: "+err.Error()) }
 
-// want compares what the connection was told since the last call.
+// want compares the updates that the connection has received since the last call.
 func (c *conn) want(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()

@@ -145,7 +145,7 @@ func work(ctx context.Context, b backend.Backend, o *oteltrace.Options) (err err
 	return ignore(ctx, group.Wait())
 }
 
-// ignore drops the error of a program that was told to stop.
+// ignore drops the error of a program that has received a signal to stop.
 func ignore(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil

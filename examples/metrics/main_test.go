@@ -302,7 +302,7 @@ func (x *player) trouble(o *oteltrace.Options) {
 	if _, err := oteltrace.Backend(refusing{refused}, o).Open(ctx); !errors.Is(err, refused) {
 		x.t.Fatal(err)
 	}
-	// Not brought about, but told.
+	// These events are reported by the test itself; nothing here causes them.
 	tell := oteltrace.New(o)
 	tell(ctx, trace.EventsDropped{Events: 1})
 	tell(ctx, trace.ProposalInDoubt{Subject: trace.Subject{Recipe: "twophase", Path: "/twophase", Op: "serve"}, Proposal: "2", Site: "site"})

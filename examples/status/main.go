@@ -82,7 +82,7 @@ func serve(ctx context.Context, b backend.Backend, l net.Listener, name string) 
 
 	err := campaign(ctx, st, b, name)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		err = nil // the replica was told to stop
+		err = nil // the replica has received a signal to stop
 	}
 	// By now another replica can lead. Requests that came before end in order.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)

@@ -176,8 +176,8 @@ func (s *stage) play(server *coordtest.Server) {
 //   - no two replicas are ready at once: those in ready are, in this order (nil: one or two);
 //   - the subject is not ready after the lease that followed began, until the contact is there again;
 //   - it is not ready when the servers say that another one leads;
-//   - /healthz is never a reason to restart a replica; one that was told to stop may say that its
-//     client is closed.
+//   - /healthz is never a reason to restart a replica; during its shutdown a replica may report
+//     that its client is closed.
 func (s *stage) scene(what string, subject, other *replica, ready []string, play func() (began, over time.Time)) {
 	t := s.t
 	t.Helper()

@@ -349,7 +349,7 @@ func (s *screen) table(v *live.Snapshot, rows, shown []*live.Row, at time.Time, 
 	return title, lines
 }
 
-// about returns what stands below the table of the selected row.
+// about returns the lines below the table, which describe the selected row.
 func (s *screen) about(rows []*live.Row, at time.Time) line {
 	if len(rows) == 0 {
 		return nil
