@@ -309,6 +309,7 @@ func TestAReadAheadThatFails(t *testing.T) {
 					return nil
 				})
 				mustPop(w.T, q, 1)
+				w.Settle() // else its feeder may still be there, and the next Pop claims its item
 				if how == "lasts" {
 					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 					_, err := q.Pop(ctx)
