@@ -122,6 +122,7 @@ func (a *actor) launch() error {
 		Site:     sites[a.index%len(sites)],
 		Resource: a.r.socket,
 		Seed:     a.r.seed ^ uint64(a.index)<<32 ^ uint64(a.launches)<<40,
+		Slowness: slowness(),
 	}
 	spec.History = filepath.Join(a.r.dir, spec.Name+".jsonl")
 	for _, p := range a.proxies {

@@ -88,10 +88,16 @@ func length(t *testing.T) time.Duration {
 	if os.Getenv("COORD_LONG") == "1" {
 		return 10 * time.Minute
 	}
-	if isBrief() {
-		return 0 // each fault once
+	return 0 // each fault once
+}
+
+// slowness is the factor of the pauses between the calls of a worker. The short form has each
+// fault, and fewer calls, which are what costs processor time.
+func slowness() time.Duration {
+	if os.Getenv("COORD_CHAOS") == "" && os.Getenv("COORD_LONG") != "1" {
+		return 4
 	}
-	return 45 * time.Second
+	return 1
 }
 
 func seed(t *testing.T) uint64 {

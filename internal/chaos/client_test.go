@@ -30,6 +30,7 @@ type clientSpec struct {
 	Resource string // socket
 	History  string // file
 	Seed     uint64
+	Slowness time.Duration // factor of the pauses between calls
 }
 
 // The workloads, by the names in histories and in the summary.
@@ -279,7 +280,7 @@ func (w *worker) loop(ctx context.Context, between time.Duration, do func(ctx co
 		if ok && last {
 			return
 		}
-		w.pause(ctx, between)
+		w.pause(ctx, between*w.x.spec.Slowness)
 	}
 }
 
