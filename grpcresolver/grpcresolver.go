@@ -26,14 +26,22 @@
 //
 // If the watch ends, for one of the reasons for which Group.Watch ends (ErrClosed, ErrDenied,
 // ErrBadPath), gRPC is given the error: it goes on with the list that it has, or fails calls with
-// the error if it has none. When gRPC asks to resolve again, the group is watched again.
+// the error if it has none. After ErrDenied the group is watched again, at the latest after a pause
+// that grows from one second to one minute, since gRPC itself asks to resolve again only when a
+// connection breaks. The other errors are final.
+//
+// A member whose value cannot be read is left out. If none of the members can be read, as with a
+// codec that does not fit, gRPC is given that error instead of an empty list.
 //
 // A server should join when it serves, and leave before it stops: see examples/members.
 package grpcresolver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"time"
 
 	"google.golang.org/grpc/resolver"
 
@@ -50,8 +58,8 @@ const Scheme = "coord"
 //
 // The function address returns the address of a member, with ServerName and Attributes if they are
 // needed; a member for which it returns an Address without Addr is left out, one that drains for
-// example. So is a member whose value cannot be read. Value is the function for members whose value
-// is the address. The function must be fast, and safe for concurrent use.
+// example. Value is the function for members whose value is the address. The function is called for
+// members whose value can be read. It must be fast, and safe for concurrent use.
 //
 // The options are those of coord.NewGroup, or nil.
 func New[T any](c *coord.Client, address func(coord.Member[T]) resolver.Address, o *coord.GroupOptions[T]) resolver.Builder {
@@ -97,21 +105,42 @@ type groupResolver[T any] struct {
 	done   chan struct{} // closed when run has returned
 }
 
-// run watches the group until ctx ends. When a watch has failed, it waits until gRPC asks for the
-// next one, which it does at the pace of its attempts to connect.
+// The pause between a watch that has failed and the next one.
+const (
+	firstPause = time.Second
+	mostPause  = time.Minute
+)
+
+// run watches the group until ctx ends. When a watch has failed, the next one begins after a pause,
+// or when gRPC asks for it. gRPC asks only when a connection breaks, so never if it has no address.
 func (r *groupResolver[T]) run(ctx context.Context) {
 	defer close(r.done)
+	pause := firstPause
 	for {
-		r.watch(ctx)
+		listed, err := r.watch(ctx)
+		if listed {
+			pause = firstPause
+		}
+		next := time.NewTimer(pause/2 + rand.N(pause/2))
+		pause = min(2*pause, mostPause)
+		if errors.Is(err, coord.ErrClosed) || errors.Is(err, coord.ErrBadPath) {
+			next.Stop() // the next watch would fail as well
+		}
 		select {
+		case <-next.C:
 		case <-r.again:
 		case <-ctx.Done():
+		}
+		next.Stop()
+		if ctx.Err() != nil {
 			return
 		}
 	}
 }
 
-func (r *groupResolver[T]) watch(ctx context.Context) {
+// watch reports what a watch of the group yields, until the watch fails or ctx ends. It returns the
+// error, and whether it has seen the members.
+func (r *groupResolver[T]) watch(ctx context.Context) (listed bool, err error) {
 	for update := range r.group.Watch(ctx) {
 		select {
 		case <-r.again: // this update is the answer
@@ -119,21 +148,33 @@ func (r *groupResolver[T]) watch(ctx context.Context) {
 		}
 		if update.Err != nil {
 			r.cc.ReportError(update.Err)
-			return
+			return listed, update.Err
 		}
-		list := make([]resolver.Address, 0, len(update.Members))
-		for _, m := range update.Members {
-			if m.Err != nil {
-				continue
-			}
-			if a := r.address(m); a.Addr != "" {
-				list = append(list, a)
-			}
-		}
-		// The error asks for another attempt soon. The watch reports every change, so an attempt
-		// would find the same.
-		_ = r.cc.UpdateState(resolver.State{Addresses: list})
+		listed = true
+		r.update(update.Members)
 	}
+	return listed, nil
+}
+
+// update gives gRPC the addresses of the members.
+func (r *groupResolver[T]) update(members []coord.Member[T]) {
+	list := make([]resolver.Address, 0, len(members))
+	var unreadable []error
+	for _, m := range members {
+		if m.Err != nil {
+			unreadable = append(unreadable, m.Err)
+		} else if a := r.address(m); a.Addr != "" {
+			list = append(list, a)
+		}
+	}
+	if len(unreadable) > 0 && len(unreadable) == len(members) {
+		// An empty list would end the connections, and the calls would fail without the reason.
+		r.cc.ReportError(fmt.Errorf("grpcresolver: none of %d members can be read: %w", len(members), unreadable[0]))
+		return
+	}
+	// The error asks for another attempt soon. The watch reports every change, so an attempt
+	// would find the same.
+	_ = r.cc.UpdateState(resolver.State{Addresses: list})
 }
 
 // ResolveNow begins another watch if the last one has failed.

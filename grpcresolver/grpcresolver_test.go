@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +26,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/coordtest"
 	"github.com/go-coord/coord/grpcresolver"
 )
@@ -33,7 +36,24 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // conn is a connection as a resolver sees it: it takes lists and errors.
 type conn struct {
 	resolver.ClientConn
-	told []string // not read before all goroutines wait
+	mu   sync.Mutex
+	seen []string // lists and errors
+}
+
+func (c *conn) add(s string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen = append(c.seen, s)
+}
+
+// take returns what the connection has received since the last call, when all goroutines wait.
+func (c *conn) take() []string {
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := c.seen
+	c.seen = nil
+	return seen
 }
 
 func (c *conn) UpdateState(s resolver.State) error {
@@ -41,22 +61,21 @@ func (c *conn) UpdateState(s resolver.State) error {
 	for _, a := range s.Addresses {
 		list = append(list, a.Addr+a.ServerName)
 	}
-	c.told = append(c.told, fmt.Sprint(list))
+	c.add(fmt.Sprint(list))
 	return errors.New("bad state") // which a watch does not answer
 }
 
-func (c *conn) ReportError(err error) { c.told = append(c.told, "error: "+err.Error()) }
+func (c *conn) ReportError(err error) { c.add("error: " + err.Error()) }
 
 // want compares the updates that the connection has received since the last call.
 func (c *conn) want(t *testing.T, want ...string) {
 	t.Helper()
-	synctest.Wait()
-	if !slices.EqualFunc(c.told, want, func(got, want string) bool {
+	seen := c.take()
+	if !slices.EqualFunc(seen, want, func(got, want string) bool {
 		return got == want || strings.HasPrefix(want, "error") && strings.Contains(got, want[7:])
 	}) {
-		t.Errorf("told %q, want %q", c.told, want)
+		t.Errorf("the connection has received %q, want %q", seen, want)
 	}
-	c.told = nil
 }
 
 func build(t *testing.T, b resolver.Builder, target string, cc resolver.ClientConn) (resolver.Resolver, error) {
@@ -133,24 +152,32 @@ func TestTheListStaysWhileContactIsLost(t *testing.T) {
 	})
 }
 
+// gated returns a client that may read nothing below /g while denied is set, and counts its attempts.
+func gated(t *testing.T, s *coordtest.Service) (c *coord.Client, denied *atomic.Bool, attempts *atomic.Int32) {
+	t.Helper()
+	denied, attempts = new(atomic.Bool), new(atomic.Int32)
+	b := backendtest.Intercept(s.Link("caller"), backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		if denied.Load() && strings.HasPrefix(c.Path, "/g") {
+			attempts.Add(1)
+			return backend.ErrDenied
+		}
+		return nil
+	}})
+	c, err := coord.Open(t.Context(), b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c, denied, attempts
+}
+
 func TestAFailedWatchIsReportedAndBeginsAgainWhenAsked(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
-		var denied bool
-		b := backendtest.Intercept(s.Link("caller"), backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			if denied && strings.HasPrefix(c.Path, "/g") {
-				return backend.ErrDenied
-			}
-			return nil
-		}})
-		c, err := coord.Open(t.Context(), b, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
+		c, denied, _ := gated(t, s)
 		if _, err := coord.NewGroup[string](s.Client("server", nil), "/g", nil).Join(t.Context(), "a", "host-a:1"); err != nil {
 			t.Fatal(err)
 		}
-		denied = true
+		denied.Store(true)
 		var cc conn
 		r, err := build(t, grpcresolver.New(c, grpcresolver.Value, nil), "coord:///g", &cc)
 		if err != nil {
@@ -160,19 +187,84 @@ func TestAFailedWatchIsReportedAndBeginsAgainWhenAsked(t *testing.T) {
 		cc.want(t, "error: "+coord.ErrDenied.Error())
 		r.ResolveNow(resolver.ResolveNowOptions{})
 		cc.want(t, "error: "+coord.ErrDenied.Error())
-		denied = false
-		time.Sleep(time.Hour)
-		cc.want(t) // nothing is polled
+		denied.Store(false)
 		r.ResolveNow(resolver.ResolveNowOptions{})
 		cc.want(t, "[host-a:1]")
+		time.Sleep(time.Hour)
+		cc.want(t) // nothing is polled
 
 		r.ResolveNow(resolver.ResolveNowOptions{}) // at a time when the watch goes on
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
 		cc.want(t, "error: "+coord.ErrClosed.Error())
+		time.Sleep(time.Hour)
+		cc.want(t) // the client stays closed
 		r.ResolveNow(resolver.ResolveNowOptions{})
 		cc.want(t, "error: "+coord.ErrClosed.Error())
+	})
+}
+
+// gRPC does not ask to resolve again while it has no address, nor while its connections are well.
+func TestAFailedWatchBeginsAgainWithoutBeingAsked(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		c, denied, attempts := gated(t, s)
+		denied.Store(true)
+		var cc conn
+		r, err := build(t, grpcresolver.New(c, grpcresolver.Value, nil), "coord:///g", &cc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		seen := cc.take()
+		if n := attempts.Load(); n < 60 || n > 140 {
+			t.Errorf("%d attempts in an hour, want one to two a minute", n)
+		}
+		for _, seen := range seen {
+			if !strings.Contains(seen, coord.ErrDenied.Error()) {
+				t.Errorf("the connection has received %q", seen)
+			}
+		}
+		denied.Store(false)
+		time.Sleep(time.Minute)
+		cc.want(t, "[]")
+
+		denied.Store(true)
+		before := attempts.Load()
+		if _, err := coord.NewGroup[string](s.Client("server", nil), "/g", nil).Join(t.Context(), "a", "host-a:1"); err != nil {
+			t.Fatal(err)
+		}
+		cc.want(t, "error: "+coord.ErrDenied.Error())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if attempts.Load() < before+2 {
+			t.Error("the pause after a list is as long as before it")
+		}
+		cc.take()
+		r.Close() // in a pause
+		time.Sleep(time.Hour)
+		cc.want(t)
+	})
+}
+
+func TestCloseDoesNotWaitForALookup(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		c := s.Client("caller", nil)
+		s.Link("caller").Refuse(true)
+		var cc conn
+		r, err := build(t, grpcresolver.New(c, grpcresolver.Value, nil), "coord:///g", &cc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cc.want(t)
+		begin := time.Now()
+		r.Close()
+		if time.Since(begin) > 0 {
+			t.Errorf("Close takes %v", time.Since(begin))
+		}
+		s.Link("caller").Refuse(false)
+		time.Sleep(time.Minute)
+		cc.want(t)
 	})
 }
 
@@ -182,15 +274,17 @@ func TestTheAddressComesFromTheValue(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
 		c := s.Client("caller", &coord.Options{Namespace: "/prod"})
 		group := coord.NewGroup[endpoint](c, "/g", nil)
-		if _, err := group.Join(t.Context(), "a", endpoint{"a:1", "/a.example"}); err != nil {
+		readable, err := group.Join(t.Context(), "a", endpoint{"a:1", "/a.example"})
+		if err != nil {
 			t.Fatal(err)
 		}
-		// A member whose value is of another type is left out.
+		// A member whose value is of another type is left out. If it is the only one, the reason is reported.
 		broken := coord.NewGroup(c, "/g", &coord.GroupOptions[string]{Codec: coord.Codec[string]{
 			Encode: func(s string) ([]byte, error) { return []byte(s), nil },
 			Decode: func(b []byte) (string, error) { return string(b), nil },
 		}})
-		if _, err := broken.Join(t.Context(), "b", "no json"); err != nil {
+		unreadable, err := broken.Join(t.Context(), "b", "no json")
+		if err != nil {
 			t.Fatal(err)
 		}
 		var cc conn
@@ -203,6 +297,14 @@ func TestTheAddressComesFromTheValue(t *testing.T) {
 		}
 		defer r.Close()
 		cc.want(t, "[host-a:1/a.example]")
+		if err := readable.Leave(); err != nil {
+			t.Fatal(err)
+		}
+		cc.want(t, "error: "+coord.ErrDecode.Error())
+		if err := unreadable.Leave(); err != nil {
+			t.Fatal(err)
+		}
+		cc.want(t, "[]")
 	})
 }
 
@@ -219,6 +321,38 @@ func TestABadTargetIsRefused(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestACallThatWaitsIsMadeWhenTheGroupCanBeRead shows on gRPC that nothing else begins the next watch.
+func TestACallThatWaitsIsMadeWhenTheGroupCanBeRead(t *testing.T) {
+	store := memory.New(nil)
+	open := func(b backend.Backend) *coord.Client {
+		c, err := coord.Open(t.Context(), b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	s := serve(t, open(store), "a")
+	var denials atomic.Int32
+	c := open(backendtest.Intercept(store, backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		if strings.HasPrefix(c.Path, "/services") && denials.Add(1) == 1 {
+			return backend.ErrDenied
+		}
+		return nil
+	}}))
+	cc, err := grpc.NewClient("coord:///services/search", grpc.WithResolvers(grpcresolver.New(c, grpcresolver.Value, nil)),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := healthpb.NewHealthClient(cc).Check(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Errorf("%s serves, but the call fails: %v", s.addr, err)
+	}
 }
 
 // server is a gRPC server that registers its address.
