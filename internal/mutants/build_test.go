@@ -31,9 +31,9 @@ func TestEachMutantBuilds(t *testing.T) {
 	}
 	tried := 0
 	for dir, files := range folders {
-		base, _ := home(t, dir)
+		base, _, work := home(t, dir)
 		if imports[base] == nil {
-			imports[base] = importer.ForCompiler(fset, "gc", exported(t, base))
+			imports[base] = importer.ForCompiler(fset, "gc", exported(t, base, work))
 		}
 		from := imports[base]
 		pkg, err := build.ImportDir(filepath.Join(root, dir), 0)
@@ -84,12 +84,12 @@ func names(in map[string]*mutant) (all []string) {
 	return all
 }
 
-// exported returns the compiled form of each package that the module in a folder uses.
-func exported(t *testing.T, dir string) importer.Lookup {
+// exported returns the compiled form of each package that the module in a folder uses. work is that of home.
+func exported(t *testing.T, dir, work string) importer.Lookup {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}", "./...")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off")
+	cmd.Env = append(os.Environ(), work)
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)

@@ -137,24 +137,32 @@ func (m *mutant) run(t *testing.T, overlay string) (string, error) {
 	if _, sub, ok := strings.Cut(m.test, test+"/"); ok {
 		pattern += "/^" + sub + "$"
 	}
-	dir, pkg := home(t, strings.TrimPrefix(pkg, module))
+	dir, pkg, work := home(t, strings.TrimPrefix(pkg, module))
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", file, "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout="+limit.String(),
 		"-run", pattern, "-skip", "/zookeeper|//zookeeper", pkg)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "COORD_LONG=", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "COORD_LONG=", work)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// home returns the folder of the module that has a folder, and the folder as seen from there.
-func home(t *testing.T, folder string) (dir, rel string) {
+// home returns the folder of the module that has a folder, the folder as seen from there, and the
+// setting of the environment with which the go command builds that module.
+func home(t *testing.T, folder string) (dir, rel, work string) {
 	t.Helper()
-	dir = filepath.Join(root, folder)
+	top, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = filepath.Join(top, folder)
 	for rel = "."; ; {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, "./" + rel
-		}
-		if dir == filepath.Clean(root) {
+		switch text, err := os.ReadFile(filepath.Join(dir, "go.mod")); {
+		case err == nil && dir != top && !strings.Contains(string(text), "\nreplace "):
+			// Its go.mod does not say where the other modules are.
+			return dir, "./" + rel, "GOWORK=" + filepath.Join(top, "go.work")
+		case err == nil:
+			return dir, "./" + rel, "GOWORK=off"
+		case dir == top:
 			t.Fatalf("%s is in no module", folder)
 		}
 		dir, rel = filepath.Dir(dir), path.Join(filepath.Base(dir), rel)

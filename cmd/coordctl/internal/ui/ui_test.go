@@ -357,7 +357,9 @@ func TestActionsNeedTheirFlagTheKeyAndTheToken(t *testing.T) {
 	if page := plain.until(queue, "dead letters"); strings.Contains(page, "<form method=\"post\"") {
 		t.Error("the page offers actions without the flag")
 	}
-	refused("without the flag", plain, form)
+	if status, text := plain.post("/act", form); status != http.StatusForbidden || !strings.Contains(text, "--allow-actions") {
+		t.Errorf("without the flag: status %d: %s", status, text)
+	}
 
 	s := serve(t, open(), ui.Options{AllowActions: true})
 	if page := s.until(queue, "dead letters"); strings.Contains(page, "<form method=\"post\"") {
@@ -374,6 +376,8 @@ func TestActionsNeedTheirFlagTheKeyAndTheToken(t *testing.T) {
 	form.Set("token", token[1]+"x")
 	refused("with a wrong token", s, form)
 	form.Set("token", token[1])
+	other := &site{t: t, address: s.address, client: &http.Client{Transport: s.client.Transport}}
+	refused("with the token, without the key", other, form)
 	refused("from another site", s, form, "Origin", "http://evil.example")
 	refused("from another site of this machine", s, form, "Origin", "http://"+s.address.Hostname()+":1")
 	refused("from another site, by what the browser says", s, form, "Sec-Fetch-Site", "cross-site")
