@@ -23,10 +23,9 @@ import (
 
 const (
 	churned    = "/churn"
-	churnDirs  = 8    // directories at the top
-	mostChurn  = 60   // the largest subtree that one commit deletes
-	churnRate  = 1200 // changed nodes a second, less the losses during elections
-	churnUsers = 20   // sessions that write
+	churnDirs  = 8  // directories at the top
+	mostChurn  = 60 // the largest subtree that one commit deletes
+	churnUsers = 20 // sessions that write
 )
 
 // churn changes the tree.
@@ -35,6 +34,7 @@ type churn struct {
 	s     *room
 	guide *coord.Cache // suggests operations that fit the tree
 	width int          // nodes below each directory; each has up to three children
+	rate  int          // changed nodes a second, less the losses during elections
 	most  int          // operations in a commit
 
 	pause    sync.RWMutex // held for reading by each commit
@@ -142,7 +142,7 @@ func (c *churn) write(ctx context.Context, t *testing.T, user int) {
 	c.sessions[user].Store(s.ID())
 	began := time.Now()
 	for n, try := 0, 0; ctx.Err() == nil; try++ {
-		if due := began.Add(time.Duration(n) * time.Second * churnUsers / churnRate); time.Until(due) > 0 {
+		if due := began.Add(time.Duration(n*churnUsers) * time.Second / time.Duration(c.rate)); time.Until(due) > 0 {
 			select {
 			case <-time.After(time.Until(due)):
 			case <-ctx.Done():
@@ -394,15 +394,15 @@ func churnTime(t *testing.T) time.Duration {
 // fault could hide that something was missed.
 func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	require(t)
-	rounds, took, width := 2, 1500*time.Millisecond, 12
+	rounds, took, width, rate := 2, 1500*time.Millisecond, 12, 400
 	large := churnTime(t)
 	if large > 0 {
-		took, width = 15*time.Second, 900 // about 10,000 nodes
+		took, width, rate = 15*time.Second, 900, 1200 // about 10,000 nodes
 		rounds = max(rounds, int(large/took))
 	}
 	e := startServers(t, shortSync)
 	s := newRoom(t, e, killTimeout, shortMargin)
-	c := &churn{e: e, s: s, width: width}
+	c := &churn{e: e, s: s, width: width, rate: rate}
 	plain, err := s.link("observer").Open(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func fleetItems() int {
 	if long() {
 		return 20_000
 	}
-	return 1_500
+	return 800
 }
 
 // fleetRounds returns the number of rounds, each with the faults of fleetFaults.

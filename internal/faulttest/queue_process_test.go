@@ -29,7 +29,7 @@ func queueItems() int {
 	if long() {
 		return 20_000
 	}
-	return 1_000
+	return 500
 }
 
 // queueWithoutFaults checks for exactly-once delivery.
@@ -40,7 +40,7 @@ func queueWithoutFaults(t *testing.T, e servers) {
 		w.consumers = append(w.consumers, w.consumer(mostTimeout, prefetch))
 	}
 	began := time.Now()
-	parts, items := 1, 400
+	parts, items := 1, 200
 	if long() {
 		parts, items = 20, 1_000
 	}
@@ -67,7 +67,7 @@ func queueInOrder(t *testing.T, e servers) {
 	}
 	a := w.consumer(mostTimeout, "16")
 	w.consumers = append(w.consumers, a)
-	steps, items := 4, 500
+	steps, items := 4, 300
 	if long() {
 		steps, items = 20, queueItems()
 	}
