@@ -11,16 +11,8 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,52 +28,17 @@ import (
 	"github.com/go-coord/coord/oteltrace"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "metrics:", err)
-		os.Exit(1)
-	}
-}
+func main() { service.ServeMain("metrics", &site) }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
-	flags := flag.NewFlagSet("metrics", flag.ContinueOnError)
-	var (
-		listen  = flags.String("listen", "127.0.0.1:9464", "where to serve /metrics")
-		kind    = flags.String("backend", "memory", "the service: memory, zookeeper or etcd")
-		servers = flags.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
-		timeout = flags.Duration("session", 10*time.Second, "the session timeout")
-	)
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	b, err := service.Backend(*kind, *servers, *timeout)
-	if err != nil {
-		return err
-	}
-	o, handler, err := prometheusOptions()
-	if err != nil {
-		return err
-	}
-	l, err := net.Listen("tcp", *listen)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "metrics: http://%s/metrics\n", l.Addr())
-	mux := http.NewServeMux()
-	mux.Handle("/metrics", handler)
-	server := &http.Server{Handler: mux}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return work(ctx, b, o) })
-	group.Go(func() error {
-		<-ctx.Done()
-		return server.Close()
-	})
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return errors.Join(err, group.Wait())
-	}
-	return group.Wait()
+var site = service.Site{
+	Listen: "127.0.0.1:9464",
+	Page:   "/metrics",
+	New: func(b backend.Backend) (http.Handler, func(ctx context.Context) error, error) {
+		o, handler, err := prometheusOptions()
+		mux := http.NewServeMux()
+		mux.Handle("/metrics", handler)
+		return mux, func(ctx context.Context) error { return work(ctx, b, o) }, err
+	},
 }
 
 // prometheusOptions returns the options of oteltrace, and the handler that serves its metrics. A
@@ -105,10 +62,10 @@ func open(ctx context.Context, b backend.Backend, o *oteltrace.Options) (*coord.
 }
 
 // work is what the program does: it puts items into a queue, and takes them. It ends with ctx.
-func work(ctx context.Context, b backend.Backend, o *oteltrace.Options) (err error) {
+func work(ctx context.Context, b backend.Backend, o *oteltrace.Options) error {
 	c, err := open(ctx, b, o)
 	if err != nil {
-		return ignore(ctx, err)
+		return err
 	}
 	defer c.Close()
 	queue := coord.NewQueue(c, "/mail", &coord.QueueOptions[string]{MaxAttempts: 3})
@@ -142,13 +99,5 @@ func work(ctx context.Context, b backend.Backend, o *oteltrace.Options) (err err
 			}
 		})
 	})
-	return ignore(ctx, group.Wait())
-}
-
-// ignore drops the error of a program that has received a signal to stop.
-func ignore(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
+	return group.Wait()
 }

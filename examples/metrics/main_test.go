@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/coordtest"
+	"github.com/go-coord/coord/examples/internal/service"
 	"github.com/go-coord/coord/oteltrace"
 	"github.com/go-coord/coord/trace"
 )
@@ -29,11 +30,11 @@ func TestTheProgramServesItsMetrics(t *testing.T) {
 	defer stop()
 	out := make(lines, 1)
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, []string{"-listen", "127.0.0.1:0"}, out) }()
+	go func() { ended <- service.Serve(ctx, "metrics", []string{"-listen", "127.0.0.1:0"}, out, &site) }()
 	var url string
 	select {
 	case line := <-out:
-		_, url, _ = strings.Cut(line, "metrics: ")
+		_, url, _ = strings.Cut(line, " serves ")
 	case err := <-ended:
 		t.Fatal(err)
 	}

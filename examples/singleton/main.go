@@ -37,7 +37,7 @@ func (r *replica) run(ctx context.Context) error {
 	e := coord.NewElection(r.client, "/leader", &coord.ElectionOptions{ID: r.name})
 	err = e.Run(ctx, r.lead) // campaigns again when a term was lost
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil // the replica was told to stop
+		return nil // the replica was stopped
 	}
 	return err
 }

@@ -20,7 +20,7 @@ func TestAnotherReplicaContinuesTheJob(t *testing.T) {
 		`\w+ +stops by itself: coord: hold .* lost: session lost`,
 		`\w+ +leads`,
 		`\w+ +does run \d+`,
-		`\w+ +is told to stop`,
+		`\w+ +is stopped`,
 		`\w+ +leads`,
 		`\w+ +does run \d+`,
 	)

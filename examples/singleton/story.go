@@ -75,7 +75,7 @@ func story(ctx context.Context, s *service.Service) error {
 
 	links[first.by].Heal()
 	s.Say(first.by, "is back, and waits in the queue")
-	s.Say(second.by, "is told to stop, and resigns")
+	s.Say(second.by, "is stopped, and resigns")
 	stops[second.by]()
 	_, err = cl.watch(ctx, second)
 	return err

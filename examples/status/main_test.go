@@ -154,7 +154,7 @@ func (s *stage) play(server *coordtest.Server) {
 
 	third := s.start("c")
 	s.says("c", "healthz", "200, connected")
-	s.scene("told to stop", other, third, []string{other.name, "c"}, func() (began, over time.Time) {
+	s.scene("stopped by SIGTERM", other, third, []string{other.name, "c"}, func() (began, over time.Time) {
 		began = s.did("SIGTERM")
 		other.signal(t, syscall.SIGTERM)
 		s.leads("c")
@@ -190,7 +190,7 @@ func (s *stage) scene(what string, subject, other *replica, ready []string, play
 	sc.start = from
 
 	for _, a := range s.of(sc, "healthz") {
-		stops := what == "told to stop" && a.replica == subject.name && a.phase == "closed"
+		stops := what == "stopped by SIGTERM" && a.replica == subject.name && a.phase == "closed"
 		if a.code != 0 && a.code != http.StatusOK && !stops {
 			t.Errorf("%s: /healthz of %s says %v", sc.name, a.replica, a)
 		}

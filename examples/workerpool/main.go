@@ -34,7 +34,7 @@ func work(ctx context.Context, q *coord.Queue[Job], do func(context.Context, *co
 		case err == nil:
 			err = item.Ack() // the job is done and removed
 		case ctx.Err() != nil:
-			err = item.Release() // the worker is told to stop: the job has not failed
+			err = item.Release() // the worker stops: the job has not failed
 		default:
 			err = item.Nack(time.Second) // the job is retried later
 		}

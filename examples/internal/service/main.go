@@ -24,11 +24,19 @@ import (
 type Story func(ctx context.Context, s *Service) error
 
 // Main is the main function of the example called name. It exits with status 1 if the story
-// fails, and with 2 if the command line is invalid.
+// fails or is interrupted, and with 2 if the command line is invalid.
 func Main(name string, story Story) {
+	exit(name, func(ctx context.Context, args []string, stdout io.Writer) error {
+		return Run(ctx, name, args, stdout, story)
+	})
+}
+
+// exit calls run with a context that a signal ends. It returns if run has succeeded, and otherwise
+// prints the error and ends the process.
+func exit(name string, run func(ctx context.Context, args []string, stdout io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C kills the process
-	err := Run(ctx, name, os.Args[1:], os.Stdout, story)
+	err := run(ctx, os.Args[1:], os.Stdout)
 	interrupted := ctx.Err() != nil
 	stop()
 	switch {
@@ -37,7 +45,7 @@ func Main(name string, story Story) {
 	case errors.Is(err, ErrUsage):
 		fmt.Fprintf(os.Stderr, "%s: %v\nRun it with -h to see its flags.\n", name, err)
 		os.Exit(2)
-	case interrupted:
+	case interrupted && errors.Is(err, context.Canceled):
 		fmt.Fprintf(os.Stderr, "%s: interrupted\n", name)
 	default:
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
@@ -51,10 +59,7 @@ var ErrUsage = errors.New("bad command line")
 // Run is Main without the process.
 func Run(ctx context.Context, name string, args []string, stdout io.Writer, story Story) error {
 	s, err := open(name, args, stdout)
-	if errors.Is(err, flag.ErrHelp) {
-		return nil
-	}
-	if err != nil {
+	if s == nil || err != nil {
 		return err
 	}
 	// The limit is far more than the example needs; it bounds a service that hangs.
@@ -70,23 +75,35 @@ func Run(ctx context.Context, name string, args []string, stdout io.Writer, stor
 	return errors.Join(err, s.Close(ctx))
 }
 
-// open reads the flags.
+// parse reads the flags. After -h it prints them, and reports that no more is to be done.
+func parse(flags *flag.FlagSet, args []string, stdout io.Writer) (help bool, err error) {
+	flags.SetOutput(io.Discard) // errors are printed once, by exit
+	err = flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintf(stdout, "%s is an example of package coord. Its flags:\n", flags.Name())
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
+		return true, nil
+	case err != nil:
+		return false, usage("%w", err)
+	case flags.NArg() > 0:
+		return false, usage("unexpected argument %q", flags.Arg(0))
+	}
+	return false, nil
+}
+
+// open reads the flags. After -h there is no service and no error.
 func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors are printed once, by Main
 	var (
 		kind    = flags.String("backend", "memory", "the service: memory, zookeeper or etcd")
 		servers = flags.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
 		timeout = flags.Duration("session", 0, "the session timeout (default 1.5s on memory, 4s on servers)")
 		path    = flags.String("path", "/coord-examples", "the node to work under")
 	)
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintf(stdout, "%s is an example of package coord. Its flags:\n", name)
-		flags.SetOutput(stdout)
-		flags.PrintDefaults()
+	if help, err := parse(flags, args, stdout); help || err != nil {
 		return nil, err
-	} else if err != nil {
-		return nil, usage("%w", err)
 	}
 	hosts := list(*servers)
 	if *timeout == 0 {
@@ -96,8 +113,6 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 		}
 	}
 	switch {
-	case flags.NArg() > 0:
-		return nil, usage("unexpected argument %q", flags.Arg(0))
 	case *timeout < time.Second || *timeout > time.Minute:
 		return nil, usage("-session %v: want from 1s to 1m", *timeout)
 	case backend.CheckPath(*path) != nil:
@@ -131,20 +146,6 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 		})
 	}
 	return nil, usage("-backend %q: want memory, zookeeper or etcd", *kind)
-}
-
-// Backend returns the service of the flags -backend and -servers, for an example that has no story.
-func Backend(kind, servers string, timeout time.Duration) (backend.Backend, error) {
-	hosts := list(servers)
-	switch {
-	case kind == "memory" && len(hosts) == 0:
-		return memory.New(&memory.Options{SessionTimeout: timeout}), nil
-	case kind == "zookeeper" && len(hosts) > 0:
-		return zookeeper.New(hosts, &zookeeper.Options{SessionTimeout: timeout}), nil
-	case kind == "etcd" && len(hosts) > 0:
-		return etcd.New(hosts, &etcd.Options{SessionTimeout: timeout}), nil
-	}
-	return nil, usage("-backend %q -servers %q: want memory, or zookeeper or etcd with servers", kind, servers)
 }
 
 func usage(format string, args ...any) error {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -46,21 +45,6 @@ func TestTheCommandLineIsChecked(t *testing.T) {
 	var out bytes.Buffer
 	if err := Run(t.Context(), "example", []string{"-h"}, &out, story); err != nil || !strings.Contains(out.String(), "-servers host:port") {
 		t.Errorf("-h: %v\n%s", err, out.String())
-	}
-}
-
-func TestABackendNeedsItsServers(t *testing.T) {
-	for kind, servers := range map[string]string{"memory": "", "zookeeper": "host:2181", "etcd": "host:2379"} {
-		if b, err := Backend(kind, servers, time.Minute); b == nil || err != nil {
-			t.Errorf("%s with %q: %v", kind, servers, err)
-		}
-		other := "host:1"
-		if servers != "" {
-			other = ""
-		}
-		if _, err := Backend(kind, other, time.Minute); !errors.Is(err, ErrUsage) {
-			t.Errorf("%s with %q: %v", kind, other, err)
-		}
 	}
 }
 
