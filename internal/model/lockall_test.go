@@ -613,6 +613,15 @@ func TestLockAllKeepsItsGuarantees(t *testing.T) {
 			lost: 1, deletes: 1, giveUps: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if !long() { // else these have the most states
+				m.lost = min(m.lost, 1)
+				if m.calls[2].client == 2 {
+					m.lost = 0
+				}
+				if m.keeps != 0 {
+					m.giveUps = 0
+				}
+			}
 			r := m.explore(t)
 			switch {
 			case r.Err != nil:
