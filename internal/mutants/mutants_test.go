@@ -68,11 +68,12 @@ func testsOf(t *testing.T, pkg string) string {
 	return all.String()
 }
 
-// Each defect makes its test fail. The short form tries two, since each costs a build.
+// Each defect makes its test fail. The short form tries two in small packages, since each costs a
+// build.
 func TestEachMutantIsCaught(t *testing.T) {
 	chosen := list
 	if os.Getenv("COORD_LONG") == "" {
-		chosen = []mutant{list[0], list[len(list)-1]}
+		chosen = []mutant{list[1], list[len(list)-1]}
 	}
 	tried, stopped := 0, 0 // tried: fewer than chosen when -run picks some
 	for _, m := range chosen {
