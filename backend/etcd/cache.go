@@ -7,8 +7,14 @@ import "sync"
 // it. A commit compares what it took from here, so a stale entry costs a second request at most.
 type cache struct {
 	mu   sync.Mutex
-	keys generations[string]
+	keys generations[keyOfNode]
 	seen generations[*record]
+}
+
+// keyOfNode is the key of a sequential node.
+type keyOfNode struct {
+	key       string
+	ephemeral bool
 }
 
 // most is the number of entries in each of two generations.
@@ -24,14 +30,25 @@ func newCache() *cache { return new(cache) }
 func (c *cache) key(path string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key, _ := c.keys.get(path, mostKeys)
-	return key
+	k, _ := c.keys.get(path, mostKeys)
+	return k.key
 }
 
-func (c *cache) setKey(path, key string) {
+func (c *cache) setKey(path, key string, ephemeral bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keys.put(path, key, mostKeys)
+	c.keys.put(path, keyOfNode{key, ephemeral}, mostKeys)
+}
+
+// ephemeral reports whether the node at path was an ephemeral one when it was seen.
+func (c *cache) ephemeral(path string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r, ok := c.seen.get(path, mostSeen); ok {
+		return r.ephemeral()
+	}
+	k, _ := c.keys.get(path, mostKeys)
+	return k.ephemeral
 }
 
 func (c *cache) forgetKey(path string) {

@@ -93,8 +93,8 @@
 // # Watches
 //
 // A watch has a watcher on the server for its node, and another one for the children if it is
-// for these. It is made in parallel with the read. Watches of one node share their watchers. A
-// watcher that nothing uses any more is canceled.
+// for these and the node is not ephemeral. It is made in parallel with the read. Watches of one node
+// share their watchers. A watcher that nothing uses any more is canceled.
 //
 // Watches fire in the order of the commits. From versions 3.4.25 and 3.5.8 on servers can
 // prove that no event is missing; while a proof is due, an event waits for one round trip.

@@ -71,7 +71,8 @@ type watcher struct {
 	created chan struct{} // closed when the server has made it, or the link is broken
 	start   int64         // all events after this revision come; 0 before it is made
 	refused error         // why the server has not made it
-	last    int64         // the revision of its latest event
+	latest  int64         // the revision of its latest event
+	last    bool          // of those that were requested at once
 	users   map[*interest]struct{}
 	trees   map[*armedTree]struct{}
 }
@@ -312,10 +313,17 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 			return err
 		}
 	case r.Created:
-		h.creating = slices.DeleteFunc(h.creating, func(c *watcher) bool { return c.id == r.WatchId })
+		last := false
+		h.creating = slices.DeleteFunc(h.creating, func(c *watcher) bool {
+			last = last || c.id == r.WatchId && c.last
+			return c.id == r.WatchId
+		})
 		if w != nil {
 			w.make(r.Header.Revision)
 			h.told(w)
+		}
+		if last {
+			h.ask() // an earlier reply could overtake this response, and prove nothing of them
 		}
 	case r.Canceled || r.CompactRevision != 0:
 		if w != nil {
@@ -352,6 +360,9 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 	}
 	w := h.creating[0]
 	h.creating = h.creating[1:]
+	if w.last {
+		h.ask() // for those before it
+	}
 	w.refused = rpctypes.ErrGRPCPermissionDenied
 	delete(h.unproved, w.id)
 	if h.byID[w.id] == w {

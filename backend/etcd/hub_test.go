@@ -5,6 +5,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -18,7 +19,7 @@ type stage struct {
 }
 
 func newStage(t *testing.T, ordered bool) *stage {
-	s := &session{cfg: &config{prefix: "p"}, key: "p:session/1"}
+	s := &session{cfg: &config{prefix: "p"}, key: "p:session/1", known: newCache()}
 	s.hub = newHub(s)
 	st := &stage{t, s.hub, &link{ordered: ordered, wake: make(chan struct{}, 1)}, backend.NewWatchSet()}
 	s.hub.link = st.l
@@ -57,13 +58,20 @@ func (st *stage) arm(path string, rev int64) *interest {
 	return st.armAt(path, st.h.s.cfg.literalKey(path), false, rev)
 }
 
-// armAt arms a watch of the node with a key.
-func (st *stage) armAt(path, key string, children bool, rev int64) *interest {
+// begin requests the watchers for a watch of the node with a key.
+func (st *stage) begin(path, key string, children bool) *interest {
 	st.Helper()
-	i, err := st.h.begin(st.l, path, key, children, st.set.New())
+	all, err := st.h.begin(st.l, map[string]string{path: key}, backend.Target{Path: path, Children: children, Watch: st.set.New()})
 	if err != nil {
 		st.Fatal(err)
 	}
+	return all[0]
+}
+
+// armAt arms a watch of the node with a key.
+func (st *stage) armAt(path, key string, children bool, rev int64) *interest {
+	st.Helper()
+	i := st.begin(path, key, children)
 	st.created(i.node.id, rev)
 	if children {
 		st.created(i.kids.id, rev)
@@ -119,10 +127,8 @@ func TestAReplyThatOvertakesTheMakingOfAWatcherProvesNothingOfIt(t *testing.T) {
 	st := newStage(t, true)
 	a := st.arm("/a", 5)
 	st.progress(5)
-	b, err := st.h.begin(st.l, "/b", "p//b", false, st.set.New())
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := st.begin("/b", "p//b", false)
+	st.h.ask()
 	st.progress(7)
 	st.created(b.node.id, 5)
 	st.h.settle(b, &view{path: "/b", found: &record{}, rev: 5})
@@ -132,6 +138,56 @@ func TestAReplyThatOvertakesTheMakingOfAWatcherProvesNothingOfIt(t *testing.T) {
 	st.deleted(b, 6)
 	st.progress(8)
 	st.fired(b, a)
+}
+
+// requests returns what the hub has queued for the stream, and empties the queue.
+func (st *stage) requests() (creates, progress int) {
+	for _, r := range st.h.queue {
+		if r.GetCreateRequest() != nil {
+			creates++
+		}
+		if r.GetProgressRequest() != nil {
+			progress++
+		}
+	}
+	st.h.queue = nil
+	return creates, progress
+}
+
+// One reply proves all watchers of one call. A reply to a request before their making was told of
+// could overtake it and prove nothing, so that an event would wait for another one.
+func TestOneReplyProvesTheWatchersOfACall(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		st := newStage(t, true)
+		st.requests()
+		keys, targets := make(map[string]string), make([]backend.Target, 3)
+		for n, path := range []string{"/a", "/b", "/c"} {
+			keys[path], targets[n] = st.h.s.cfg.literalKey(path), backend.Target{Path: path, Watch: st.set.New()}
+		}
+		all, err := st.h.begin(st.l, keys, targets...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.created(all[0].node.id, 5)
+		st.h.abandon(all[1])
+		st.created(all[1].node.id, 5)
+		if creates, progress := st.requests(); creates != 3 || progress != 0 {
+			t.Errorf("%d watchers and %d replies were requested, want 3 and none", creates, progress)
+		}
+		if last := all[2].node; refused {
+			st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{}, Created: true, Canceled: true, WatchId: -1, CancelReason: rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)})
+		} else {
+			st.h.abandon(all[2])
+			st.created(last.id, 5)
+		}
+		if _, progress := st.requests(); progress != 1 {
+			t.Errorf("refused: %v: %d replies were requested, want 1", refused, progress)
+		}
+		st.progress(5)
+		st.h.settle(all[0], &view{path: "/a", found: &record{}, rev: 5})
+		st.deleted(all[0], 7)
+		st.fired(all[0])
+	}
 }
 
 // A server leaves requests without a reply while a watcher lags behind. The replies to later

@@ -13,7 +13,7 @@ type interest struct {
 	path     string
 	children bool
 	node     *watcher
-	kids     *watcher // for children
+	kids     *watcher // for children, unless the node is ephemeral: it has none
 	order    int64
 
 	armed   bool
@@ -81,28 +81,47 @@ func (i *interest) kind(from *watcher, e *mvccpb.Event) backend.Kind {
 	return 0
 }
 
-// begin requests the watchers for a watch. The caller reads, and then settles or drops the
-// interest.
-func (h *hub) begin(l *link, path, key string, children bool, w *backend.Watch) (*interest, error) {
+// begin requests the watchers for some watches. keys has the keys of their nodes. The caller reads,
+// and then settles or drops each interest.
+//
+// A node that the session has seen as an ephemeral one gets no watcher of its children. If the
+// read shows another node, the caller begins again: see fits.
+func (h *hub) begin(l *link, keys map[string]string, targets ...backend.Target) ([]*interest, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.link != l || h.ended {
 		return nil, errBroken
 	}
-	h.order++
-	i := &interest{hub: h, watch: w, path: path, children: children, order: h.order}
 	before := h.next
-	i.node = h.watcherLocked(watchKey{nodeRange, key})
-	i.node.users[i] = struct{}{}
-	if children {
-		i.kids = h.watcherLocked(watchKey{kidsRange, h.s.cfg.kids(path)})
-		i.kids.users[i] = struct{}{}
+	interests := make([]*interest, len(targets))
+	for n, t := range targets {
+		h.order++
+		i := &interest{hub: h, watch: t.Watch, path: t.Path, children: t.Children, order: h.order}
+		i.node = h.watcherLocked(watchKey{nodeRange, keys[t.Path]})
+		i.node.users[i] = struct{}{}
+		if t.Children && !h.s.known.ephemeral(t.Path) {
+			i.kids = h.watcherLocked(watchKey{kidsRange, h.s.cfg.kids(t.Path)})
+			i.kids.users[i] = struct{}{}
+		}
+		h.index(i, true)
+		interests[n] = i
 	}
-	h.index(i, true)
 	if h.next > before && l.ordered {
-		h.ask()
+		h.byID[h.next].last = true
 	}
-	return i, nil
+	return interests, nil
+}
+
+// fits reports whether the watchers of the interest are those that the node needs which a read
+// shows.
+func (i *interest) fits(v *view) bool {
+	switch {
+	case v.found == nil:
+		return v.key == i.node.key.key
+	case v.key != i.node.key.key:
+		return false
+	}
+	return !i.children || i.kids != nil || v.found.ephemeral()
 }
 
 // settle arms the watch for the events after a read.

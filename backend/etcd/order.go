@@ -197,7 +197,7 @@ func (h *hub) move() {
 
 // fire fires the watches that the events of one watcher in one revision affect.
 func (h *hub) fire(b *batch) {
-	b.from.last = b.rev
+	b.from.latest = b.rev
 	h.fired = max(h.fired, b.rev)
 	if b.rev-1 > h.delivered && h.link.ordered {
 		h.delivered = b.rev - 1
@@ -294,7 +294,7 @@ func (h *hub) incomplete(batches []*batch) bool {
 		}
 		for t := range b.from.trees {
 			switch {
-			case t.node == nil, t.node.last >= b.rev, t.later != nil && t.later.last >= b.rev:
+			case t.node == nil, t.node.latest >= b.rev, t.later != nil && t.later.latest >= b.rev:
 				continue
 			case 0 < t.node.start && b.rev <= t.node.start: // the event was before the watcher
 				continue

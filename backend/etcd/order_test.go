@@ -3,6 +3,7 @@ package etcd_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,6 +60,57 @@ func TestACommitThatWasGivenUpIsRefusedWhenItComesLate(t *testing.T) {
 		}
 		if data, _, err := a.Get(t.Context(), "/n", nil); err != nil || string(data) != "before" {
 			t.Errorf("%s: the node holds %q, %v", name, data, err)
+		}
+	}
+}
+
+// A session has seen an ephemeral node, which needs no watcher of its children. Another node of that
+// path does.
+func TestAWatchForTheChildrenOfANodeThatWasEphemeral(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	commit(t, b, backend.Create("/d", nil, backend.Persistent))
+	for name, arm := range map[string]func(path string, w *backend.Watch) error{
+		"Arm": func(path string, w *backend.Watch) error {
+			return a.Arm(t.Context(), math.MaxInt64, backend.Target{Path: path, Children: true, Watch: w})
+		},
+		"Children": func(path string, w *backend.Watch) error {
+			_, _, err := a.Children(t.Context(), path, w)
+			return err
+		},
+	} {
+		for _, mode := range []backend.CreateMode{backend.Ephemeral, backend.EphemeralSequential} {
+			path := commit(t, b, backend.Create("/d/"+name, nil, mode))[0].Path
+			see := func() {
+				if _, _, err := a.Children(t.Context(), "/d", nil); err != nil {
+					t.Fatal(err)
+				}
+				if mode == backend.Ephemeral {
+					if _, err := a.Exists(t.Context(), path, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			see()
+			w := backend.NewWatch()
+			if err := arm(path, w); err != nil {
+				t.Fatal(err)
+			}
+			commit(t, b, backend.Delete(path, backend.AnyVersion))
+			await(t, w.Fired(), "the deletion")
+			if w.Kind() != backend.Deleted {
+				t.Errorf("%s, %v: %v for a deletion", name, mode, w.Kind())
+			}
+			commit(t, b, backend.Create(path, nil, backend.Ephemeral))
+			see()
+			commit(t, b, backend.Delete(path, backend.AnyVersion))
+			commit(t, b, backend.Create(path, nil, backend.Persistent))
+			w = backend.NewWatch()
+			if err := arm(path, w); err != nil {
+				t.Fatal(err)
+			}
+			commit(t, b, backend.Create(path+"/child", nil, backend.Persistent))
+			await(t, w.Fired(), "the creation of a child")
 		}
 	}
 }

@@ -138,7 +138,7 @@ func (p *plan) results(s *session, reply *pb.TxnResponse) []backend.Result {
 			path := o.path
 			if o.number >= 0 {
 				path += fmt.Sprintf("%010d", rev*places+int64(o.number))
-				s.known.setKey(path, o.key)
+				s.known.setKey(path, o.key, p.ops[i].Mode.Ephemeral())
 			}
 			results[i] = backend.Result{Path: path, Czxid: rev, Siblings: int32(counted[dir])}
 			if o.learned != nil {

@@ -90,7 +90,7 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 		s.known.forget(r.q.path)
 	} else {
 		if v.key != s.cfg.literalKey(r.q.path) {
-			s.known.setKey(r.q.path, v.key)
+			s.known.setKey(r.q.path, v.key, v.found.ephemeral())
 		} else {
 			s.known.forgetKey(r.q.path) // of an earlier node of that path
 		}
@@ -112,7 +112,7 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 			}
 			v.names = append(v.names, name)
 			if key := string(kv.Key); key != s.cfg.literalKey(path) {
-				s.known.setKey(path, key)
+				s.known.setKey(path, key, kv.Lease != 0)
 			}
 		}
 	}
@@ -209,11 +209,12 @@ func (s *session) observe(ctx context.Context, op, path string, names bool, w *b
 		if err != nil {
 			return err
 		}
-		i, err := s.hub.begin(l, path, key, names, w)
+		all, err := s.hub.begin(l, map[string]string{path: key}, backend.Target{Path: path, Children: names, Watch: w})
 		if err != nil {
 			return err
 		}
-		v, err = s.lookBeside(ctx, l, i, key, names)
+		i := all[0]
+		v, err = s.lookBeside(ctx, l, i, names)
 		if err != nil || v.found == nil && op != "exists" {
 			s.hub.abandon(i)
 		} else {
@@ -235,13 +236,13 @@ func (s *session) observe(ctx context.Context, op, path string, names bool, w *b
 
 // lookBeside reads a node while the server makes the watchers of an interest. The result is no
 // older than they are, and not older than any event that has fired.
-func (s *session) lookBeside(ctx context.Context, l *link, i *interest, key string, names bool) (*view, error) {
+func (s *session) lookBeside(ctx context.Context, l *link, i *interest, names bool) (*view, error) {
 	for {
 		v, err := s.look(ctx, l, i.path, names)
 		if err != nil {
 			return nil, err
 		}
-		if v.key != key {
+		if !i.fits(v) {
 			return nil, errAgain
 		}
 		start, err := s.hub.wait(ctx, i.node, i.kids)
@@ -317,35 +318,37 @@ func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Targe
 func (s *session) checkTargets(targets []backend.Target) error { return backend.CheckTargets(targets) }
 
 func (s *session) arm(ctx context.Context, l *link, since int64, targets []backend.Target) (err error) {
-	interests := make([]*interest, len(targets))
-	settled := false
-	defer func() {
-		for _, i := range interests {
-			if i != nil && !settled {
-				s.hub.abandon(i)
-			}
-		}
-	}()
 	// Each node is read once, for its children if a target wants them.
 	var questions []question
 	index := make(map[string]int)
 	keys := make(map[string]string)
-	for n, t := range targets {
+	for _, t := range targets {
 		if _, ok := keys[t.Path]; !ok {
 			if keys[t.Path], err = s.keyOf(ctx, l, t.Path); err != nil {
 				return err
 			}
 		}
-		if interests[n], err = s.hub.begin(l, t.Path, keys[t.Path], t.Children, t.Watch); err != nil {
-			return err
+	}
+	interests, err := s.hub.begin(l, keys, targets...)
+	if err != nil {
+		return err
+	}
+	settled := false
+	defer func() {
+		for _, i := range interests {
+			if !settled {
+				s.hub.abandon(i)
+			}
 		}
+	}()
+	for n, t := range targets {
 		at, ok := index[t.Path]
 		if !ok {
 			at = len(questions)
 			index[t.Path] = at
 			questions = append(questions, question{path: t.Path, since: -1})
 		}
-		if t.Children && since < math.MaxInt64 {
+		if interests[n].kids != nil && since < math.MaxInt64 {
 			questions[at].since = max(since, 1)
 		}
 	}
@@ -370,8 +373,8 @@ func (s *session) arm(ctx context.Context, l *link, since int64, targets []backe
 			return err
 		}
 		start := s.hub.latest()
-		for n, i := range interests {
-			if views[index[i.path]].key != keys[targets[n].Path] {
+		for _, i := range interests {
+			if !i.fits(views[index[i.path]]) {
 				return errAgain
 			}
 			made, err := s.hub.wait(ctx, i.node, i.kids)
@@ -411,7 +414,7 @@ func (i *interest) changedAfter(v *view, since int64) bool {
 	if !i.children {
 		return v.found.mod > since
 	}
-	return v.found.czxid() > since || v.changed || since <= 0
+	return v.found.czxid() > since || i.kids != nil && (v.changed || since <= 0)
 }
 
 func (s *session) ReadMany(ctx context.Context, reads ...backend.Read) ([]backend.ReadResult, error) {

@@ -19,7 +19,7 @@ type trips struct {
 	mu       sync.Mutex
 	round    int
 	levels   map[*link]int
-	requests map[*link]map[string]int // by method
+	requests map[*link]map[string]int // by kind
 	write    int                      // the highest level of a write
 	seen     int                      // messages in all rounds
 	events   map[*link]int
@@ -42,8 +42,7 @@ func (t *trips) sent(l *link, c *tripCall, method string, body []byte) {
 	if t == nil || method == "/etcdserverpb.Lease/LeaseKeepAlive" {
 		return
 	}
-	var w pb.WatchRequest
-	cancels := method == "/etcdserverpb.Watch/Watch" && w.Unmarshal(body) == nil && w.GetCancelRequest() != nil
+	kind := kindOf(method, body)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.seen++
@@ -53,8 +52,8 @@ func (t *trips) sent(l *link, c *tripCall, method string, body []byte) {
 	if t.requests[l] == nil {
 		t.requests[l] = make(map[string]int)
 	}
-	t.requests[l][method]++
-	if cancels {
+	t.requests[l][kind]++
+	if kind == watchCancel {
 		return
 	}
 	*c = tripCall{t.round, t.levels[l] + 1}
@@ -96,11 +95,56 @@ func (t *trips) of(l *link) (level int, requests map[string]int) {
 	return t.levels[l], maps.Clone(t.requests[l])
 }
 
+// all returns the requests of all clients by kind.
+func (t *trips) all() map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := make(map[string]int)
+	for _, kinds := range t.requests {
+		for kind, n := range kinds {
+			sum[kind] += n
+		}
+	}
+	return sum
+}
+
 // total returns the number of messages so far.
 func (t *trips) total() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.seen
+}
+
+// The kinds of requests that are no methods.
+const (
+	readTxn       = "read"
+	writeTxn      = "write"
+	watchCreate   = "watch"
+	watchCancel   = "cancel"
+	watchProgress = "progress"
+)
+
+// kindOf returns the kind of a request.
+func kindOf(method string, body []byte) string {
+	switch method {
+	case "/etcdserverpb.KV/Txn":
+		if isWrite(method, body) {
+			return writeTxn
+		}
+		return readTxn
+	case "/etcdserverpb.Watch/Watch":
+		var w pb.WatchRequest
+		switch {
+		case w.Unmarshal(body) != nil:
+		case w.GetCancelRequest() != nil:
+			return watchCancel
+		case w.GetProgressRequest() != nil:
+			return watchProgress
+		case w.GetCreateRequest() != nil:
+			return watchCreate
+		}
+	}
+	return method
 }
 
 // isWrite reports whether a request can change the tree.
