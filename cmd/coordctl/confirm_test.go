@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/go-coord/coord"
@@ -46,6 +48,39 @@ func openTerminal(t *testing.T) (operator, own *os.File) {
 	return operator, own
 }
 
+// TestTheOperatorReadsThatThereIsNoContactYet: a verb that waits for a server that does not answer is not
+// silent.
+func TestTheOperatorReadsThatThereIsNoContactYet(t *testing.T) {
+	x, _ := within(t, io.Discard)
+	operator, own := openTerminal(t)
+	x.stderr, x.servers, x.backend, x.wait = own, "127.0.0.1:1,127.0.0.1:2", "zookeeper", time.Minute
+	signals := make(chan os.Signal, 1)
+	x.signals = signals
+	ended := make(chan error, 1)
+	go func() { ended <- x.connect(t.Context(), nil) }()
+	var text string
+	for chunk := make([]byte, 100); !strings.Contains(text, "connecting to 127.0.0.1:1 and 1 more … 1 s"); {
+		n, err := operator.Read(chunk)
+		if err != nil {
+			t.Fatalf("%v after %q", err, text)
+		}
+		text += string(chunk[:n])
+	}
+	signals <- syscall.SIGINT
+	if err := <-ended; status(err) != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("connect: %v", err)
+	}
+}
+
+// status returns the exit status of an error, or -1.
+func status(err error) int {
+	var e *exit
+	if errors.As(err, &e) {
+		return e.status
+	}
+	return -1
+}
+
 // TestNothingIsTakenByForceWithoutAnAnswer: neither without a terminal, nor at a terminal unless the
 // operator says yes.
 func TestNothingIsTakenByForceWithoutAnAnswer(t *testing.T) {
@@ -53,13 +88,6 @@ func TestNothingIsTakenByForceWithoutAnAnswer(t *testing.T) {
 	x.path, x.force = "/lock", true
 	h := coordtest.MustLock(t, coord.NewMutex(c, "/lock", nil))
 	defer h.Release()
-	status := func(err error) int {
-		var e *exit
-		if errors.As(err, &e) {
-			return e.status
-		}
-		return -1
-	}
 	if err := x.revoke(t.Context(), c); status(err) != exitUsage || h.Err() != nil {
 		t.Fatalf("without a terminal: %v; the hold: %v", err, h.Err())
 	}

@@ -169,6 +169,18 @@ func (t *tool) hosts() []string {
 	return strings.FieldsFunc(t.servers, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
+// about names the service in a few words.
+func (t *tool) about() string {
+	hosts := t.hosts()
+	switch len(hosts) {
+	case 0:
+		return "memory"
+	case 1:
+		return printable(hosts[0])
+	}
+	return fmt.Sprintf("%s and %d more", printable(hosts[0]), len(hosts)-1)
+}
+
 // service returns the backend that the flags select.
 func (t *tool) service() (backend.Backend, error) {
 	if t.memory {

@@ -86,12 +86,14 @@ func (t *tool) connect(ctx context.Context, f func(waiting context.Context, c *c
 		limit = t.wait
 	}
 	var c *coord.Client
+	stop := t.progress("connecting to %s", t.about())
 	err = t.await(ctx, func(ctx context.Context) (err error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		c, err = coord.Open(ctx, b, &coord.Options{Namespace: t.namespace, Logger: t.logger()})
 		return err
 	})
+	stop()
 	if c != nil {
 		defer c.Close() // also when a signal has come meanwhile
 	}
