@@ -7,28 +7,34 @@ import (
 
 const mostCycles = 10
 
+// A Wait is one step of a cycle: a client that waits at a path for another one.
+type Wait struct {
+	Label string `json:"label"`
+	Path  string `json:"path"` // of the recipe
+	For   string `json:"for"`
+}
+
 // cycles returns the cycles of sessions that wait for each other. A session that waits for itself
 // is none: several goroutines of one client may share it.
-func cycles(rows []*Row) [][]string {
-	labels := make(map[string]string)
-	next := make(map[string]map[string]bool)
+func cycles(rows []*Row) [][]Wait {
+	// By the sessions. A session can have another label at each path.
+	next := make(map[string]map[string]Wait)
 	for _, r := range rows {
 		for _, p := range slices.Concat(r.Holders, r.Waiters) {
-			if labels[p.Session] == "" {
-				labels[p.Session] = p.Label
-			}
-			for _, other := range p.behind {
+			for i, other := range p.behind {
 				if p.Session == "" || other == "" || other == p.Session {
 					continue
 				}
 				if next[p.Session] == nil {
-					next[p.Session] = make(map[string]bool)
+					next[p.Session] = make(map[string]Wait)
 				}
-				next[p.Session][other] = true
+				if _, ok := next[p.Session][other]; !ok {
+					next[p.Session][other] = Wait{p.Label, r.Path, p.WaitsFor[i]}
+				}
 			}
 		}
 	}
-	var found [][]string
+	var found [][]Wait
 	const (
 		onPath = 1
 		done   = 2
@@ -45,9 +51,10 @@ func cycles(rows []*Row) [][]string {
 				visit(other)
 			case onPath:
 				if len(found) < mostCycles {
-					var cycle []string
-					for _, s := range path[slices.Index(path, other):] {
-						cycle = append(cycle, labels[s])
+					var cycle []Wait
+					sessions := path[slices.Index(path, other):]
+					for i, s := range sessions {
+						cycle = append(cycle, next[s][sessions[(i+1)%len(sessions)]])
 					}
 					found = append(found, cycle)
 				}

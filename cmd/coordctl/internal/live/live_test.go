@@ -397,20 +397,23 @@ func TestClientsThatWaitForEachOtherAreShown(t *testing.T) {
 		lock := func(id, path string) *coord.Mutex {
 			return coord.NewMutex(clients[id], path, &coord.MutexOptions{ID: id})
 		}
+		// The label of a client at another lock does not matter.
+		coordtest.MustLock(w.T, coord.NewMutex(clients["a"], "/a", &coord.MutexOptions{ID: "other"}))
 		coordtest.MustLock(w.T, lock("a", "/x"))
 		coordtest.MustLock(w.T, lock("b", "/y"))
 		ctx, cancel := context.WithCancel(context.Background())
 		first := w.Waiting(ctx, lock("b", "/x"))
-		v := until(w.T, m, "one waiter", func(v *live.Snapshot) bool { return len(v.Rows) == 2 && v.Rows[0].Waiting == 1 })
+		v := until(w.T, m, "one waiter", func(v *live.Snapshot) bool { return len(v.Rows) == 3 && v.Rows[1].Waiting == 1 })
 		if len(v.Cycles) > 0 {
 			w.T.Errorf("one waits for the other: cycles %v", v.Cycles)
 		}
 		second := w.Waiting(ctx, lock("a", "/y"))
-		v = until(w.T, m, "two waiters", func(v *live.Snapshot) bool { return len(v.Rows) == 2 && v.Rows[0].Waiting+v.Rows[1].Waiting == 2 })
+		v = until(w.T, m, "two waiters", func(v *live.Snapshot) bool { return len(v.Rows) == 3 && v.Rows[1].Waiting+v.Rows[2].Waiting == 2 })
 		cancel()
 		<-first.Done
 		<-second.Done
-		if len(v.Cycles) != 1 || len(v.Cycles[0]) != 2 || !slices.Contains(v.Cycles[0], "a") || !slices.Contains(v.Cycles[0], "b") {
+		b, a := live.Wait{Label: "b", Path: "/x", For: "a"}, live.Wait{Label: "a", Path: "/y", For: "b"}
+		if len(v.Cycles) != 1 || !slices.Equal(v.Cycles[0], []live.Wait{a, b}) && !slices.Equal(v.Cycles[0], []live.Wait{b, a}) {
 			w.T.Errorf("cycles %v", v.Cycles)
 		}
 	})

@@ -34,8 +34,8 @@ type Snapshot struct {
 	Directories int           `json:"directories"`
 
 	// Cycles are clients of which each waits for the next one, and the last for the first: they
-	// may be deadlocked. Each is a list of labels.
-	Cycles [][]string `json:"cycles,omitempty"`
+	// may be deadlocked.
+	Cycles [][]Wait `json:"cycles,omitempty"`
 
 	Rows []*Row `json:"rows"` // in the order of their paths
 }

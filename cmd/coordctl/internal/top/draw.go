@@ -11,6 +11,8 @@ import (
 
 const (
 	wide       = 110 // columns, from which on the table has more of them
+	narrow     = 80  // columns, below which the last line begins with the keys that help
+	leastNames = 24  // columns of paths and holders, for which other columns are left out
 	mostAlerts = 6
 	mostTurns  = 10
 	gap        = "  "
@@ -23,6 +25,7 @@ func (s *screen) draw(newest *live.Snapshot, now time.Time, width, height int) [
 	if s.frozen != nil {
 		at = v.At
 	}
+	most := max(2, min(mostAlerts, height/4)) // alerts, so that there is room for rows
 	var lines []line
 	body := func(top []line, foot line, rest []line) {
 		s.page = max(1, height-len(top)-1)
@@ -34,12 +37,12 @@ func (s *screen) draw(newest *live.Snapshot, now time.Time, width, height int) [
 	}
 	switch s.mode {
 	case inHelp:
-		body([]line{{{"The keys of coordctl top", bold}}, nil}, s.foot(v), help)
+		body([]line{{{"The keys of coordctl top", bold}}, nil}, s.foot(v, width), wrap(help, width))
 	case inDetail:
-		head := append(s.head(v, at, s.opened, width), alerts(v, at)...)
-		body(append(head, nil), s.foot(v), s.detail(v, at))
+		head := append(s.head(v, at, s.opened, width), s.alerts(v, at, most)...)
+		body(append(head, nil), s.foot(v, width), wrap(s.detail(v, at), width))
 	default:
-		head := append(s.head(v, at, v.Path, width), alerts(v, at)...)
+		head := append(s.head(v, at, v.Path, width), s.alerts(v, at, most)...)
 		rows := s.rows(v)
 		s.follow(rows)
 		s.page = max(1, height-len(head)-3)
@@ -53,7 +56,7 @@ func (s *screen) draw(newest *live.Snapshot, now time.Time, width, height int) [
 			shown = make([]*live.Row, 1)
 		}
 		lines = append(lines, make([]line, max(0, s.page-len(shown)))...)
-		lines = append(lines, s.about(rows, at), s.foot(v))
+		lines = append(lines, s.about(rows, at), s.foot(v, width))
 	}
 	if over := len(lines) - height; over > 0 && height > 0 {
 		// The last line, which says how to go on, stays.
@@ -71,7 +74,7 @@ func (s *screen) whole(v *live.Snapshot) string {
 	const any = 1 << 20
 	rows := s.rows(v)
 	s.selected = ""
-	head := append(s.head(v, v.At, v.Path, any), alerts(v, v.At)...)
+	head := append(s.head(v, v.At, v.Path, any), s.alerts(v, v.At, mostAlerts)...)
 	title, table := s.table(v, rows, rows, v.At, any)
 	lines := append(append(head, title), table...)
 	if len(rows) == 0 {
@@ -141,8 +144,8 @@ func (s *screen) head(v *live.Snapshot, at time.Time, path string, width int) []
 	return []line{first, sums}
 }
 
-// alerts returns what is wrong with the view, and cycles of waiters.
-func alerts(v *live.Snapshot, at time.Time) []line {
+// alerts returns what is wrong with the view, and cycles of waiters, in at most so many lines.
+func (s *screen) alerts(v *live.Snapshot, at time.Time, most int) []line {
 	var list []line
 	if v.Session.Phase != "connected" {
 		text := fmt.Sprintf("%s for %s: no contact with the service; this was read %s ago", v.Session.Phase, live.Age(at, v.Session.Since), live.Age(at, v.Read))
@@ -156,10 +159,13 @@ func alerts(v *live.Snapshot, at time.Time) []line {
 	}
 	for _, c := range v.Cycles {
 		text := "possible deadlock: "
-		for _, label := range c {
-			text += live.Clean(label) + " waits for "
+		for i, w := range c {
+			if i > 0 {
+				text += "; "
+			}
+			text += live.Clean(w.Label) + " waits for " + live.Clean(w.For) + " at " + live.Clean(s.rel(w.Path))
 		}
-		list = append(list, line{{text + live.Clean(c[0]), bad}})
+		list = append(list, line{{text, bad}})
 	}
 	if v.Truncated {
 		list = append(list, line{{"there is more than the limit of reads shows", warn}})
@@ -167,8 +173,8 @@ func alerts(v *live.Snapshot, at time.Time) []line {
 	for _, note := range v.Notes {
 		list = append(list, line{{live.Clean(note), warn}})
 	}
-	if more := len(list) - mostAlerts; more > 0 {
-		list = append(list[:mostAlerts-1], line{{fmt.Sprintf("… and %d more such lines", more+1), warn}})
+	if more := len(list) - most; more > 0 {
+		list = append(list[:most-1], line{{fmt.Sprintf("… and %d more such lines", more+1), warn}})
 	}
 	return list
 }
@@ -181,7 +187,10 @@ func (s *screen) nothing(v *live.Snapshot) line {
 	case s.words != "" || s.class != "":
 		return line{{"  no recipe matches; Esc shows all", quiet}}
 	}
-	return line{{"  there is no recipe at or below " + live.Clean(s.rel(v.Path)) + "; it appears when a client makes one", quiet}}
+	if len(v.Notes) > 0 {
+		return line{{"  there is no recipe that can be read at or below " + live.Clean(s.rel(v.Path)), quiet}}
+	}
+	return line{{"  there is no recipe at or below " + live.Clean(s.rel(v.Path)) + " yet", quiet}}
 }
 
 // A cell is a text in the table, or the head of a column.
@@ -299,15 +308,23 @@ func (s *screen) table(v *live.Snapshot, rows, shown []*live.Row, at time.Time, 
 		}
 	}
 	last := len(widths) - 1
+	widths[last] = min(widths[last], 40)
+	columns := make([]int, len(widths)) // that are shown
 	room := width - len("> ") - last*len(gap)
 	for i, n := range widths {
-		if i == last {
-			widths[i] = min(n, 40)
-		}
+		columns[i] = i
 		if i != path && i != holder {
-			room -= widths[i]
+			room -= n
 		}
 	}
+	for _, i := range []int{last - 1, last, holder - 1} { // the age, who waits, the state
+		if room >= min(leastNames, widths[path]+widths[holder]) {
+			break
+		}
+		columns = slices.DeleteFunc(columns, func(c int) bool { return c == i })
+		room += widths[i] + len(gap)
+	}
+	last = columns[len(columns)-1]
 	// What does not fit is cut from the path and the holder, each of which keeps what it needs up
 	// to the half.
 	if want := widths[path] + widths[holder]; want > room {
@@ -322,8 +339,9 @@ func (s *screen) table(v *live.Snapshot, rows, shown []*live.Row, at time.Time, 
 		}
 	}
 	title = line{{"  ", quiet}}
-	for i, h := range heads {
-		if h = fit(h, widths[i], cutRight); i < last {
+	for _, i := range columns {
+		h := fit(heads[i], widths[i], cutRight)
+		if i != last {
 			h += gap
 		}
 		title = append(title, span{h, quiet})
@@ -334,9 +352,11 @@ func (s *screen) table(v *live.Snapshot, rows, shown []*live.Row, at time.Time, 
 		if chosen {
 			l[0] = span{"> ", reversed}
 		}
-		for i, c := range s.cells(r, at, isWide) {
+		cells := s.cells(r, at, isWide)
+		for _, i := range columns {
+			c := cells[i]
 			text := fit(c.text, widths[i], c.cut)
-			if i < last {
+			if i != last {
 				text += gap
 			}
 			if chosen {
@@ -373,12 +393,21 @@ func stamp(t time.Time) string {
 }
 
 // foot returns the last line: the filter, or the keys.
-func (s *screen) foot(v *live.Snapshot) line {
+func (s *screen) foot(v *live.Snapshot, width int) line {
 	if s.mode == inFilter {
 		return line{{"/", bold}, {live.Clean(s.words), plain}, {" ", reversed}, {gap + "words that path, recipe, state or client have; Enter keeps, Esc drops", quiet}}
 	}
 	var l line
 	key := func(name, text string) { l = append(l, span{name, bold}, span{" " + text + gap, quiet}) }
+	general := func() {
+		if s.mode != inHelp {
+			key("?", "help")
+		}
+		key("q", "quit")
+	}
+	if width < narrow {
+		general()
+	}
 	switch s.mode {
 	case inHelp:
 		key("Esc", "back")
@@ -396,10 +425,9 @@ func (s *screen) foot(v *live.Snapshot) line {
 		key("s", "sort: "+live.Orders[s.order])
 		key("space", map[bool]string{true: "go on", false: "freeze"}[s.frozen != nil])
 	}
-	if s.mode != inHelp {
-		key("?", "help")
+	if width >= narrow {
+		general()
 	}
-	key("q", "quit")
 	return l
 }
 

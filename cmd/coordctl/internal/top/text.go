@@ -125,3 +125,59 @@ func (l line) paint(room int, colour bool) string {
 	}
 	return b.String()
 }
+
+// wrap returns the lines with those that are too long continued below, indented, in the style of
+// their part.
+func wrap(lines []line, room int) []line {
+	const indent = "      "
+	var all []line
+	for _, l := range lines {
+		for l.length() > room && room > 2*len(indent) {
+			head, rest := l.split(room)
+			all = append(all, head)
+			l = append(line{{indent, plain}}, rest...)
+		}
+		all = append(all, l)
+	}
+	return all
+}
+
+func (l line) length() (n int) {
+	for _, s := range l {
+		n += length(s.text)
+	}
+	return n
+}
+
+// split returns the beginning of the line, which fills at most so many columns, and the rest. It
+// splits at a space if there is one in the last half.
+func (l line) split(room int) (head, rest line) {
+	var text strings.Builder
+	for _, s := range l {
+		text.WriteString(s.text)
+	}
+	at, used := -1, 0
+	for i, r := range text.String() {
+		if used+columns(r) > room {
+			if at < 0 {
+				at = i
+			}
+			break
+		}
+		if used += columns(r); r == ' ' && used > room/2 {
+			at = i + 1
+		}
+	}
+	n := 0
+	for _, s := range l {
+		cut := max(0, min(at-n, len(s.text)))
+		n += len(s.text)
+		if cut > 0 {
+			head = append(head, span{s.text[:cut], s.look})
+		}
+		if cut < len(s.text) {
+			rest = append(rest, span{s.text[cut:], s.look})
+		}
+	}
+	return head, rest
+}

@@ -85,7 +85,7 @@ func TestAPageFitsEachSize(t *testing.T) {
 	v := example()
 	lost := example()
 	lost.Session = live.Session{Phase: "lost", Since: start, Err: hostile}
-	lost.Err, lost.Truncated, lost.Notes, lost.Cycles = hostile, true, []string{hostile, "x", "y"}, [][]string{{hostile, "b"}}
+	lost.Err, lost.Truncated, lost.Notes, lost.Cycles = hostile, true, []string{hostile, "x", "y"}, [][]live.Wait{{{Label: hostile, Path: hostile, For: "b"}, {Label: "b", Path: "/y", For: hostile}}}
 	empty := &live.Snapshot{Path: "/x", Ready: true}
 	if text := newScreen(func(path string) string { return path }, false).drawn(lost, 120, 24); !strings.Contains(text, "lost for 1m00s: no contact with the service") || !strings.Contains(text, "possible deadlock: ") {
 		t.Errorf("what is wrong is not said:\n%s", text)
@@ -118,7 +118,7 @@ func TestAPageFitsEachSize(t *testing.T) {
 // TestHostileNamesDoNotReachTheTerminal: nothing but text and the codes of styles does.
 func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 	v := example()
-	v.Session.Err, v.Err, v.Notes, v.Cycles, v.Session.Phase = hostile, hostile, []string{hostile}, [][]string{{hostile}}, "lost"
+	v.Session.Err, v.Err, v.Notes, v.Cycles, v.Session.Phase = hostile, hostile, []string{hostile}, [][]live.Wait{{{Label: hostile, Path: hostile, For: hostile}}}, "lost"
 	for name, s := range states(v) {
 		s.words = hostile
 		text := codes.ReplaceAllString(strings.Join(s.draw(v, start, 300, 60), ""), "")
@@ -132,6 +132,50 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 	s := newScreen(func(path string) string { return path }, false)
 	if text := s.whole(v); strings.ContainsAny(text, "\x1b\x07\x00\r") {
 		t.Errorf("%q", text)
+	}
+}
+
+// TestANarrowTerminalShowsWhoHolds: columns are left out, the path and the holder are not, and the
+// last line says how to quit.
+func TestANarrowTerminalShowsWhoHolds(t *testing.T) {
+	v := example()
+	v.Rows = []*live.Row{{Path: "/locks/report", Recipe: "mutex", State: "held", Holding: 1, Waiting: 2, Holders: []live.Party{{Label: "web-1", Since: start}}}}
+	v.Notes = slices.Repeat([]string{"no permission to read /x"}, 9)
+	for _, size := range [][2]int{{20, 8}, {30, 8}, {40, 10}} {
+		text := newScreen(func(path string) string { return path }, false).drawn(v, size[0], size[1])
+		for _, want := range []string{"web-1", "report", "q quit", "more"} {
+			if !strings.Contains(text, want) && (want != "q quit" || size[0] < narrow) {
+				t.Errorf("%v: no %q in\n%s", size, want, text)
+			}
+		}
+	}
+}
+
+// TestALongLineIsContinued: an operator can read all of an open recipe at each width.
+func TestALongLineIsContinued(t *testing.T) {
+	plain := func(lines []line) string {
+		var b strings.Builder
+		for _, l := range lines {
+			b.WriteString(strings.ReplaceAll(l.text(), " ", ""))
+		}
+		return b.String()
+	}
+	v := example()
+	s := newScreen(func(path string) string { return path }, false)
+	for _, r := range v.Rows {
+		s.opened = r.Path
+		lines := append(s.detail(v, start), line{{"a\xffb", bold}, {strings.Repeat("\xff名", 100), good}})
+		for width := 13; width < 200; width++ {
+			wrapped := wrap(lines, width)
+			if got, want := plain(wrapped), plain(lines); got != want {
+				t.Fatalf("%s in %d columns: got\n%s\nwant\n%s", r.Recipe, width, got, want)
+			}
+			for _, l := range wrapped {
+				if l.length() > width {
+					t.Fatalf("%s in %d columns: %q", r.Recipe, width, l.text())
+				}
+			}
+		}
 	}
 }
 
