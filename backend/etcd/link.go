@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // A link is one connection to one server. It is never made again: when it breaks, the session
@@ -276,8 +278,15 @@ func (s *session) keepAlive(l *link) {
 		answers <- err
 	}
 	begun, lasted := s.now(), false
-	tick := time.NewTicker(max(s.timeout/8, 10*time.Millisecond))
-	defer tick.Stop()
+	timer := time.NewTimer(s.timeout)
+	defer timer.Stop()
+	// until sets the timer for the end of a time that began with a renewal, or earlier. It reports
+	// whether it is over.
+	until := func(sent contact.Instant, length time.Duration) bool {
+		left := length - sent.To(s.now())
+		timer.Reset(contact.Soon(left, s.timeout))
+		return left <= 0
+	}
 	for {
 		sent := s.now()
 		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: s.id}); err != nil {
@@ -286,6 +295,9 @@ func (s *session) keepAlive(l *link) {
 		}
 		go receive()
 		for answered := false; !answered; {
+			if until(sent, s.lease.Length/2) {
+				l.fail(errors.New("etcd: the server does not answer keep-alives"))
+			}
 			select {
 			case err := <-answers:
 				if err != nil {
@@ -302,19 +314,18 @@ func (s *session) keepAlive(l *link) {
 					lasted = true
 					s.servers.Lasted()
 				}
-			case <-tick.C:
-				if sent.To(s.now()) > s.lease.Length/2 {
-					l.fail(errors.New("etcd: the server does not answer keep-alives"))
-				}
+			case <-timer.C:
 			case <-l.ctx.Done():
 				<-answers
 				return
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-l.ctx.Done():
-			return
+		for !until(sent, s.timeout/8) {
+			select {
+			case <-timer.C:
+			case <-l.ctx.Done():
+				return
+			}
 		}
 	}
 }

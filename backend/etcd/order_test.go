@@ -217,8 +217,11 @@ func TestTheLeaseRunsFromTheRequestAndNotFromItsAnswer(t *testing.T) {
 	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: 9 * time.Second, LossMargin: 3 * time.Second})
 	l := s.link("a")
 	a := open(t, l)
-	h := l.holdNext(func(method string, _ []byte) bool { return method == "/etcdserverpb.Lease/LeaseKeepAlive" })
+	keepAlive := func(method string, _ []byte) bool { return method == "/etcdserverpb.Lease/LeaseKeepAlive" }
+	h := l.holdNext(keepAlive)
 	await(t, h.hit, "a keep-alive")
+	next := l.holdNext(keepAlive) // it follows the answer at once, and gets none
+	defer close(next.release)
 	sent := time.Now()
 	timer := time.NewTimer(2500 * time.Millisecond) // less than half the lease of 6 s
 	defer timer.Stop()
