@@ -35,7 +35,7 @@ type QueueStats struct {
 	Oldest time.Duration
 
 	// Waiting is the number of clients that wait for an item, because nothing was there to
-	// take when they looked. It counts a client once, however many of its calls wait, and
+	// take when they looked. It counts a queue value of a client once, however many of its calls wait, and
 	// until its session ends if it has died. Consumers that are busy with an item do not
 	// wait; their sessions are not known without a request for each claim, so they are not
 	// counted.
