@@ -402,7 +402,7 @@ func (r *run) ghosts() string {
 				names = make(map[string]bool)
 				var buckets []string
 				for _, at := range queuePaths {
-					buckets = append(buckets, at+"/items")
+					buckets = append(buckets, at+"/items", at+"/dead/items")
 				}
 				dirs := []string{mutexPath, rwPath, semaphorePath + "/requests", electionPath, shardsPath + "/workers"}
 				dirs = append(dirs, buckets...)

@@ -14,22 +14,11 @@ import (
 )
 
 // item is one value in the queue, by the servers' logs.
-type item struct{ created, deleted int }
-
-// items returns the history of the queue of a workload by the logs, by value.
-func (l *ledger) items(work string) map[string]item {
-	all := make(map[string]item)
-	for value, made := range l.written {
-		for _, c := range made {
-			if isItem(work, c.path) {
-				it := all[value]
-				it.created++
-				it.deleted += len(l.deleted[c.path])
-				all[value] = it
-			}
-		}
-	}
-	return all
+type item struct {
+	created int // by a put
+	deleted int // for good
+	removed int // of these, without a claim; see checkLetters
+	back    []int64
 }
 
 // checkQueue accounts for every item: the call that put it, the calls that took it, and its
@@ -73,7 +62,8 @@ func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []strin
 		slices.SortFunc(all, func(a, b *call) int { return cmp.Compare(a.Token, b.Token) })
 		acked := false
 		for i, c := range all {
-			if i > 0 && (c.Token == all[i-1].Token || c.Num < all[i-1].Num) {
+			anew := i > 0 && slices.ContainsFunc(it.back, func(zxid int64) bool { return all[i-1].Token < zxid && zxid < c.Token })
+			if i > 0 && (c.Token == all[i-1].Token || c.Num < all[i-1].Num && !anew) {
 				errorf("the attempts do not grow: %v, and then %v", all[i-1], c)
 			}
 			if acked {
@@ -82,7 +72,7 @@ func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []strin
 			end := ended[c.Old]
 			acked = acked || end != nil && end.Op == "ack" && end.happened()
 		}
-		if it.deleted > 0 && !acked {
+		if it.deleted > it.removed && !acked {
 			errorf("removed without an acknowledgement: %s by %v, taken by %v", value, put, all)
 		}
 	}
@@ -250,7 +240,7 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 	recovered, unfinished := make(map[string]bool), false
 	for _, p := range all {
 		for _, e := range p.events {
-			if e.Kind == "told" && e.Op == "recover" {
+			if e.Kind == "told" && e.Work == "txn" && e.Op == "recover" {
 				recovered[e.ID] = true
 			}
 		}
@@ -282,7 +272,7 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 			}
 		}
 		for _, e := range p.events {
-			if e.Kind != "told" {
+			if e.Kind != "told" || e.Work != "txn" {
 				continue
 			}
 			switch e.Op {

@@ -34,7 +34,7 @@ func TestTheCheckOfTheQueueAccountsForAllItems(t *testing.T) {
 	end := func(op, v, mark, outcome, settled string) call {
 		return call{event: event{Op: op, Value: v, Old: mark}, outcome: outcome, settled: settled}
 	}
-	gone := map[string]item{"a": {1, 1}}
+	gone := map[string]item{"a": {created: 1, deleted: 1}}
 	for _, tc := range []struct {
 		name  string
 		puts  []call
@@ -50,13 +50,13 @@ func TestTheCheckOfTheQueueAccountsForAllItems(t *testing.T) {
 		{"lost before it was taken", []call{put("a")}, nil, nil, gone, "removed without an acknowledgement"},
 		{"lost after a nack", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("nack", "a", "m1", "ok", "")}, gone, "removed without an acknowledgement"},
 		{"never there", []call{put("a")}, nil, nil, nil, "put but never in the queue"},
-		{"still in the queue", []call{put("a")}, nil, nil, map[string]item{"a": {1, 0}}, "still in the queue"},
+		{"still in the queue", []call{put("a")}, nil, nil, map[string]item{"a": {created: 1}}, "still in the queue"},
 		{"after an ack that was ok", []call{put("a")}, []call{take("a", "m1", 5, 1), take("a", "m2", 6, 2)}, []call{end("ack", "a", "m1", "ok", ""), end("ack", "a", "m2", "no", "")}, gone, "delivered again after it was acknowledged"},
 		{"the same attempt again", []call{put("a")}, []call{take("a", "m1", 5, 2), take("a", "m2", 6, 1)}, []call{end("ack", "a", "m2", "ok", "")}, gone, "the attempts do not grow"},
 		{"one claim twice", []call{put("a")}, []call{take("a", "m1", 5, 1), take("a", "m2", 5, 2)}, []call{end("ack", "a", "m2", "ok", "")}, gone, "the attempts do not grow"},
 		{"from nowhere", nil, nil, nil, gone, "from nowhere"},
 		{"taken but never put", nil, []call{take("b", "m1", 5, 1)}, nil, nil, "taken but never put"},
-		{"put twice", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("ack", "a", "m1", "ok", "")}, map[string]item{"a": {2, 2}}, "put 2 times"},
+		{"put twice", []call{put("a")}, []call{take("a", "m1", 5, 1)}, []call{end("ack", "a", "m1", "ok", "")}, map[string]item{"a": {created: 2, deleted: 2}}, "put 2 times"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			verdict(t, checkQueue(made(tc.puts...), made(tc.takes...), made(tc.ends...), tc.items), tc.want)

@@ -78,7 +78,7 @@ func TestSettlingFindsReportsThatTheLogsContradict(t *testing.T) {
 // that has it is elected and finds no majority, and a third one leads the next epoch.
 func TestAnItemIsLeftInTheQueueOnlyIfItsPutWasCommitted(t *testing.T) {
 	const put, next = 0x1600001366, 0x1800000001
-	const path = queuePath + "/items/b-0-51/i-x-0-0000000225"
+	const path = queuePath + "/items/b-0-51/i-00000000-0000-8000-8000-000000000001-0-0000000225"
 	item := zklog.Txn{Zxid: put, Ops: []zklog.Op{{Type: zklog.Create, Path: path, Data: []byte("v")}}}
 	var before []zklog.Txn
 	for z := int64(0x1600000001); z < put; z++ {
@@ -106,7 +106,7 @@ func TestAnItemIsLeftInTheQueueOnlyIfItsPutWasCommitted(t *testing.T) {
 			if got := p.calls[0].settled; got != tc.settled {
 				t.Errorf("settled as %q, want %q", got, tc.settled)
 			}
-			verdict(t, checkQueue(p.calls, nil, nil, l.items("queue")), tc.want)
+			verdict(t, checkQueue(p.calls, nil, nil, livesOf(log, "queue", 0, nil).byValue()), tc.want)
 		})
 	}
 }

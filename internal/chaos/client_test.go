@@ -312,7 +312,7 @@ func (w *worker) end(e event, err error) (kind string) {
 	case err != nil:
 		kind = "no"
 	}
-	e.Odd = err != nil && !expected(e.Work, err)
+	e.Odd = err != nil && !expected(e, err)
 	w.x.rec.end(e, kind, err)
 	if kind == "ok" {
 		w.x.done[e.Work].Add(1)
@@ -321,16 +321,23 @@ func (w *worker) end(e event, err error) (kind string) {
 }
 
 // expected reports whether the faults explain this error of a call.
-func expected(work string, err error) bool {
+func expected(e event, err error) bool {
 	if err == nil {
 		return true
 	}
 	may := []error{context.DeadlineExceeded, context.Canceled, coord.ErrLost, coord.ErrUncertain, coord.ErrSessionLost, coord.ErrClosed}
-	switch work {
+	switch e.Work {
 	case "value":
 		may = append(may, coord.ErrConflict)
 	case "txn": // see checkTxns
 		may = append(may, coord.ErrInDoubt)
+	case "priority":
+		switch e.Op {
+		case "tryput":
+			may = append(may, coord.ErrFull)
+		case "redrive", "remove": // what another client has done since the list
+			may = append(may, coord.ErrFull, coord.ErrNotFound, coord.ErrLocked, coord.ErrConflict)
+		}
 	case "cache": // the worker's knowledge of the tree is out of date
 		may = append(may, coord.ErrExists, coord.ErrNotFound, coord.ErrNotEmpty, coord.ErrNoChildren)
 	}

@@ -199,7 +199,11 @@ func isLeft(path string) bool {
 	// Items are below their buckets, branches below their sites.
 	above := parent[:max(0, strings.LastIndexByte(parent, '/'))]
 	for _, at := range queuePaths {
-		if parent == at+"/waiters" || parent == at+"/producers" || parent == at+"/dead/items" || above == at+"/items" {
+		if parent == at+"/waiters" || parent == at+"/producers" || above == at+"/dead/items" || above == at+"/items" {
+			return true
+		}
+		// There is no bucket of dead letters where none can be.
+		if parent == at+"/dead/items" && at != queuePaths["priority"] {
 			return true
 		}
 	}

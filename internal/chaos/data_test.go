@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -240,17 +241,19 @@ func (x *client) churn(ctx context.Context, w *worker) {
 	})
 }
 
-// drain returns when the queues are empty and no record of a transaction is left. The time for
-// that depends on the backlog and on the machine, so drain gives up when the backlog has not
-// become smaller for limit.
+// drain returns when the queues and the dead letters are empty and no record of a transaction is
+// left. The time for that depends on the backlog and on the machine, so drain gives up when the
+// backlog has not become smaller for limit.
 func (x *client) drain(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stuck := time.AfterFunc(limit, cancel)
 	defer stuck.Stop()
+	priorities, _ := x.priorities()
+	w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, 200))}
 	queues := []interface {
 		Len(ctx context.Context) (int, error)
-	}{x.queue(), x.priorities(), x.delays()}
+	}{x.queue(), priorities, x.delays()}
 	co := coord.NewCoordinator[string](x.c, txnPath, nil)
 	least := math.MaxInt
 	for {
@@ -265,6 +268,11 @@ func (x *client) drain(ctx context.Context) error {
 				k, err = q.Len(ctx)
 				n += k
 			}
+		}
+		if err == nil { // behind the queue, from which they come
+			var k int
+			k, err = w.letters(ctx, priorities, math.MaxInt)
+			n += k
 		}
 		var left []coord.ProposalStatus
 		if err == nil {

@@ -40,7 +40,7 @@ type event struct {
 	ID      string `json:"id,omitempty"` // of an item, a transaction; the path of a hold
 	Value   string `json:"v,omitempty"`
 	Old     string `json:"old,omitempty"`
-	Num     int64  `json:"i,omitempty"` // weight, delta, attempt
+	Num     int64  `json:"i,omitempty"` // weight, delta, attempt, delay
 	Token   int64  `json:"tok,omitempty"`
 	Session int64  `json:"s,omitempty"`
 	Since   int64  `json:"from,omitempty"` // the earliest time of a grant or of a loss, if that is not the time of the begin or of the event

@@ -17,18 +17,23 @@ func (t tally) all() int { return t.ok + t.no + t.unknown }
 
 // findings are the results of judging a run.
 type findings struct {
-	wrong    []string
-	tallies  map[string]*tally
-	overlaps int // overlaps without a fence
-	refused  int // writes that the fence refused
-	longest  int // items in the queue with a limit
-	reused   int // turns that reused a stay
-	expired  int // sessions that clients lost
-	stale    int // reads after a Sync
-	txns     int // transactions in the servers' logs
-	tenures  map[string]int
-	outcomes map[string]int // outcomes of transactions
-	outages  []outage
+	wrong      []string
+	tallies    map[string]*tally
+	overlaps   int // overlaps without a fence
+	refused    int // writes that the fence refused
+	longest    int // items in the queue with a limit
+	full       int // calls that found it full
+	roomy      int // of these, without need by the logs
+	dead       int // moves to the dead letters
+	redriven   int // and back
+	unreceived int // claims that no consumer received, and that were given back
+	reused     int // turns that reused a stay
+	expired    int // sessions that clients lost
+	stale      int // reads after a Sync
+	txns       int // transactions in the servers' logs
+	tenures    map[string]int
+	outcomes   map[string]int // outcomes of transactions
+	outages    []outage
 }
 
 // judge checks the histories against the servers' logs.
@@ -96,12 +101,21 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	}
 	f.reused = reused(all)
 	for work := range queuePaths {
-		f.add(work, checkQueue(callsOf(all, work, "put"), callsOf(all, work, "take"), callsOf(all, work, "ack", "nack", "giveback"), l.items(work)))
+		takes := callsOf(all, work, "take")
+		items := livesOf(log, work, mostAttempts[work], callsOf(all, work, "take", "giveback"))
+		f.add(work, items.wrong)
+		f.add(work, checkQueue(callsOf(all, work, "put", "tryput"), takes, callsOf(all, work, "ack", "nack", "giveback"), items.byValue()))
+		f.add(work, checkLetters(callsOf(all, work, "redrive", "remove"), items))
+		f.add(work, checkRetries(takes, callsOf(all, work, "nack")))
+		dead, back := items.count()
+		f.dead, f.redriven, f.unreceived = f.dead+dead, f.redriven+back, f.unreceived+items.returned
 	}
 	f.add("delay", checkDelays(callsOf(all, "delay", "put"), callsOf(all, "delay", "take")))
 	f.add("priority", l.checkLimit())
 	f.longest = l.longest
 	values := callsOf(all, "value")
+	full := slices.DeleteFunc(callsOf(all, "priority", "tryput", "redrive"), func(c *call) bool { return !foundFull(c) })
+	f.full, f.roomy = len(full), len(l.roomy(full, slices.Concat(values, callsOf(all, "counter"))))
 	f.add("value", checkRegister(values))
 	f.add("value", checkSessions(values))
 	f.stale = len(staleReads(values))

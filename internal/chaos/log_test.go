@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/zklog"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -169,15 +170,17 @@ type ledger struct {
 	decided map[string][]string // by transaction id: the content of each decision node
 	begun   map[string]bool     // ids of transactions that were proposed
 	txns    int
-	length  int // of the queue with a limit, and the greatest
+	log     []zklog.Txn
+	lengths []lengthAt // of the queue with a limit
 	longest int
 }
 
 func newLedger(log []zklog.Txn) *ledger {
 	l := &ledger{
 		written: make(map[string][]change), created: make(map[string][]change), deleted: make(map[string][]change),
-		owned: make(map[int64][]change), decided: make(map[string][]string), begun: make(map[string]bool), txns: len(log),
+		owned: make(map[int64][]change), decided: make(map[string][]string), begun: make(map[string]bool), txns: len(log), log: log,
 	}
+	length := 0
 	for i := range log {
 		x := &log[i]
 		for _, op := range x.Ops {
@@ -186,19 +189,23 @@ func newLedger(log []zklog.Txn) *ledger {
 			case op.IsCreate():
 				l.created[op.Path] = append(l.created[op.Path], c)
 				if isItem("priority", op.Path) {
-					l.length++
-					l.longest = max(l.longest, l.length)
+					length++
+					l.longest = max(l.longest, length)
+					l.lengths = append(l.lengths, lengthAt{x.Zxid, length})
 				}
 				if op.Ephemeral {
 					l.owned[x.Session] = append(l.owned[x.Session], c)
 				}
-				l.write(c)
+				if !c.isRedrive() {
+					l.write(c)
+				}
 			case op.Type == zklog.SetData:
 				l.write(c)
 			case op.IsDelete():
 				l.deleted[op.Path] = append(l.deleted[op.Path], c)
 				if isItem("priority", op.Path) {
-					l.length--
+					length--
+					l.lengths = append(l.lengths, lengthAt{x.Zxid, length})
 				}
 			}
 		}
@@ -274,4 +281,23 @@ func (c *change) alsoDeletes(part string) bool {
 		}
 	}
 	return false
+}
+
+// alsoCreates reports whether the transaction of a change also creates a node whose path contains
+// part.
+func (c *change) alsoCreates(part string) bool {
+	for _, op := range c.txn.Ops {
+		if op.IsCreate() && strings.Contains(op.Path, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// isRedrive reports whether a change creates an item that the same transaction takes out of the
+// dead letters.
+func (c *change) isRedrive() bool {
+	_, name, _ := strings.Cut(c.path, "/i-")
+	id, _, ok := layout.CutID("i-"+name, layout.ItemPrefix)
+	return ok && !strings.Contains(c.path, "/dead/items/") && c.alsoDeletes("/dead/items/") && c.alsoDeletes("/i-"+id)
 }

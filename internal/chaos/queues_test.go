@@ -19,52 +19,122 @@ import (
 var queuePaths = map[string]string{"queue": queuePath, "priority": "/priorities", "delay": "/delays"}
 
 const (
-	priorityLimit  = 20          // MaxLen of the queue with priorities
+	priorityLimit  = 5           // MaxLen of the queue with priorities
 	priorityClaims = time.Second // its ClaimTimeout
+	priorityTries  = 3           // its MaxAttempts
 	mostDelay      = 2 * time.Second
+
+	poison = "-poison" // the end of values whose handlers always fail
 )
 
-func (x *client) priorities() *coord.PriorityQueue[string] {
-	return coord.NewPriorityQueue(x.c, queuePaths["priority"], &coord.QueueOptions[string]{
-		Codec: coord.Text(), MaxLen: priorityLimit, ClaimTimeout: priorityClaims,
-	})
+// mostAttempts are the MaxAttempts of the queues, by their workloads.
+var mostAttempts = map[string]int{"priority": priorityTries}
+
+// priorities returns the queue with priorities, and one that does not wait for room.
+func (x *client) priorities() (waits, fails *coord.PriorityQueue[string]) {
+	o := coord.QueueOptions[string]{
+		Codec: coord.Text(), MaxLen: priorityLimit, ClaimTimeout: priorityClaims, MaxAttempts: priorityTries, Prefetch: 3,
+	}
+	waits = coord.NewPriorityQueue(x.c, queuePaths["priority"], &o)
+	o.FailWhenFull = true
+	return waits, coord.NewPriorityQueue(x.c, queuePaths["priority"], &o)
 }
 
 func (x *client) delays() *coord.DelayQueue[string] {
 	return coord.NewDelayQueue(x.c, queuePaths["delay"], &coord.QueueOptions[string]{Codec: coord.Text(), Prefetch: 2})
 }
 
-// urge puts values with priorities. It waits while the queue has MaxLen items.
+// urge puts values with priorities. While the queue has MaxLen items, a put waits, and a tryput is
+// refused. Some tryputs are of more values than there can be room for. Now and then urge puts dead
+// letters back, or removes them.
 func (x *client) urge(ctx context.Context, w *worker) {
-	q := x.priorities()
-	w.loop(ctx, 150*time.Millisecond, func(ctx context.Context) bool {
-		e := event{Work: "priority", Op: "put", Value: w.unique()}
+	waits, fails := x.priorities()
+	w.loop(ctx, 220*time.Millisecond, func(ctx context.Context) bool {
+		if w.rand.IntN(20) == 0 {
+			_, _ = w.letters(ctx, waits, 2)
+		}
+		e, q, values := event{Work: "priority", Op: "put"}, waits, 1
+		if w.rand.IntN(2) == 0 {
+			e.Op, q = "tryput", fails
+			if w.rand.IntN(15) == 0 && !x.finish.Load() {
+				values = priorityLimit + 1
+			}
+		}
+		var all []string
+		for range values {
+			v := w.unique()
+			if w.rand.IntN(10) == 0 {
+				v += poison
+			}
+			all = append(all, v)
+		}
+		e.Value = strings.Join(all, " ")
 		kind, _ := w.one(ctx, e, 10*time.Second, func(ctx context.Context, e *event) (err error) {
-			e.ID, err = q.Put(ctx, w.rand.Int64N(3), e.Value)
+			if priority := w.rand.Int64N(3); values == 1 {
+				e.ID, err = q.Put(ctx, priority, e.Value)
+			} else {
+				var ids []string
+				ids, err = q.PutAll(ctx, priority, all...)
+				e.ID = strings.Join(ids, " ")
+			}
 			return err
 		})
 		return kind == "ok"
 	})
 }
 
-// work takes items with priorities by Work until ctx ends. Some handlers fail, and some take longer
-// than the claim lasts.
+// letters ends some dead letters of the queue with priorities, and returns how many it has found. It
+// puts most of them back, but none when the client has to finish.
+func (w *worker) letters(ctx context.Context, q *coord.PriorityQueue[string], most int) (found int, err error) {
+	const work = "priority"
+	for l, err := range q.Dead(ctx) {
+		if err != nil {
+			return found, err
+		}
+		// Another client can have ended the letter between the reads of its nodes.
+		if l.Queue != "" && (l.Queue != queuePaths[work] || l.Attempts != priorityTries) {
+			w.x.rec.say(event{Kind: "told", Work: work, Op: "dead", ID: l.ID, Err: fmt.Sprintf("the reason is %+v", l), Odd: true})
+		}
+		e := event{Work: work, Op: "redrive", ID: l.ID, Value: l.Value}
+		end := func(ctx context.Context, _ *event) error {
+			n, err := q.Redrive(ctx, l.ID)
+			if err == nil && n != 1 {
+				err = fmt.Errorf("%d items were put back, and there is no error", n)
+			}
+			return err
+		}
+		if w.x.finish.Load() || w.rand.IntN(3) == 0 {
+			e.Op, end = "remove", func(ctx context.Context, _ *event) error { return q.Remove(ctx, l.ID) }
+		}
+		_, _ = w.one(ctx, e, limit, end)
+		if found++; found == most {
+			break
+		}
+	}
+	return found, nil
+}
+
+// work takes items with priorities by Work until ctx ends. Work ends most of the claims. Some handlers
+// fail, and some take longer than the claim lasts.
 func (x *client) work(ctx context.Context, _ *worker) {
 	const work = "priority"
-	err := x.priorities().Work(ctx, 2, func(ctx context.Context, it *coord.Item[string]) error {
+	q, _ := x.priorities()
+	err := q.Work(ctx, 2, func(ctx context.Context, it *coord.Item[string]) error {
 		w := &worker{x: x, rand: rand.New(rand.NewPCG(uint64(x.rec.calls.Load()), uint64(x.spec.Number)))}
 		w.took(ctx, work, it)
 		w.pause(ctx, 5*time.Millisecond)
-		if !x.finish.Load() {
-			switch w.rand.IntN(20) {
-			case 0:
-				time.Sleep(priorityClaims * 5 / 4) // whatever the context says
-			case 1:
-				return errors.New("not now")
-			}
+		n, finish, failed := w.rand.IntN(20), x.finish.Load(), errors.New("not now")
+		if n == 0 && !finish {
+			time.Sleep(priorityClaims * 5 / 4) // whatever the context says
 		}
-		w.settle(ctx, work, it)
-		return nil // no matter what: the claim has ended
+		switch isPoison := strings.HasSuffix(it.Value, poison); {
+		case !isPoison && n < 5:
+			w.settle(ctx, work, it)
+			return failed // no matter what: the claim has ended
+		case isPoison, n < 7 && !finish:
+			return w.leave(work, it, failed)
+		}
+		return w.leave(work, it, nil)
 	})
 	if err != nil && !errors.Is(err, coord.ErrClosed) {
 		x.rec.say(event{Kind: "told", Work: work, Op: "work", Err: err.Error(), Odd: true})
@@ -129,6 +199,25 @@ func (w *worker) settle(ctx context.Context, work string, it *coord.Item[string]
 		}
 	}
 	_, _ = w.one(ctx, e, limit, func(context.Context, *event) error { return finish() })
+}
+
+// leave is the end of a handler that returns failed and leaves the claim to Work. It records the
+// result of the call by which Work ends the claim, which further calls return as well.
+func (w *worker) leave(work string, it *coord.Item[string], failed error) error {
+	e := event{Work: work, Op: "ack", ID: it.ID, Value: it.Value, Token: it.Token(), Session: it.Session(), Old: it.Path()}
+	end := it.Ack
+	if failed != nil {
+		e.Op, end = "nack", func() error { return it.Nack(0) }
+		if it.Attempt < mostAttempts[work] {
+			e.Num = int64(retryDelay(it.Attempt))
+		}
+	}
+	e = w.x.rec.begin(e)
+	w.x.holds.Go(func() {
+		<-it.Done()
+		w.end(e, end())
+	})
+	return failed
 }
 
 // clockError is what the clock of the machine and the clock that all processes share may differ by

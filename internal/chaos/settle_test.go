@@ -55,7 +55,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 			case "cache delete":
 				l.settleDelete(c, p)
-			case "queue put", "priority put", "delay put":
+			case "queue put", "priority put", "priority tryput", "delay put":
 				applied := 0
 				for i, v := range strings.Fields(c.Value) {
 					n := len(l.written[v])
@@ -63,7 +63,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 					switch {
 					case n > 1:
 						errorf("put %d times: %s by %v", n, v, c)
-					case n == 0 && c.outcome == "ok":
+					case n == 0 && (c.outcome == "ok" || known):
 						errorf("reported but not put: %s by %v", v, c)
 					case n == 1 && c.outcome == "no" && !known:
 						errorf("refused but put: %s by %v", v, c)
@@ -96,8 +96,12 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 			case "queue ack", "queue nack", "queue giveback", "priority ack", "priority nack", "priority giveback", "delay ack", "delay nack", "delay giveback":
 				gone := l.deletes(c.Old)
-				acked := gone != nil && gone.alsoDeletes("/i-"+c.ID)
+				dead := gone != nil && gone.alsoCreates("/i-"+c.ID)
+				acked := gone != nil && !dead && gone.alsoDeletes("/i-"+c.ID)
 				applied := gone != nil && acked == (c.Op == "ack")
+				if c.Op == "nack" && c.Num > 0 { // a claim that timed out ends without a delay
+					applied = applied && gone.alsoCreates("/d-"+c.ID)
+				}
 				c.verdict(applied)
 				// The session's end can also return the item, if the session ends meanwhile.
 				if c.outcome == "ok" && !applied && (c.Op != "giveback" || len(l.deleted[c.Old]) == 0) {

@@ -111,7 +111,7 @@ func (x *client) recover(ctx context.Context) {
 	kind := "ok"
 	if err != nil {
 		kind = "unknown"
-		e.Odd = !expected("txn", err)
+		e.Odd = !expected(event{Work: "txn"}, err)
 	}
 	x.rec.end(e, kind, err)
 }
