@@ -49,14 +49,14 @@ func (x *client) delays() *coord.DelayQueue[string] {
 // letters back, or removes them.
 func (x *client) urge(ctx context.Context, w *worker) {
 	waits, fails := x.priorities()
-	w.loop(ctx, 220*time.Millisecond, func(ctx context.Context) bool {
+	w.loop(ctx, 250*time.Millisecond, func(ctx context.Context) bool {
 		if w.rand.IntN(20) == 0 {
 			_, _ = w.letters(ctx, waits, 2)
 		}
 		e, q, values := event{Work: "priority", Op: "put"}, waits, 1
 		if w.rand.IntN(2) == 0 {
 			e.Op, q = "tryput", fails
-			if w.rand.IntN(15) == 0 && !x.finish.Load() {
+			if w.rand.IntN(8) == 0 && !x.finish.Load() {
 				values = priorityLimit + 1
 			}
 		}
