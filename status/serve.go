@@ -2,6 +2,7 @@ package status
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"fmt"
@@ -55,11 +56,12 @@ type probePhase struct {
 	Error   string    `json:"error,omitempty"`
 }
 
+// reason returns the text of an error, which is not empty unless err is nil.
 func reason(err error) string {
 	if err == nil {
 		return ""
 	}
-	return err.Error()
+	return cmp.Or(err.Error(), "no reason was given")
 }
 
 // answer writes the answer of a probe: with 200 if it has no reason, else with 503.

@@ -3,6 +3,7 @@ package status_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"expvar"
 	"fmt"
 	"net/http"
@@ -338,6 +339,19 @@ func TestReadyIsWhatTheProgramSays(t *testing.T) {
 		<-term.Done() // the answer needs no event
 		if w := x.get("/readyz"); w.Code != 503 {
 			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	})
+}
+
+// TestAnErrorWithoutTextIsNotReady: what counts is that Ready returns an error.
+func TestAnErrorWithoutTextIsNotReady(t *testing.T) {
+	o := &status.Options{Ready: func(status.Report) error { return errors.New("") }}
+	play(t, o, nil, func(x *scene) {
+		if w := x.get("/readyz"); w.Code != http.StatusServiceUnavailable || !strings.HasPrefix(w.Body.String(), "fail: ") {
+			t.Errorf("status %d: %s", w.Code, w.Body)
+		}
+		if w := x.get("/"); !strings.Contains(w.Body.String(), "not ready") {
+			t.Errorf("the page says: %s", w.Body)
 		}
 	})
 }
