@@ -189,6 +189,11 @@ func checkLock(work string, list []*tenure) []string {
 		keeper := ""
 		if strings.Contains(x.id, keptID) {
 			keeper = x.process
+			// The process did not know yet that the node it kept had ended, by force or while the
+			// process did not run. Another client may have held the lock since.
+			if x.excuse <= x.asked {
+				continue
+			}
 		}
 		ops = append(ops,
 			porcupine.Operation{Input: lockStep{true, x.token, keeper}, Call: x.asked, Return: x.from},

@@ -105,6 +105,13 @@ func TestTheCheckOfHoldsFindsTwoHolders(t *testing.T) {
 			order: "not linearizable",
 		},
 		{
+			name: "a token again, of a process whose session was ended by force before another had the lock",
+			a: slices.Concat(held(1, "a#1", 30, 1*second, 2*second, 3*second, 4*second),
+				held(3, "a#2", 30, 9*second, 10*second, 11*second, 12*second)),
+			b:       held(1, "b#1", 40, 5*second, 6*second, 7*second, 8*second),
+			nemesis: []event{{Kind: "expire", Session: 7, At: 4*second + 1}},
+		},
+		{
 			name:  "one token twice",
 			a:     held(1, "a", 30, 1*second, 2*second, 3*second, 4*second),
 			b:     held(1, "b", 30, 5*second, 6*second, 7*second, 8*second),
