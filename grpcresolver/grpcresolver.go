@@ -22,7 +22,7 @@
 // While the client has no contact to the service, and while it opens its next session, the list
 // stays as it is: an outage of the service ends no connection. Before the first list calls wait, as
 // they do for every resolver. An empty group makes calls fail with code Unavailable, unless they
-// wait for ready.
+// wait for ready. A call that runs on a server which leaves goes on.
 //
 // If the watch ends, for one of the reasons for which Group.Watch ends (ErrClosed, ErrDenied,
 // ErrBadPath), gRPC is given the error: it goes on with the list that it has, or fails calls with

@@ -17,11 +17,13 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -355,10 +357,53 @@ func TestACallThatWaitsIsMadeWhenTheGroupCanBeRead(t *testing.T) {
 	}
 }
 
+// TestACallThatRunsOutlastsItsServersMembership: the group becomes empty while a stream runs.
+func TestACallThatRunsOutlastsItsServersMembership(t *testing.T) {
+	for _, policy := range []string{"pick_first", "round_robin"} {
+		t.Run(policy, func(t *testing.T) {
+			c, err := coord.Open(t.Context(), memory.New(nil), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			a := serve(t, c, "a")
+			cc, err := grpc.NewClient("coord:///services/search", grpc.WithResolvers(grpcresolver.New(c, grpcresolver.Value, nil)),
+				grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"`+policy+`":{}}]}`), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cc.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			calls := healthpb.NewHealthClient(cc)
+			stream, err := calls.Watch(ctx, &healthpb.HealthCheckRequest{Service: "search"}, grpc.WaitForReady(true))
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := a.member.Leave(); err != nil {
+				t.Fatal(err)
+			}
+			for status.Code(err) != codes.Unavailable { // until the connection has the empty list
+				if _, err = calls.Check(ctx, &healthpb.HealthCheckRequest{}); ctx.Err() != nil {
+					t.Fatal("a group without members answers calls")
+				}
+			}
+			a.health.SetServingStatus("search", healthpb.HealthCheckResponse_SERVING)
+			if got, err := stream.Recv(); err != nil || got.Status != healthpb.HealthCheckResponse_SERVING {
+				t.Errorf("the stream yields %v, %v", got, err)
+			}
+		})
+	}
+}
+
 // server is a gRPC server that registers its address.
 type server struct {
 	addr   string
 	grpc   *grpc.Server
+	health *health.Server
 	member *coord.Membership[string]
 }
 
@@ -368,8 +413,8 @@ func serve(t *testing.T, c *coord.Client, id string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{addr: l.Addr().String(), grpc: grpc.NewServer()}
-	healthpb.RegisterHealthServer(s.grpc, health.NewServer())
+	s := &server{addr: l.Addr().String(), grpc: grpc.NewServer(), health: health.NewServer()}
+	healthpb.RegisterHealthServer(s.grpc, s.health)
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(l) }()
 	t.Cleanup(func() {
