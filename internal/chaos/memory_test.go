@@ -30,7 +30,7 @@ func onMemory(t *testing.T, work func(ctx context.Context, x *client), settled f
 		var done sync.WaitGroup
 		for i := range 3 {
 			x := newClient()
-			x.spec = clientSpec{Name: fmt.Sprintf("client%d.1", i), Index: i, Resource: socket, Seed: uint64(i)}
+			x.spec = clientSpec{Name: fmt.Sprintf("client%d.1", i), Index: i, Resource: socket, Seed: uint64(i), Slowness: 1}
 			x.rec = recorderAt(t, dir, x.spec.Name)
 			link := store.Link(x.spec.Name)
 			link.SetLatency(time.Millisecond)
