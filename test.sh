@@ -43,7 +43,7 @@ done
 # when this script is interrupted.
 set -m
 group=
-beside= # the group of the steps that run beside others
+beside=() # the groups of the steps that run beside others
 tmp=
 
 # end ends a process group, if there is one.
@@ -61,7 +61,9 @@ finish() {
 	trap - EXIT
 	trap '' INT TERM HUP
 	end "$group"
-	end "$beside"
+	for group in "${beside[@]}"; do
+		end "$group"
+	done
 	if [[ -n $tmp ]]; then
 		chmod -R u+w "$tmp" 2>/dev/null || true
 		rm -rf "$tmp"
@@ -93,25 +95,29 @@ step() {
 }
 
 # start begins a step beside those that follow, up to join. What it says comes with
-# join, so that it does not stand among what they say. At most one runs at a time.
+# join, so that it does not stand among what they say.
 start() {
-	beside_name=$1 beside_from=$SECONDS
+	local i=${#beside[@]}
+	beside_name[i]=$1 beside_from[i]=$SECONDS
 	shift
-	echo "== $beside_name: begun, beside what follows"
-	"$@" </dev/null >"$tmp/beside.txt" 2>&1 &
-	beside=$!
+	echo "== ${beside_name[i]}: begun, beside what follows"
+	"$@" </dev/null >"$tmp/beside$i.txt" 2>&1 &
+	beside[i]=$!
 }
 
 join() {
-	local status=0
-	wait "$beside" || status=$?
-	beside=
-	cat "$tmp/beside.txt"
-	if ((status != 0)); then
-		echo "== $beside_name: FAILED (exit status $status, $((SECONDS - beside_from)) s)" >&2
-		exit 1
-	fi
-	echo "== $beside_name: ok, $((SECONDS - beside_from)) s"
+	local i status
+	for i in "${!beside[@]}"; do
+		status=0
+		wait "${beside[i]}" || status=$?
+		beside[i]=
+		cat "$tmp/beside$i.txt"
+		if ((status != 0)); then
+			echo "== ${beside_name[i]}: FAILED (exit status $status, $((SECONDS - beside_from[i])) s)" >&2
+			exit 1
+		fi
+		echo "== ${beside_name[i]}: ok, $((SECONDS - beside_from[i])) s"
+	done
 }
 
 # The tests start servers from these jars, see internal/zktest/find.go.
@@ -275,8 +281,8 @@ plain() {
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
-# rest is what stands beside the tests of the root module.
-rest() {
+# checks are what needs no server, and stands beside the tests of the root module.
+checks() {
 	plain "$1"
 	# It checks the types of each mutant: ten times the work under the race detector.
 	nice -n 10 go test -count=1 -vet=off -timeout 20m ./internal/mutants
@@ -284,6 +290,10 @@ rest() {
 	# now; in those two packages are files that the race detector leaves out.
 	nice -n 10 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
 	nice -n 10 go run "$staticcheck" ./internal/model ./internal/coordtest
+}
+
+# modules are the tests of the other modules, and the tour.
+modules() {
 	module backend/etcd
 	module bench
 	module examples
@@ -435,10 +445,10 @@ else
 	# connections ready also reads and writes them, instead of handing each to another thread.
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
-	start "staticcheck, simulation, models, modules and tour" rest "$tmp/simulation.txt"
+	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
+	start "modules and tour" modules
 	mapfile -t packages < <(ordered)
-	# More packages at a time than processors: most of them wait.
-	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"
+	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(getconf _NPROCESSORS_ONLN)" -parallel "$parallel" "${packages[@]}"
 	join
 fi
 if [[ -n ${unchecked:-} ]]; then
