@@ -50,7 +50,7 @@ func (x *client) delays() *coord.DelayQueue[string] {
 func (x *client) urge(ctx context.Context, w *worker) {
 	waits, fails := x.priorities()
 	w.loop(ctx, 250*time.Millisecond, func(ctx context.Context) bool {
-		if w.rand.IntN(20) == 0 {
+		if w.rand.IntN(10) == 0 {
 			_, _ = w.letters(ctx, waits, 2)
 		}
 		e, q, values := event{Work: "priority", Op: "put"}, waits, 1
