@@ -24,6 +24,7 @@ type contender struct {
 	requeued chan error
 	synced   chan trace.CacheSynced // the passes of a Cache that are complete
 	granted  chan *coord.Hold
+	over     chan struct{} // closed at the end of the test
 }
 
 const contested = "/locks/contested"
@@ -46,24 +47,36 @@ func openContender(tb testing.TB, b backend.Backend, namespace string) *contende
 		requeued: make(chan error, 16),
 		synced:   make(chan trace.CacheSynced, 16),
 		granted:  make(chan *coord.Hold, 1),
+		over:     make(chan struct{}),
 	}
 	c, err := coord.Open(context.Background(), b, &coord.Options{Namespace: namespace, Trace: x.trace})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { c.Close() })
+	tb.Cleanup(func() {
+		close(x.over)
+		c.Close()
+	})
 	x.c, x.m = c, coord.NewMutex(c, contested, nil)
 	return x
 }
 
+// trace passes on some events. Not every test receives them all.
 func (x *contender) trace(_ context.Context, e trace.Event) {
 	switch e := e.(type) {
 	case trace.WaitBegan:
-		x.waiting <- e.Node
+		pass(x, x.waiting, e.Node)
 	case trace.WaiterRequeued:
-		x.requeued <- e.Err
+		pass(x, x.requeued, e.Err)
 	case trace.CacheSynced:
-		x.synced <- e
+		pass(x, x.synced, e)
+	}
+}
+
+func pass[T any](x *contender, to chan<- T, v T) {
+	select {
+	case to <- v:
+	case <-x.over:
 	}
 }
 
