@@ -275,9 +275,9 @@ workspace() {
 # matrix, and the models, which it leaves out. It is not in a hurry: it waits
 # for nothing, so it takes the time that the tests with servers leave.
 plain() {
-	nice -n 10 go test -v -count=1 -vet=off -timeout 60m -run '^(TestEveryRecipeInSimulation|TestASimulationReplaysExactly|TestTheTwoPhaseCommitUnderRandomFaults|TestWithoutFaultsNothingIsDeliveredTwice|TestATransactionSurvivesACrashAtEveryStep|TestTheLineInEveryOrderOfMessages|TestEveryRequestThatFitsIsGrantedAtRest)$' ./internal/simulation 2>&1 | tee "$1" |
+	nice -n 3 go test -v -count=1 -vet=off -timeout 60m -run '^(TestEveryRecipeInSimulation|TestASimulationReplaysExactly|TestTheTwoPhaseCommitUnderRandomFaults|TestWithoutFaultsNothingIsDeliveredTwice|TestATransactionSurvivesACrashAtEveryStep|TestTheLineInEveryOrderOfMessages|TestEveryRequestThatFitsIsGrantedAtRest)$' ./internal/simulation 2>&1 | tee "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
-	nice -n 10 go test ${long:+-v} -count=1 -vet=off -timeout 60m ./internal/model 2>&1 | tee -a "$1" |
+	nice -n 3 go test ${long:+-v} -count=1 -vet=off -timeout 60m ./internal/model 2>&1 | tee -a "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
@@ -285,11 +285,11 @@ plain() {
 checks() {
 	plain "$1"
 	# It checks the types of each mutant: ten times the work under the race detector.
-	nice -n 10 go test -count=1 -vet=off -timeout 20m ./internal/mutants
+	nice -n 3 go test -count=1 -vet=off -timeout 20m ./internal/mutants
 	# It compiles all packages and tests, as the tests with the race detector have done by
 	# now; in those two packages are files that the race detector leaves out.
-	nice -n 10 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
-	nice -n 10 go run "$staticcheck" ./internal/model ./internal/coordtest
+	nice -n 3 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
+	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
 # modules are the tests of the other modules, and the tour.
@@ -401,6 +401,8 @@ install_missing
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
 # The root module stands by itself; what is beside it in the workspace brings more.
 export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
+# The paths of a clone are not a part of what is compiled, so another clone need not compile again.
+export GOFLAGS="-trimpath ${GOFLAGS:-}"
 # Compilers and tests end soon, so there is little to collect: a fifth less of their
 # processor time.
 export GOGC=${GOGC:-400}
@@ -448,7 +450,8 @@ else
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
 	start "modules and tour" modules
 	mapfile -t packages < <(ordered)
-	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(getconf _NPROCESSORS_ONLN)" -parallel "$parallel" "${packages[@]}"
+	# More packages at a time than processors: most of them wait.
+	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"
 	join
 fi
 if [[ -n ${unchecked:-} ]]; then
