@@ -65,7 +65,9 @@ func (c *cache) record(path string) *record {
 	return r
 }
 
-// see remembers a record.
+// see remembers a record, unless it is older than what is known of the same key. A record of
+// another key replaces any: two nodes of one path can exist at once, and a session that sees the
+// older one must not go on with what it knew of the other.
 func (c *cache) see(path string, r *record) {
 	kept := *r
 	if len(kept.data) > mostData {
@@ -76,7 +78,7 @@ func (c *cache) see(path string, r *record) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if old, ok := c.seen.get(path, mostSeen); ok && old.mod > r.mod {
+	if old, ok := c.seen.get(path, mostSeen); ok && old.key == r.key && old.mod > r.mod {
 		return
 	}
 	c.seen.put(path, &kept, mostSeen)

@@ -1,9 +1,11 @@
 package etcd_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
@@ -70,6 +72,40 @@ func TestANodeWithTheNameOfASequentialOne(t *testing.T) {
 	if want := []string{"deleted " + n, "created " + n, "created " + n + "/x"}; over || !slices.Equal(got, want) {
 		t.Errorf("told %q, over %v, want %q", got, over, want)
 	}
+}
+
+// Two nodes can have one path: the name of the first looks as if it had the number of a later
+// revision, in which an ephemeral sequential node is created. When the second one is deleted, a
+// session that has seen it finds the first, which can have children.
+func TestTheNodeThatAnEphemeralOneHasHidden(t *testing.T) {
+	server, err := start(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.stop)
+	s := newService(t, server.addr, etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	later := commit(t, a, backend.Create("/d", nil, backend.Persistent))[0].Czxid + 2
+	path := fmt.Sprintf("/d/n-%010d", later*128)
+	commit(t, a, backend.Create(path, nil, backend.Persistent))
+	if second := commit(t, a, backend.Create("/d/n-", nil, backend.EphemeralSequential))[0].Path; second != path {
+		t.Fatalf("the second node is %s, want %s", second, path)
+	}
+	if _, _, err := b.Children(t.Context(), "/d", nil); err != nil {
+		t.Fatal(err)
+	}
+	if stat, err := b.Exists(t.Context(), path, nil); err != nil || stat.EphemeralOwner != a.ID() {
+		t.Fatalf("the owner %x, %v", stat.EphemeralOwner, err)
+	}
+	commit(t, a, backend.Delete(path, backend.AnyVersion))
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	w := backend.NewWatch()
+	if _, _, err := b.Children(ctx, path, w); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, a, backend.Create(path+"/child", nil, backend.Persistent))
+	await(t, w.Fired(), "the creation of a child")
 }
 
 func open(t *testing.T, b backend.Backend) backend.Session {
