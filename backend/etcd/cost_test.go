@@ -290,7 +290,8 @@ func TestTheRequestsOfATurn(t *testing.T) {
 }
 
 // Turns that follow each other at once cost more: a node ahead can be gone before it is watched,
-// and a read can be older than the watchers beside it.
+// and a read can be older than the watchers beside it. On a busy machine proofs come late, and are
+// requested again.
 func TestTheRequestsOfATurnUnderLoad(t *testing.T) {
 	t.Parallel()
 	x := newCosts(t)
@@ -325,7 +326,7 @@ func TestTheRequestsOfATurnUnderLoad(t *testing.T) {
 	x.s.trips.reset()
 	close(start)
 	wg.Wait()
-	x.requests("a turn of 8 clients under load", each*waitingClients, map[string]float64{writeTxn: 2, readTxn: 4, watchCreate: 4, watchCancel: 4, watchProgress: 2})
+	x.requests("a turn of 8 clients under load", each*waitingClients, map[string]float64{writeTxn: 2, readTxn: 5, watchCreate: 5, watchCancel: 5, watchProgress: 4})
 }
 
 // requests logs the requests of all clients for each of some turns, and checks them.

@@ -106,6 +106,10 @@
 // the watch of a later change. That is etcd #15220: no reply of these servers shows that a new
 // watcher has caught up. Use a newer version.
 //
+// One case is left with all versions: a member that was away for so long that it is brought up to
+// date by a snapshot, and for less than half the lease, so that its clients stay. For a moment
+// it sends the events of its watchers in any order, and nothing shows that.
+//
 // A server that answers other requests, but keeps events back for half the lease while a read
 // waits for them, is given up for another one.
 //

@@ -20,7 +20,8 @@ import (
 // once only if every watcher has been proved by a progress reply, and fewer than mostUnproved
 // responses have come since that reply was requested. Otherwise it holds the event and requests
 // another reply. Servers whose progress replies overtake events give no such proof; there the hub
-// fires events as they come.
+// fires events as they come. (A third exception is not handled: a member that restores a snapshot
+// sends what its watchers missed one watcher after the other, as watchableStore.Restore does.)
 //
 // Two things make it hard to say what a reply proves. It can overtake the response that tells of
 // a new watcher, and with it the events of that watcher: so it proves only watchers that the hub

@@ -39,7 +39,7 @@ func newScene(t *testing.T, o zookeeper.Options) *scene {
 
 func sceneOn(t *testing.T, e *zktest.Ensemble, o zookeeper.Options) *scene {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // for a test that waits for ever
 	t.Cleanup(cancel)
 	s := zkservice.New(t, e, o)
 	return &scene{T: t, service: s, link: s.ZooKeeper("a"), ctx: ctx}

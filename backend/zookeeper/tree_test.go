@@ -133,7 +133,7 @@ func TestWatchesBesideTreesMissNothing(t *testing.T) {
 	var trees []told
 	r := rand.New(rand.NewPCG(7, 7))
 	version := int64(0)
-	const turns = 1500
+	const turns = 800
 	changes, fired := 0, 0
 	for turn := range turns {
 		i := r.IntN(3)

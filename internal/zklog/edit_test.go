@@ -19,11 +19,11 @@ func TestAServerCountsOnFromTheNumberThatWasSet(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{"-Dzookeeper.digest.enabled=false"}})
+	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{"-Dzookeeper.digest.enabled=false"}, MaxSessionTimeout: time.Minute})
 	server := e.Servers()[0]
 	open := func() backend.Session {
 		t.Helper()
-		s, err := zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 5 * time.Second}).Open(ctx)
+		s, err := zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: time.Minute}).Open(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
