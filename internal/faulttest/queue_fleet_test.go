@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/zklog"
 )
@@ -503,9 +504,10 @@ func (f *fleet) conclude() (broken error) {
 		t.Logf("figure: fleet: the wall clock moved by %v", moved)
 	}
 	p := newPassage()
+	left := make(map[string]int64)
 	for _, path := range []string{f.path, f.delayed} {
 		f.drain(p, path)
-		f.empty(path)
+		maps.Copy(left, f.left(path))
 	}
 	log, dropped, err := f.log()
 	if err != nil {
@@ -525,6 +527,12 @@ func (f *fleet) conclude() (broken error) {
 	}
 	if err := takenBack(p, f.control.acknowledged(), dropped); err != nil {
 		return err
+	}
+	for path, owner := range left {
+		if at, ended := h.ended[owner]; ended {
+			return fmt.Errorf("a server has %s of the session %x, which ended at %v", path, owner, at)
+		}
+		t.Errorf("left behind: %s of the session %x; the log has%s", path, owner, story(log, path))
 	}
 	if want := f.total(); len(p.puts) != want {
 		t.Errorf("%d values put, want %d", len(p.puts), want)
@@ -574,16 +582,16 @@ func (f *fleet) drain(p *passage, path string) {
 	}
 }
 
-// empty waits until nothing is left of the items and the waits of a queue: no node of an item,
-// and no ephemeral node.
-func (f *fleet) empty(path string) {
+// left waits until nothing is left of the items and the waits of a queue: no node of an item,
+// and no ephemeral node. It returns what is left all the same, with the sessions that own it.
+func (f *fleet) left(path string) map[string]int64 {
 	t := f.t
 	t.Helper()
 	s, err := f.c.Session(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var left []string
+	left := make(map[string]int64)
 	var walk func(path string)
 	walk = func(path string) {
 		names, stat, err := s.Children(t.Context(), path, nil)
@@ -597,25 +605,37 @@ func (f *fleet) empty(path string) {
 		_, _, item := layout.CutID(name, layout.ItemPrefix)
 		_, _, mark := layout.CutID(name, layout.MarkPrefix)
 		if stat.EphemeralOwner != 0 || item || mark || layout.IsState(name) {
-			left = append(left, path)
+			left[path] = stat.EphemeralOwner
 		}
 		for _, name := range names {
 			walk(path + "/" + name)
 		}
 	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("left behind: %q", left)
-		}
-	}()
-	eventually(t, "no node of an item or of a wait is left", func() bool {
+	for began := time.Now(); time.Since(began) < limit; coordtest.Pause(began) {
 		if err := s.Sync(t.Context(), path); err != nil {
 			t.Fatal(err)
 		}
-		left = nil
+		clear(left)
 		walk(path)
-		return len(left) == 0
-	})
+		if len(left) == 0 {
+			break
+		}
+	}
+	return left
+}
+
+// story tells the last transactions of a node, for a failure.
+func story(log []zklog.Txn, path string) string {
+	var lines []string
+	for _, x := range log {
+		for _, op := range x.Ops {
+			if op.Path == path {
+				lines = append(lines, fmt.Sprintf("\n%s %x of the session %x, error %d: type %d in %+v", x.Time.Format("15:04:05.000"), x.Zxid, x.Session, x.Err, op.Type, x.Ops))
+				break
+			}
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-10):], "")
 }
 
 // wallOffset returns the difference of the wall clock and the clock of monotonic.
