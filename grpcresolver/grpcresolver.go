@@ -22,16 +22,17 @@
 // While the client has no contact to the service, and while it opens its next session, the list
 // stays as it is: an outage of the service ends no connection. Before the first list calls wait, as
 // they do for every resolver. An empty group makes calls fail with code Unavailable, unless they
-// wait for ready. A call that runs on a server which leaves goes on.
+// wait for ready. Running calls continue when their server leaves the group.
 //
 // If the watch ends, for one of the reasons for which Group.Watch ends (ErrClosed, ErrDenied,
-// ErrBadPath), gRPC is given the error: it goes on with the list that it has, or fails calls with
-// the error if it has none. After ErrDenied the group is watched again, at the latest after a pause
-// that grows from one second to one minute, since gRPC itself asks to resolve again only when a
-// connection breaks. The other errors are final.
+// ErrBadPath), gRPC is given the error: it goes on with the list that it has. If it has none, calls
+// fail: those with pick_first with the error, those with round_robin with a text of gRPC's own. After
+// ErrDenied the group is watched again, at the latest after a pause that grows from one second to one
+// minute, since gRPC itself asks to resolve again only when a connection breaks. After the other errors
+// only such a request begins another watch.
 //
 // A member whose value cannot be read is left out. If none of the members can be read, as with a
-// codec that does not fit, gRPC is given that error instead of an empty list.
+// codec that does not fit, gRPC is given that error, and the members keep the addresses that they had.
 //
 // A server should join when it serves, and leave before it stops: see examples/members.
 package grpcresolver
@@ -99,6 +100,7 @@ type groupResolver[T any] struct {
 	group   *coord.Group[T]
 	address func(coord.Member[T]) resolver.Address
 	cc      resolver.ClientConn
+	known   map[string]resolver.Address // by ID: the last list; of run
 
 	again  chan struct{} // ResolveNow was called
 	cancel context.CancelFunc
@@ -141,6 +143,8 @@ func (r *groupResolver[T]) run(ctx context.Context) {
 // watch reports what a watch of the group yields, until the watch fails or ctx ends. It returns the
 // error, and whether it has seen the members.
 func (r *groupResolver[T]) watch(ctx context.Context) (listed bool, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	for update := range r.group.Watch(ctx) {
 		select {
 		case <-r.again: // this update is the answer
@@ -150,31 +154,46 @@ func (r *groupResolver[T]) watch(ctx context.Context) (listed bool, err error) {
 			r.cc.ReportError(update.Err)
 			return listed, update.Err
 		}
+		if err := r.update(update.Members); errors.Is(err, coord.ErrDenied) {
+			return listed, err // nothing tells the watch that the members may be read again
+		}
 		listed = true
-		r.update(update.Members)
 	}
 	return listed, nil
 }
 
-// update gives gRPC the addresses of the members.
-func (r *groupResolver[T]) update(members []coord.Member[T]) {
+// update gives gRPC the addresses of the members. It returns an error if none of them can be read.
+func (r *groupResolver[T]) update(members []coord.Member[T]) error {
 	list := make([]resolver.Address, 0, len(members))
+	known := make(map[string]resolver.Address)
 	var unreadable []error
 	for _, m := range members {
 		if m.Err != nil {
 			unreadable = append(unreadable, m.Err)
 		} else if a := r.address(m); a.Addr != "" {
-			list = append(list, a)
+			list, known[m.ID] = append(list, a), a
 		}
 	}
+	var err error
 	if len(unreadable) > 0 && len(unreadable) == len(members) {
-		// An empty list would end the connections, and the calls would fail without the reason.
-		r.cc.ReportError(fmt.Errorf("grpcresolver: none of %d members can be read: %w", len(members), unreadable[0]))
-		return
+		err = fmt.Errorf("grpcresolver: none of %d members can be read: %w", len(members), unreadable[0])
+		// An empty list would end the connections of members that serve. Those that left must go.
+		for _, m := range members {
+			if a, ok := r.known[m.ID]; ok {
+				list, known[m.ID] = append(list, a), a
+			}
+		}
 	}
-	// The error asks for another attempt soon. The watch reports every change, so an attempt
-	// would find the same.
-	_ = r.cc.UpdateState(resolver.State{Addresses: list})
+	if err == nil || len(r.known) > 0 {
+		// The error asks for another attempt soon. The watch reports every change, so an attempt
+		// would find the same.
+		_ = r.cc.UpdateState(resolver.State{Addresses: list})
+	}
+	if err != nil {
+		r.cc.ReportError(err)
+	}
+	r.known = known
+	return err
 }
 
 // ResolveNow begins another watch if the last one has failed.

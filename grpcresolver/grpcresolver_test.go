@@ -154,12 +154,12 @@ func TestTheListStaysWhileContactIsLost(t *testing.T) {
 	})
 }
 
-// gated returns a client that may read nothing below /g while denied is set, and counts its attempts.
-func gated(t *testing.T, s *coordtest.Service) (c *coord.Client, denied *atomic.Bool, attempts *atomic.Int32) {
+// gated returns a client that may not read paths with a prefix while denied is set, and counts its attempts.
+func gated(t *testing.T, s *coordtest.Service, prefix string) (c *coord.Client, denied *atomic.Bool, attempts *atomic.Int32) {
 	t.Helper()
 	denied, attempts = new(atomic.Bool), new(atomic.Int32)
 	b := backendtest.Intercept(s.Link("caller"), backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-		if denied.Load() && strings.HasPrefix(c.Path, "/g") {
+		if denied.Load() && strings.HasPrefix(c.Path, prefix) {
 			attempts.Add(1)
 			return backend.ErrDenied
 		}
@@ -175,7 +175,7 @@ func gated(t *testing.T, s *coordtest.Service) (c *coord.Client, denied *atomic.
 
 func TestAFailedWatchIsReportedAndBeginsAgainWhenAsked(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
-		c, denied, _ := gated(t, s)
+		c, denied, _ := gated(t, s, "/g")
 		if _, err := coord.NewGroup[string](s.Client("server", nil), "/g", nil).Join(t.Context(), "a", "host-a:1"); err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +210,7 @@ func TestAFailedWatchIsReportedAndBeginsAgainWhenAsked(t *testing.T) {
 // gRPC does not ask to resolve again while it has no address, nor while its connections are well.
 func TestAFailedWatchBeginsAgainWithoutBeingAsked(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
-		c, denied, attempts := gated(t, s)
+		c, denied, attempts := gated(t, s, "/g")
 		denied.Store(true)
 		var cc conn
 		r, err := build(t, grpcresolver.New(c, grpcresolver.Value, nil), "coord:///g", &cc)
@@ -246,6 +246,27 @@ func TestAFailedWatchBeginsAgainWithoutBeingAsked(t *testing.T) {
 		r.Close() // in a pause
 		time.Sleep(time.Hour)
 		cc.want(t)
+	})
+}
+
+// The members may not be read, but their directory may: no watch fires when the permission comes.
+func TestMembersAreReadAgainThatWereDenied(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		c, denied, _ := gated(t, s, "/g/")
+		if _, err := coord.NewGroup[string](s.Client("server", nil), "/g", nil).Join(t.Context(), "a", "host-a:1"); err != nil {
+			t.Fatal(err)
+		}
+		denied.Store(true)
+		var cc conn
+		r, err := build(t, grpcresolver.New(c, grpcresolver.Value, nil), "coord:///g", &cc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		cc.want(t, "error: "+coord.ErrDenied.Error())
+		denied.Store(false)
+		time.Sleep(time.Minute)
+		cc.want(t, "[host-a:1]")
 	})
 }
 
@@ -299,10 +320,23 @@ func TestTheAddressComesFromTheValue(t *testing.T) {
 		}
 		defer r.Close()
 		cc.want(t, "[host-a:1/a.example]")
+		// A member that cannot be read any more keeps its address, and one that leaves does not.
+		session, err := c.Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		members, err := group.Members(t.Context())
+		if err != nil || len(members) != 2 {
+			t.Fatal(members, err)
+		}
+		if _, err := session.Commit(t.Context(), backend.SetData(members[0].Path, []byte("no json"), backend.AnyVersion)); err != nil {
+			t.Fatal(err)
+		}
+		cc.want(t, "[host-a:1/a.example]", "error: "+coord.ErrDecode.Error())
 		if err := readable.Leave(); err != nil {
 			t.Fatal(err)
 		}
-		cc.want(t, "error: "+coord.ErrDecode.Error())
+		cc.want(t, "[]", "error: "+coord.ErrDecode.Error())
 		if err := unreadable.Leave(); err != nil {
 			t.Fatal(err)
 		}
