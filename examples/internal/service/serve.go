@@ -66,8 +66,8 @@ func Serve(ctx context.Context, name string, args []string, stdout io.Writer, s 
 	return serve(ctx, l, handler, work)
 }
 
-// serve serves until the work ends. The pages answer from the beginning, while the work still waits for
-// the service, until its end. Requests that came before the end are answered.
+// serve serves until the work ends. The pages answer from the beginning, also while the work waits for
+// the service. Requests that came before the end are answered, if that takes no longer than limit.
 func serve(ctx context.Context, l net.Listener, handler http.Handler, work func(ctx context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -81,9 +81,14 @@ func serve(ctx context.Context, l net.Listener, handler http.Handler, work func(
 	if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
 		err = nil
 	}
-	ending, stop := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	const limit = 10 * time.Second
+	ending, stop := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer stop()
-	err = errors.Join(err, server.Shutdown(ending))
+	if over := server.Shutdown(ending); errors.Is(over, context.DeadlineExceeded) {
+		server.Close()
+	} else {
+		err = errors.Join(err, over)
+	}
 	if failed := <-served; !errors.Is(failed, http.ErrServerClosed) {
 		err = errors.Join(err, failed)
 	}
