@@ -59,7 +59,7 @@ func TestTheOperatorReadsThatThereIsNoContactYet(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- x.connect(t.Context(), nil) }()
 	var text string
-	for chunk := make([]byte, 100); !strings.Contains(text, "connecting to 127.0.0.1:1 and 1 more … 1 s"); {
+	for chunk := make([]byte, 100); !strings.Contains(text, "1 s: connecting to 127.0.0.1:1 and 1 more …"); {
 		n, err := operator.Read(chunk)
 		if err != nil {
 			t.Fatalf("%v after %q", err, text)

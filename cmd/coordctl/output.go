@@ -212,7 +212,8 @@ func (t *tool) progress(format string, args ...any) (stop func()) {
 				}
 				return
 			case <-tick.C:
-				fmt.Fprintf(t.stderr, "\r\x1b[K%s … %d s", text, n)
+				// A line that the terminal wraps could not be overwritten.
+				fmt.Fprintf(t.stderr, "\r\x1b[K\x1b[?7l%d s: %s …\x1b[?7h", n, text)
 			}
 		}
 	}()

@@ -39,10 +39,10 @@ func (s *screen) draw(newest *live.Snapshot, now time.Time, width, height int) [
 	case inHelp:
 		body([]line{{{"The keys of coordctl top", bold}}, nil}, s.foot(v, width), wrap(help, width))
 	case inDetail:
-		head := append(s.head(v, at, s.opened, width), s.alerts(v, at, most)...)
+		head := append(s.head(v, at, s.opened, width), s.alerts(v, at, width, most)...)
 		body(append(head, nil), s.foot(v, width), wrap(s.detail(v, at), width))
 	default:
-		head := append(s.head(v, at, v.Path, width), s.alerts(v, at, most)...)
+		head := append(s.head(v, at, v.Path, width), s.alerts(v, at, width, most)...)
 		rows := s.rows(v)
 		s.follow(rows)
 		s.page = max(1, height-len(head)-3)
@@ -74,7 +74,7 @@ func (s *screen) whole(v *live.Snapshot) string {
 	const any = 1 << 20
 	rows := s.rows(v)
 	s.selected = ""
-	head := append(s.head(v, v.At, v.Path, any), s.alerts(v, v.At, mostAlerts)...)
+	head := append(s.head(v, v.At, v.Path, any), s.alerts(v, v.At, any, mostAlerts)...)
 	title, table := s.table(v, rows, rows, v.At, any)
 	lines := append(append(head, title), table...)
 	if len(rows) == 0 {
@@ -145,7 +145,7 @@ func (s *screen) head(v *live.Snapshot, at time.Time, path string, width int) []
 }
 
 // alerts returns what is wrong with the view, and cycles of waiters, in at most so many lines.
-func (s *screen) alerts(v *live.Snapshot, at time.Time, most int) []line {
+func (s *screen) alerts(v *live.Snapshot, at time.Time, width, most int) []line {
 	var list []line
 	if v.Session.Phase != "connected" {
 		text := fmt.Sprintf("%s for %s: no contact with the service; this was read %s ago", v.Session.Phase, live.Age(at, v.Session.Since), live.Age(at, v.Read))
@@ -173,6 +173,7 @@ func (s *screen) alerts(v *live.Snapshot, at time.Time, most int) []line {
 	for _, note := range v.Notes {
 		list = append(list, line{{live.Clean(note), warn}})
 	}
+	list = wrap(list, width)
 	if more := len(list) - most; more > 0 {
 		list = append(list[:most-1], line{{fmt.Sprintf("… and %d more such lines", more+1), warn}})
 	}

@@ -79,6 +79,22 @@ func states(v *live.Snapshot) map[string]*screen {
 	return all
 }
 
+func TestADeadlockIsReadOn80Columns(t *testing.T) {
+	const one, other = "billing-7d9f8b6c5d-abcde:4711", "billing-7d9f8b6c5d-fghij:4712"
+	v := example()
+	v.Cycles = [][]live.Wait{{{Label: one, Path: "/app/accounts/0001", For: other}, {Label: other, Path: "/app/accounts/0002", For: one}}}
+	text := newScreen(func(path string) string { return path }, false).drawn(v, 80, 24)
+	var whole strings.Builder // without the breaks of lines
+	for line := range strings.Lines(text) {
+		whole.WriteString(strings.TrimSpace(line))
+	}
+	for _, want := range []string{"/app/accounts/0001", "/app/accounts/0002"} {
+		if !strings.Contains(whole.String(), want) {
+			t.Errorf("%s is not shown:\n%s", want, text)
+		}
+	}
+}
+
 // TestAPageFitsEachSize: it has as many lines as the terminal, none of which is too long, and it
 // ends with the keys.
 func TestAPageFitsEachSize(t *testing.T) {
