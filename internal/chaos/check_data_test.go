@@ -60,19 +60,20 @@ func checkQueue(puts, takes, ends []*call, items map[string]item) (wrong []strin
 		}
 		all := had[value]
 		slices.SortFunc(all, func(a, b *call) int { return cmp.Compare(a.Token, b.Token) })
-		acked := false
+		var acked *call
 		for i, c := range all {
 			anew := i > 0 && slices.ContainsFunc(it.back, func(zxid int64) bool { return all[i-1].Token < zxid && zxid < c.Token })
 			if i > 0 && (c.Token == all[i-1].Token || c.Num < all[i-1].Num && !anew) {
 				errorf("the attempts do not grow: %v, and then %v", all[i-1], c)
 			}
-			if acked {
-				errorf("delivered again after it was acknowledged: %v, and then %v", ended[all[i-1].Old], c)
+			if acked != nil {
+				errorf("delivered again after it was acknowledged: %v, and then %v", acked, c)
 			}
-			end := ended[c.Old]
-			acked = acked || end != nil && end.Op == "ack" && end.happened()
+			if end := ended[c.Old]; end != nil && end.Op == "ack" && end.happened() {
+				acked = end
+			}
 		}
-		if it.deleted > it.removed && !acked {
+		if it.deleted > it.removed && acked == nil {
 			errorf("removed without an acknowledgement: %s by %v, taken by %v", value, put, all)
 		}
 	}

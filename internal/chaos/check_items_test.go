@@ -69,7 +69,7 @@ func livesOf(log []zklog.Txn, work string, most int, calls []*call) *lives {
 		switch {
 		case c.outcome == "ok" && c.Op == "take":
 			received[c.Old] = c
-		case c.outcome == "ok" && c.Op == "giveback":
+		case c.Op == "giveback":
 			givenBack[c.Old] = c
 		}
 	}
@@ -161,13 +161,15 @@ func (all *lives) step(zxid int64, id string, s *itemStep, most int, received, g
 		case !s.left && (s.state == strconv.Itoa(it.attempt-1) || s.stateless && it.attempt == 1): // given back
 			if took == nil {
 				all.returned++
+			} else if givenBack[it.mark] == nil {
+				errorf("attempt %d does not count, and its consumer did not give the item back: %v", it.attempt, took)
 			}
 		default:
 			it.attempts = it.attempt
 			if took == nil {
 				errorf("attempt %d counts, and no consumer received the item", it.attempt)
 			}
-			if c := givenBack[it.mark]; c != nil {
+			if c := givenBack[it.mark]; c != nil && c.outcome == "ok" {
 				errorf("attempt %d counts, and the consumer gave the item back: %v", it.attempt, c)
 			}
 			if !s.left && most > 0 && it.attempts >= most {

@@ -51,7 +51,10 @@ func (x *client) urge(ctx context.Context, w *worker) {
 	waits, fails := x.priorities()
 	w.loop(ctx, 250*time.Millisecond, func(ctx context.Context) bool {
 		if w.rand.IntN(10) == 0 {
-			_, _ = w.letters(ctx, waits, 2)
+			e := event{Work: "priority", Op: "dead"}
+			if _, err := w.letters(ctx, waits, 2); err != nil && !expected(e, err) {
+				x.rec.say(event{Kind: "told", Work: e.Work, Op: e.Op, Err: err.Error(), Odd: true})
+			}
 		}
 		e, q, values := event{Work: "priority", Op: "put"}, waits, 1
 		if w.rand.IntN(2) == 0 {
@@ -125,19 +128,19 @@ func (x *client) work(ctx context.Context, _ *worker) {
 		w.pause(ctx, 5*time.Millisecond)
 		n, finish, failed := w.rand.IntN(20), x.finish.Load(), errors.New("not now")
 		if n == 0 && !finish {
-			time.Sleep(priorityClaims * 5 / 4) // whatever the context says
+			time.Sleep(priorityClaims * 5 / 4) // longer than ClaimTimeout; the handler ignores its context
 		}
 		switch isPoison := strings.HasSuffix(it.Value, poison); {
 		case !isPoison && n < 5:
 			w.settle(ctx, work, it)
-			return failed // no matter what: the claim has ended
+			return failed // Work ignores the result: the claim has ended
 		case isPoison, n < 7 && !finish:
 			return w.leave(work, it, failed)
 		}
 		return w.leave(work, it, nil)
 	})
-	if err != nil && !errors.Is(err, coord.ErrClosed) {
-		x.rec.say(event{Kind: "told", Work: work, Op: "work", Err: err.Error(), Odd: true})
+	if ctx.Err() == nil || err != nil && !errors.Is(err, coord.ErrClosed) {
+		x.rec.say(event{Kind: "told", Work: work, Op: "work", Err: fmt.Sprint(err), Odd: true})
 	}
 }
 
