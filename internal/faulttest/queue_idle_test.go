@@ -179,8 +179,9 @@ func longestWithout(s spans, moments []time.Duration) (longest time.Duration) {
 	return longest
 }
 
-// crowded returns the times within a window in which more than mostSilent consumers were silent,
-// and the largest number of them.
+// crowded returns the times within a window from when more than mostSilent consumers were silent
+// until none was, and the largest number of them. When the session of one of the holders of a slot
+// has ended, the first waiter can still be another one of them.
 func (h hindrances) crowded(at window[time.Duration]) (crowded spans, most int) {
 	type step struct {
 		at time.Duration
@@ -188,20 +189,28 @@ func (h hindrances) crowded(at window[time.Duration]) (crowded spans, most int) 
 	}
 	var steps []step
 	for _, s := range h.silent {
-		for _, w := range s.and(spans{at}) {
+		for _, w := range s {
 			steps = append(steps, step{w.from, 1}, step{w.to, -1})
 		}
 	}
 	slices.SortFunc(steps, func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.by, b.by)) })
-	n := 0
+	n, inside := 0, false
 	for _, s := range steps {
-		if n == mostSilent && s.by > 0 {
-			crowded = append(crowded, window[time.Duration]{from: s.at})
+		n += s.by
+		switch {
+		case s.at <= at.from:
+			most = n
+		case s.at < at.to:
+			most = max(most, n)
 		}
-		if n += s.by; n == mostSilent && s.by < 0 {
+		switch {
+		case n > mostSilent && !inside:
+			inside = true
+			crowded = append(crowded, window[time.Duration]{from: s.at})
+		case n == 0 && inside:
+			inside = false
 			crowded[len(crowded)-1].to = s.at
 		}
-		most = max(most, n)
 	}
-	return crowded, most
+	return crowded.and(spans{at}), most
 }
