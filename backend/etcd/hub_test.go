@@ -154,8 +154,9 @@ func (st *stage) requests() (creates, progress int) {
 	return creates, progress
 }
 
-// One reply proves all watchers of one call. A reply to a request before their making was told of
-// could overtake it and prove nothing, so that an event would wait for another one.
+// The hub requests one progress reply for all watchers of a call, when the server has confirmed the
+// last of them. An earlier reply could come before a confirmation and prove nothing, and an event
+// would wait for a second reply.
 func TestOneReplyProvesTheWatchersOfACall(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		st := newStage(t, true)
