@@ -154,12 +154,17 @@ func TestTheListStaysWhileContactIsLost(t *testing.T) {
 	})
 }
 
-// gated returns a client that may not read paths with a prefix while denied is set, and counts its attempts.
-func gated(t *testing.T, s *coordtest.Service, prefix string) (c *coord.Client, denied *atomic.Bool, attempts *atomic.Int32) {
+func belowGroup(c backendtest.Call) bool { return strings.HasPrefix(c.Path, "/g") }
+
+// dataOfMembers is of calls for which ZooKeeper wants the permission to read a member.
+func dataOfMembers(c backendtest.Call) bool { return c.Op == "get" && strings.HasPrefix(c.Path, "/g/") }
+
+// gated returns a client whose calls of some kinds are refused while denied is set, and counts these.
+func gated(t *testing.T, s *coordtest.Service, refuses func(c backendtest.Call) bool) (c *coord.Client, denied *atomic.Bool, attempts *atomic.Int32) {
 	t.Helper()
 	denied, attempts = new(atomic.Bool), new(atomic.Int32)
 	b := backendtest.Intercept(s.Link("caller"), backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-		if denied.Load() && strings.HasPrefix(c.Path, prefix) {
+		if denied.Load() && refuses(c) {
 			attempts.Add(1)
 			return backend.ErrDenied
 		}
@@ -175,7 +180,7 @@ func gated(t *testing.T, s *coordtest.Service, prefix string) (c *coord.Client, 
 
 func TestAFailedWatchIsReportedAndBeginsAgainWhenAsked(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
-		c, denied, _ := gated(t, s, "/g")
+		c, denied, _ := gated(t, s, belowGroup)
 		if _, err := coord.NewGroup[string](s.Client("server", nil), "/g", nil).Join(t.Context(), "a", "host-a:1"); err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +215,7 @@ func TestAFailedWatchIsReportedAndBeginsAgainWhenAsked(t *testing.T) {
 // gRPC does not ask to resolve again while it has no address, nor while its connections are well.
 func TestAFailedWatchBeginsAgainWithoutBeingAsked(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
-		c, denied, attempts := gated(t, s, "/g")
+		c, denied, attempts := gated(t, s, belowGroup)
 		denied.Store(true)
 		var cc conn
 		r, err := build(t, grpcresolver.New(c, grpcresolver.Value, nil), "coord:///g", &cc)
@@ -252,7 +257,7 @@ func TestAFailedWatchBeginsAgainWithoutBeingAsked(t *testing.T) {
 // The members may not be read, but their directory may: no watch fires when the permission comes.
 func TestMembersAreReadAgainThatWereDenied(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
-		c, denied, _ := gated(t, s, "/g/")
+		c, denied, _ := gated(t, s, dataOfMembers)
 		if _, err := coord.NewGroup[string](s.Client("server", nil), "/g", nil).Join(t.Context(), "a", "host-a:1"); err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +268,7 @@ func TestMembersAreReadAgainThatWereDenied(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer r.Close()
-		cc.want(t, "error: "+coord.ErrDenied.Error())
+		cc.want(t, "error: grpcresolver: none of 1 members can be read")
 		denied.Store(false)
 		time.Sleep(time.Minute)
 		cc.want(t, "[host-a:1]")
