@@ -245,7 +245,7 @@ packaged() (
 # what the tests of our dependencies need, once.
 tidy() {
 	local module
-	for module in . backend/etcd bench examples grpcresolver oteltrace; do
+	for module in . backend/etcd bench examples grpcresolver oteltrace ${long:+docs/moving}; do
 		(cd "$module" && go mod tidy -diff)
 	done
 	# This module has no replace directives; see its go.mod.
@@ -436,6 +436,7 @@ if [[ -n $long ]]; then
 	step "examples" module examples
 	step "grpcresolver" module grpcresolver
 	step "oteltrace" module oteltrace
+	step "moving" module docs/moving
 	GOWORK='' step "coordctl" module cmd/coordctl
 	step "workspace and tour" workspace
 	step "fuzz" fuzz results/fuzz.txt ./...

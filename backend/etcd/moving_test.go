@@ -3,10 +3,7 @@ package etcd_test
 import (
 	"context"
 	"errors"
-	"os"
-	"regexp"
 	"strconv"
-	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -16,7 +13,7 @@ import (
 	"github.com/go-coord/coord/backend/etcd"
 )
 
-// The functions in this file are the blocks of docs/moving.md in its section on etcd.
+// The functions in this file stand in docs/moving.md as they are here, which internal/readme checks.
 
 func lockBefore(ctx context.Context, cli *clientv3.Client, build func(context.Context) string) error {
 	s, err := concurrency.NewSession(cli, concurrency.WithTTL(10))
@@ -104,30 +101,6 @@ func bothLocks(ctx context.Context, s *concurrency.Session, c *coord.Client, wor
 	}
 	defer old.Unlock(context.WithoutCancel(ctx))
 	return coord.NewMutex(c, "/locks/report", nil).Do(ctx, work)
-}
-
-// The page shows the functions as they are here.
-func TestTheBlocksOfThePageAreThoseOfThisFile(t *testing.T) {
-	read := func(name string) string {
-		t.Helper()
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
-	_, section, _ := strings.Cut(read("../../docs/moving.md"), "\n## From etcd")
-	section, _, _ = strings.Cut(section, "\n## ")
-	blocks := regexp.MustCompile("(?s)\n```go illustrative\n(.*?)```\n").FindAllStringSubmatch(section, -1)
-	source := read("moving_test.go")
-	for _, b := range blocks {
-		if !strings.Contains(source, "\n\n"+b[1]+"\n") {
-			t.Errorf("this is not here:\n%s", b[1])
-		}
-	}
-	if functions := strings.Count(source, "Before(ctx") + strings.Count(source, "After(ctx"); len(blocks) < 7 {
-		t.Errorf("%d blocks of %d functions", len(blocks), functions)
-	}
 }
 
 // Before and after do the same.
