@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -95,6 +96,47 @@ func TestASiteThatCannotServeStopsItsWork(t *testing.T) {
 		t.Errorf("it ends with %v", err)
 	}
 }
+
+// TestASiteEndsBesideAnOpenConnection: a client that has sent nothing, or not all of a request,
+// does not make the end of the site a failure.
+func TestASiteEndsBesideAnOpenConnection(t *testing.T) {
+	for _, sent := range []string{"", "GET / HTTP/1.1\r\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			l := make(pipes)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- serve(ctx, l, http.NotFoundHandler(), func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+			}()
+			client, server := net.Pipe()
+			l <- server
+			if _, err := io.WriteString(client, sent); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			stop()
+			if err := <-ended; err != nil {
+				t.Errorf("after %q the site ends with %v", sent, err)
+			}
+			if n, err := client.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+				t.Errorf("after %q the client reads %d bytes, %v, want an end", sent, n, err)
+			}
+		})
+	}
+}
+
+// pipes is a listener of connections without a network.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 func listen(t *testing.T) net.Listener {
 	t.Helper()
