@@ -37,8 +37,8 @@ func main() {
 	})
 }
 
-// pages are those of one replica. They answer also while Open waits for the service, and after the
-// replica has resigned, when another one can lead.
+// pages returns the pages of one replica. They answer also while Open waits for the service, and
+// after the replica has resigned, when another one can lead.
 func pages(st *status.Handler, name string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/coord/", st)

@@ -286,7 +286,7 @@ func checkLetters(calls []*call, all *lives) (wrong []string) {
 		}
 		made[c.Op+" "+c.ID] = n
 		if all.items[c.ID] == nil {
-			wrong = append(wrong, fmt.Sprintf("of an item that never was: %v", c))
+			wrong = append(wrong, fmt.Sprintf("of an item that was never put: %v", c))
 		}
 	}
 	for id, it := range all.items {

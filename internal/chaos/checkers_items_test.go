@@ -161,14 +161,14 @@ func TestTheCheckOfDeadLettersComparesThemWithTheCalls(t *testing.T) {
 		{"not put back by an uncertain call", dead, made(did("redrive", "unknown")), ""},
 		{"removed", dead.and(opDelete(letterAt)), made(did("remove", "ok")), ""},
 		{"removed in the queue", back.and(opDelete(itemAt)), made(did("redrive", "ok"), did("remove", "ok")), ""},
-		{"put back by nobody", back, nil, "1 times redrive"},
+		{"put back without a call", back, nil, "1 times redrive"},
 		{"put back by a call that was refused", back, made(did("redrive", "no")), "1 times redrive"},
 		{"reported as put back", dead, made(did("redrive", "ok")), "0 times redrive"},
 		{"two calls report it", back, made(did("redrive", "ok"), did("redrive", "ok")), "1 times redrive"},
-		{"removed by nobody", dead.and(opDelete(letterAt)), made(did("remove", "no")), "1 times remove"},
+		{"removed without a call that succeeded", dead.and(opDelete(letterAt)), made(did("remove", "no")), "1 times remove"},
 		{"reported as removed", dead, made(did("remove", "ok")), "0 times remove"},
 		{"lost in the queue", itemLog{}.put().and(opDelete(itemAt)), nil, "1 times remove"},
-		{"no such item", nil, made(did("remove", "ok")), "of an item that never was"},
+		{"no such item", nil, made(did("remove", "ok")), "of an item that was never put"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			verdict(t, checkLetters(tc.calls, livesOf(tc.log, "priority", 1, took)), tc.want)

@@ -75,7 +75,7 @@ func Run(ctx context.Context, name string, args []string, stdout io.Writer, stor
 	return errors.Join(err, s.Close(ctx))
 }
 
-// parse reads the flags. After -h it prints them, and reports that no more is to be done.
+// parse reads the flags. After -h it prints them, and returns true: the program is to end.
 func parse(flags *flag.FlagSet, args []string, stdout io.Writer) (help bool, err error) {
 	flags.SetOutput(io.Discard) // errors are printed once, by exit
 	err = flags.Parse(args)

@@ -318,7 +318,7 @@ func (s *screen) table(v *live.Snapshot, rows, shown []*live.Row, at time.Time, 
 			room -= n
 		}
 	}
-	for _, i := range []int{last - 1, last, holder - 1} { // the age, who waits, the state
+	for _, i := range []int{last - 1, last, holder - 1} { // the columns of the age, of the waiters and of the state
 		if room >= min(leastNames, widths[path]+widths[holder]) {
 			break
 		}
