@@ -78,7 +78,7 @@ func manyLeaves() []leaf {
 		}),
 		onBatches("answers very many reads in their order", func(s *scene) {
 			c := s.open("a")
-			const n = 2500
+			const n = 5000
 			there := c.create("there", "v", backend.Persistent)
 			reads := make([]backend.Read, n)
 			for i := range reads {

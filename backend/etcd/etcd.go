@@ -78,7 +78,8 @@
 // one transaction (--max-txn-ops); do not set that lower. A request takes up to 1 MB of paths
 // and data, as in all backends; servers take 1.5 MiB (--max-request-bytes). A path is in a request
 // up to five times, so a commit with more than some 250 kB of paths can fail with
-// backend.ErrTooLarge. Each creation counts the children of the parent, for which a server visits
+// backend.ErrTooLarge. So can Arm for the children of a node whose path is that long, and any read
+// of a path of more than some 600 kB. Each creation counts the children of the parent, for which a server visits
 // each of them in its index, and also those that were deleted since the latest compaction. So where
 // locks or items come and go in one directory, let the servers compact every few minutes or every
 // few thousand revisions (--auto-compaction-mode, --auto-compaction-retention).

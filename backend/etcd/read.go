@@ -126,15 +126,23 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 // mostRequests is the number of operations that a server takes in one request.
 const mostRequests = 128
 
+// mostAsked is the size of the operations in one request that reads several nodes. A server takes
+// 2 MiB.
+const mostAsked = 1 << 20
+
 // lookAll reads many nodes: as many with each request as it takes, up to most.
 func (s *session) lookAll(ctx context.Context, l *link, questions []question, most int) ([]*view, error) {
 	views := make([]*view, 0, len(questions))
 	for len(views) < len(questions) {
 		var readers []*reader
 		var ops []*pb.RequestOp
+		size := 0
 		for _, q := range questions[len(views):] {
 			r := s.reader(q)
-			if len(readers) == most || len(readers) > 0 && len(ops)+len(r.ops) > mostRequests {
+			for _, op := range r.ops {
+				size += op.Size()
+			}
+			if len(readers) == most || len(readers) > 0 && (len(ops)+len(r.ops) > mostRequests || size > mostAsked) {
 				break
 			}
 			readers = append(readers, r)
@@ -145,7 +153,7 @@ func (s *session) lookAll(ctx context.Context, l *link, questions []question, mo
 			return nil, err
 		}
 		if size := reply.Size(); size < 1<<18 {
-			most *= 2
+			most = min(2*most, mostRequests)
 		} else if size > 1<<21 {
 			most = max(1, most/2)
 		}
@@ -348,8 +356,8 @@ func (s *session) arm(ctx context.Context, l *link, since int64, targets []backe
 			index[t.Path] = at
 			questions = append(questions, question{path: t.Path, since: -1})
 		}
-		if interests[n].kids != nil && since < math.MaxInt64 {
-			questions[at].since = max(since, 1)
+		if interests[n].kids != nil && since > 0 && since < math.MaxInt64 {
+			questions[at].since = since
 		}
 	}
 	var views []*view

@@ -1,0 +1,68 @@
+package etcd_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+)
+
+// A server takes 2 MiB in one request. What a call asks of nodes with long paths is more, also where
+// their number alone would fit.
+func TestReadsOfLongPathsAreSplit(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a := open(t, s.link("a"))
+	path := func(i int) string { return fmt.Sprintf("/%s-%d", strings.Repeat("x", 12_000), i) }
+	reads := make([]backend.Read, 200)
+	for i := range reads {
+		reads[i] = backend.Read{Path: path(i), Children: i%2 == 0}
+	}
+	results, err := a.ReadMany(t.Context(), reads...)
+	if err != nil {
+		t.Fatalf("reads: %.100v", err)
+	}
+	for i, r := range results {
+		if !errors.Is(r.Err, backend.ErrNotFound) {
+			t.Errorf("read %d: %.100v", i, r.Err)
+		}
+	}
+	targets := make([]backend.Target, 80)
+	for i := range targets {
+		targets[i] = backend.Target{Path: path(i), Children: true, Watch: backend.NewWatch()}
+	}
+	if err := a.Arm(t.Context(), 1, targets...); err != nil {
+		t.Fatalf("arm: %.100v", err)
+	}
+	for i, target := range targets {
+		if target.Watch.Kind() != backend.LookAgain {
+			t.Errorf("the watch of missing node %d has kind %q", i, target.Watch.Kind())
+		}
+	}
+}
+
+// What a session asks of the children of one node has the path up to seven times.
+func TestArmForTheChildrenOfAVeryLongPath(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a := open(t, s.link("a"))
+	for _, c := range []struct {
+		size  int
+		since int64
+		want  error
+	}{
+		{280_000, 1, nil},
+		{500_000, math.MaxInt64, nil},
+		{500_000, 0, nil}, // fires in any case
+		{500_000, 1, backend.ErrTooLarge},
+	} {
+		target := backend.Target{Path: "/" + strings.Repeat("x", c.size), Children: true, Watch: backend.NewWatch()}
+		if err := a.Arm(t.Context(), c.since, target); !errors.Is(err, c.want) {
+			t.Errorf("arm of a path of %d bytes since %d: %.100v, want %v", c.size, c.since, err, c.want)
+		} else if err == nil && target.Watch.Kind() != backend.LookAgain {
+			t.Errorf("the watch of a missing node has kind %q", target.Watch.Kind())
+		}
+	}
+}
