@@ -282,6 +282,33 @@ func TestAReadWaitsForTheWatchesOfWhatItShows(t *testing.T) {
 	}
 }
 
+// A read shows more than the state of its own node: the nodes above it exist, and those below a
+// missing one do not.
+func TestAReadWaitsForTheWatchesAboveAndBelowItsNode(t *testing.T) {
+	st := newStage(t, true)
+	missing := st.begin("/a", "p//a", false)
+	st.created(missing.node.id, 5)
+	st.h.settle(missing, &view{path: "/a", key: "p//a", rev: 5})
+	st.waits(8, &view{path: "/a/b", found: &record{created: 8, mod: 9}, rev: 9}, false)
+	st.waits(8, &view{path: "/a/b/c", found: &record{created: 8, mod: 9}, rev: 9}, false)
+	st.waits(0, &view{path: "/a/b", rev: 9}, false)
+	x, again, none := st.arm("/d/x", 5), st.arm("/d/x", 5), st.begin("/d/none", "p/d//none", false)
+	st.created(none.node.id, 5)
+	st.h.settle(none, &view{path: "/d/none", key: "p/d//none", rev: 5})
+	dir, next := &record{created: 1, mod: 1}, &record{created: 7, mod: 7}
+	st.waits(9, &view{path: "/d", rev: 9}, false)
+	st.waits(9, &view{path: "/d", rev: 9}, true)
+	st.waits(9, &view{path: "/d", found: dir, rev: 9}, false) // without children
+	st.waits(0, &view{path: "/d", found: dir, rev: 9, children: 1}, false)
+	st.waits(0, &view{path: "/d", found: dir, rev: 5}, false)
+	st.waits(9, &view{path: "/d", found: next, rev: 9, children: 1}, false) // a later node
+	st.waits(9, &view{path: "/d", found: next, rev: 9, names: []string{"x"}, children: 1}, true)
+	st.deleted(x, 9)
+	st.progress(9)
+	st.fired(x, again)
+	st.waits(0, &view{path: "/d", rev: 9}, false)
+}
+
 // A request without a reply, of which a later reply could be mistaken.
 func TestAReplyCoversOnlyTheWatchersOfTheOldestRequest(t *testing.T) {
 	st := newStage(t, true)

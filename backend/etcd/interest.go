@@ -29,6 +29,18 @@ type interest struct {
 // place is the interests of one path, and those of the nodes directly below it.
 type place struct{ here, below map[*interest]struct{} }
 
+// existing returns the number of nodes below that existed when watches were armed for them before a
+// revision.
+func (p *place) existing(rev int64) int64 {
+	paths := make(map[string]struct{}, len(p.below))
+	for i := range p.below {
+		if i.existed && i.after < rev {
+			paths[i.path] = struct{}{}
+		}
+	}
+	return int64(len(paths))
+}
+
 // index adds an interest to the places, or removes it.
 func (h *hub) index(i *interest, add bool) {
 	set := func(path string, of func(*place) map[*interest]struct{}) {
@@ -204,29 +216,41 @@ func (h *hub) need(v *view, listed bool) int64 {
 		for i := range p.here {
 			want(i, i.shown(v, listed))
 		}
+		var names map[string]bool
 		if listed && v.found != nil && len(p.below) > 0 {
-			names := make(map[string]bool, len(v.names))
+			names = make(map[string]bool, len(v.names))
 			for _, name := range v.names {
 				names[name] = true
 			}
-			for i := range p.below {
-				if _, name := split(i.path); names[name] != i.existed {
-					want(i, v.rev)
-				}
+		}
+		// The read shows fewer children than there were.
+		fewer := v.children < int64(len(p.below)) && v.children < p.existing(v.rev)
+		for i := range p.below {
+			_, name := split(i.path)
+			switch {
+			case i.existed && (v.found == nil || v.found.czxid() > i.after || fewer):
+				want(i, v.rev)
+			case names != nil && names[name] != i.existed:
+				want(i, v.rev)
 			}
 		}
 	}
-	if v.path != "/" {
-		dir, _ := split(v.path)
-		if p := h.places[dir]; p != nil {
-			for i := range p.here {
-				switch {
-				case !i.children:
-				case v.found == nil:
-					want(i, v.rev)
-				default:
-					want(i, v.found.czxid())
-				}
+	parent := true
+	for path := v.path; path != "/"; parent = false {
+		path, _ = split(path)
+		p := h.places[path]
+		if p == nil {
+			continue
+		}
+		for i := range p.here {
+			switch {
+			case v.found != nil && !i.existed: // it exists by now
+				want(i, v.found.czxid())
+			case !parent || !i.children:
+			case v.found == nil:
+				want(i, v.rev)
+			default:
+				want(i, v.found.czxid())
 			}
 		}
 	}
