@@ -99,6 +99,44 @@ func watchOrderLeaves() []leaf {
 				}
 			}
 		}},
+		{"delivers the events of the nodes above and below before any read that shows them", func(s *scene) {
+			watcher, writer := s.open("a"), s.open("b")
+			dir := s.path("dir")
+			child := dir + "/x"
+			fired := func(w *backend.Watch, want backend.Kind, what string) {
+				s.Helper()
+				if w.Kind() != want {
+					s.Fatalf("%s, and the watch has kind %q, want %q", what, w.Kind(), want)
+				}
+			}
+			for range 10 {
+				made := backend.NewWatch()
+				if watcher.there(dir, made) {
+					s.Fatalf("%s is there", dir)
+				}
+				writer.create("dir", "", backend.Persistent)
+				writer.create("dir/x", "", backend.Persistent)
+				for !watcher.there(child, nil) {
+				}
+				fired(made, backend.LookAgain, "a read shows a child of a new node")
+				gone := backend.NewWatch()
+				watcher.get(child, gone)
+				writer.remove(child)
+				for watcher.stat(dir, nil).NumChildren > 0 {
+				}
+				fired(gone, backend.Deleted, "a read shows no children")
+				writer.create("dir/x", "", backend.Persistent)
+				for !watcher.there(child, nil) {
+				}
+				gone = backend.NewWatch()
+				watcher.get(child, gone)
+				writer.remove(child)
+				writer.remove(dir)
+				for watcher.there(dir, nil) {
+				}
+				fired(gone, backend.Deleted, "a read shows that the parent is missing")
+			}
+		}},
 		{"delivers the event of an own write before the next read", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)
