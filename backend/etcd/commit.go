@@ -134,8 +134,10 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 			return nil, backend.Uncertain(over)
 		}
 		if reply.Succeeded && p.alone && reply.Responses[0].GetResponseDeleteRange().Deleted == 0 {
+			// The key was that of an earlier node. There can be another one of its path.
 			s.known.forget(ops[0].Path)
-			return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path, Err: backend.ErrNotFound}
+			p = nil
+			continue
 		}
 		if reply.Succeeded {
 			return p.results(s, reply), nil

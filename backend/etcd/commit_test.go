@@ -17,6 +17,25 @@ import (
 	"github.com/go-coord/coord/backend/etcd"
 )
 
+// A session remembers the key of its sequential node. The node is deleted, and another client creates
+// one of the same name, which has another key.
+func TestTheDeletionOfANodeWithTheNameOfAnEphemeralSequentialOne(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	n := commit(t, a, backend.Create("/n-", nil, backend.EphemeralSequential))[0].Path
+	commit(t, b, backend.Delete(n, backend.AnyVersion))
+	commit(t, b, backend.Create(n, nil, backend.Persistent))
+	commit(t, b, backend.Create(n+"/x", nil, backend.Persistent))
+	if _, err := a.Commit(t.Context(), backend.Delete(n, backend.AnyVersion)); !errors.Is(err, backend.ErrNotEmpty) {
+		t.Errorf("a deletion of a node with a child: %v", err)
+	}
+	commit(t, b, backend.Delete(n+"/x", backend.AnyVersion))
+	commit(t, a, backend.Delete(n, backend.AnyVersion))
+	if _, err := b.Exists(t.Context(), n, nil); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("after its deletion: %v", err)
+	}
+}
+
 // A server that finds its quota exceeded only when it applies a transaction says so, and has
 // applied it.
 func TestACommitThatWasAppliedWithoutSpaceIsUncertain(t *testing.T) {

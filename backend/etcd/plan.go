@@ -265,7 +265,7 @@ func (s *session) guess(ops []backend.Op) *plan {
 			if op.Kind == backend.OpCheck || op.Version != backend.AnyVersion || seen == nil {
 				p.likely = false
 			}
-			// The reply to a deletion that stands alone tells whether there was the node.
+			// The reply to a deletion that stands alone tells whether there was the key.
 			p.alone = op.Kind == backend.OpDelete && len(ops) == 1 && sequential && seen != nil && seen.ephemeral() && op.Version == backend.AnyVersion
 			switch {
 			case p.alone:
