@@ -29,6 +29,7 @@ type call struct {
 	done  chan struct{} // capacity 1: the call is over
 
 	givenUp bool // its caller has left it alone
+	turn    bool // it may be sent again to a server that throttles, see easeOff
 
 	// Watches that the answer arms.
 	path  string
@@ -76,6 +77,7 @@ func (s *session) newCall(op int32) *call {
 
 // release ends the use of a call by its caller.
 func (s *session) release(c *call) {
+	s.endTurn(c)
 	if c.over != nil {
 		s.mu.Lock()
 		s.throttled = slices.DeleteFunc(s.throttled, func(other *call) bool { return other == c })

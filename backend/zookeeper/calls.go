@@ -172,6 +172,7 @@ func checkRead(op, path string) error {
 // overloaded. The error is nil if the server granted it.
 func (s *session) read(ctx context.Context, c *call, op, path string) error {
 	fail := func(err error) error { return &backend.Error{Op: op, Path: path, Err: err} }
+	defer s.endTurn(c) // the caller can go on to another call, or wait for one
 	for throttles := 0; ; {
 		if c.many != nil {
 			s.hub.announce(c.many)
@@ -199,7 +200,7 @@ func (s *session) read(ctx context.Context, c *call, op, path string) error {
 			return fail(s.ended())
 		case throttled:
 			throttles++
-			if err := s.easeOff(ctx, throttles); err != nil {
+			if err := s.easeOff(ctx, c, throttles); err != nil {
 				return fail(err)
 			}
 		default:

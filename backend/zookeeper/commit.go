@@ -63,7 +63,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 		case expired:
 			return fail(-1, s.ended())
 		case throttled:
-			if err := s.easeOff(ctx, tries); err != nil {
+			if err := s.easeOff(ctx, c, tries); err != nil {
 				return fail(-1, err)
 			}
 		default:

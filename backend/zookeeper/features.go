@@ -93,7 +93,7 @@ func (s *session) knows(ctx context.Context, c *call) (bool, error) {
 			return false, s.ended()
 		case throttled:
 			throttles++
-			if err := s.easeOff(ctx, throttles); err != nil {
+			if err := s.easeOff(ctx, c, throttles); err != nil {
 				return false, err
 			}
 		default:

@@ -52,6 +52,7 @@ type session struct {
 	sealed  chan struct{} // closed when nothing is sent any more
 	leaving chan struct{} // closed when the client has its farewell
 	joined  chan struct{} // closed when every goroutine has ended
+	turns   chan struct{} // holds one value while a call has the turn to be sent again, see easeOff
 
 	sealedFlag atomic.Bool // the same as sealed, for the writer
 	downOnce   sync.Once
@@ -91,6 +92,7 @@ func newSession(cfg *config) *session {
 		sealed:  make(chan struct{}),
 		leaving: make(chan struct{}),
 		joined:  make(chan struct{}),
+		turns:   make(chan struct{}, 1),
 		change:  make(chan struct{}),
 		trouble: newTrouble(cfg.servers),
 		log:     outbox.NewLogger(cfg.logger),

@@ -127,6 +127,40 @@ func TestAThrottledCallIsSentUntilItRuns(t *testing.T) {
 	}
 }
 
+// Calls that come back together would make each other wait, and a server refuses a request that has
+// waited for long.
+func TestThrottledCallsAreSentAgainOneByOne(t *testing.T) {
+	t.Parallel()
+	for name, call := range throttledCalls() {
+		synctest.Test(t, func(t *testing.T) {
+			const calls = 50
+			f := &throttling{first: calls}
+			s := f.open(t)
+			errs := make(chan error, calls)
+			for range calls {
+				go func() { errs <- call(t.Context(), s) }()
+			}
+			synctest.Wait()
+			if n := f.asked.Load(); n != calls {
+				t.Fatalf("%s: %d requests at first, want %d", name, n, calls)
+			}
+			start := time.Now()
+			for range calls {
+				if err := <-errs; err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			if n := f.asked.Load(); n != 2*calls {
+				t.Errorf("%s: %d requests, want %d", name, n, 2*calls)
+			}
+			// Each pauses when it has its turn, and those before it have been answered.
+			if took, least := time.Since(start), calls*firstEase/2; took < least {
+				t.Errorf("%s: sent again within %v, their pauses one after the other come to %v at least", name, took, least)
+			}
+		})
+	}
+}
+
 func TestAThrottledCallEndsWithItsContextAndIsDefinite(t *testing.T) {
 	t.Parallel()
 	for name, call := range throttledCalls() {

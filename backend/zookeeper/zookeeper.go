@@ -74,8 +74,8 @@
 //
 // An overloaded server can be configured to answer requests without running them
 // (zookeeper.throttled_op_wait_time). Such a request, including a Commit, is sent again after
-// a pause that grows from 10 ms to 1 s, until ctx ends or the session is over; nothing was
-// applied then. A Commit that may have been applied is never sent again. A Commit whose call
+// a pause that grows from 4 ms to 1 s, one of them of a session at a time, until ctx ends or the
+// session is over; nothing was applied then. A Commit that may have been applied is never sent again. A Commit whose call
 // gives up before its request was written is never sent, and its error is definite.
 //
 // A reply can take as long as the lease if its bytes keep arriving. A longer one loses the
