@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/big"
 	"net"
 	"os"
@@ -19,11 +20,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/go-coord/coord/backend"
@@ -271,8 +274,9 @@ func TestANodeThatLooksSequentialIsDeletedInOneRequest(t *testing.T) {
 	}
 }
 
-func TestUsersAndTheirPermissions(t *testing.T) {
-	t.Parallel()
+// startWithUsers starts a server for the users root and alice. alice may read and write a range of keys.
+func startWithUsers(t *testing.T, key, end string) (addr string, auth pb.AuthClient) {
+	t.Helper()
 	if binary != "" {
 		t.Skip("with the embedded server only")
 	}
@@ -285,9 +289,8 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cc.Close()
-	auth := pb.NewAuthClient(cc)
-	ctx := t.Context()
+	t.Cleanup(func() { cc.Close() })
+	auth, ctx := pb.NewAuthClient(cc), t.Context()
 	must := func(_ any, err error) {
 		t.Helper()
 		if err != nil {
@@ -300,12 +303,79 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 	must(auth.UserAdd(ctx, &pb.AuthUserAddRequest{Name: "alice", Password: "secret"}))
 	must(auth.RoleAdd(ctx, &pb.AuthRoleAddRequest{Name: "team"}))
 	must(auth.RoleGrantPermission(ctx, &pb.AuthRoleGrantPermissionRequest{Name: "team",
-		Perm: &authpb.Permission{PermType: authpb.READWRITE, Key: []byte("team"), RangeEnd: []byte("tean")}}))
+		Perm: &authpb.Permission{PermType: authpb.READWRITE, Key: []byte(key), RangeEnd: []byte(end)}}))
 	must(auth.UserGrantRole(ctx, &pb.AuthUserGrantRoleRequest{User: "alice", Role: "team"}))
 	must(auth.AuthEnable(ctx, &pb.AuthEnableRequest{}))
+	return srv.addr, auth
+}
+
+// asRoot returns a context for requests of the user root.
+func asRoot(t *testing.T, auth pb.AuthClient) context.Context {
+	t.Helper()
+	login, err := auth.Authenticate(t.Context(), &pb.AuthenticateRequest{Name: "root", Password: "root"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return metadataToken(t.Context(), login.Token)
+}
+
+// Servers before 3.4.22 and 3.5.6 do not say that the token of a watch stream is not valid any more:
+// they refuse the watch as if a permission were missing.
+func TestAWatchThatIsRefusedForAnOldToken(t *testing.T) {
+	t.Parallel()
+	addr, auth := startWithUsers(t, "t", "u")
+	s := newService(t, addr, etcd.Options{Username: "alice", Password: "secret"})
+	l := s.link("a")
+	a := open(t, l)
+	var old, real atomic.Int64
+	l.rewriteWatches(func(r *pb.WatchResponse) {
+		switch r.CancelReason {
+		case "":
+		case rpctypes.ErrGRPCPermissionDenied.Error():
+			real.Add(1)
+		default:
+			old.Add(1)
+			r.CancelReason = rpctypes.ErrGRPCPermissionDenied.Error()
+		}
+	})
+	root := asRoot(t, auth)
+	for name, arm := range map[string]func(path string) error{
+		"get": func(path string) error { _, _, err := a.Get(t.Context(), path, backend.NewWatch()); return err },
+		"arm": func(path string) error {
+			return a.Arm(t.Context(), math.MaxInt64, backend.Target{Path: path, Watch: backend.NewWatch()})
+		},
+		"tree": func(path string) error { return a.WatchTree(t.Context(), path, backend.NewTreeWatch(0)) },
+	} {
+		path := commit(t, a, backend.Create("/"+name, nil, backend.Persistent))[0].Path
+		before := old.Load()
+		if _, err := auth.UserChangePassword(root, &pb.AuthUserChangePasswordRequest{Name: "alice", Password: "secret"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := arm(path); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if old.Load() == before {
+			t.Errorf("%s: the server has refused no watch", name)
+		}
+	}
+	if real.Load() > 0 {
+		t.Errorf("%d watches lack a permission", real.Load())
+	}
+}
+
+func TestUsersAndTheirPermissions(t *testing.T) {
+	t.Parallel()
+	addr, auth := startWithUsers(t, "team", "tean")
+	ctx := t.Context()
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	// Without the permission for its keys a lease is not renewed, so the session is long.
-	a := open(t, etcd.New([]string{srv.addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 10 * time.Minute}))
+	a := open(t, etcd.New([]string{addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 10 * time.Minute}))
 	w := backend.NewWatch()
 	commit(t, a, backend.Create("/n", nil, backend.Ephemeral))
 	if _, _, err := a.Get(ctx, "/n", w); err != nil {
@@ -324,20 +394,16 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 		"a prefix that is a part": {Username: "alice", Password: "secret", Prefix: "te"},
 	} {
 		limit, cancel := context.WithTimeout(ctx, 20*time.Second)
-		_, err := etcd.New([]string{srv.addr}, o).Open(limit)
+		_, err := etcd.New([]string{addr}, o).Open(limit)
 		cancel()
 		if !errors.Is(err, backend.ErrDenied) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %v", name, err, backend.ErrDenied)
 		}
 	}
 	// A change of the user ends the validity of its tokens. The session asks for another one.
-	login, err := auth.Authenticate(ctx, &pb.AuthenticateRequest{Name: "root", Password: "root"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	asRoot := metadataToken(ctx, login.Token)
+	root := asRoot(t, auth)
 	_, changed := a.Status()
-	must(auth.UserChangePassword(asRoot, &pb.AuthUserChangePasswordRequest{Name: "alice", Password: "secret"}))
+	must(auth.UserChangePassword(root, &pb.AuthUserChangePasswordRequest{Name: "alice", Password: "secret"}))
 	commit(t, a, backend.SetData("/n", nil, 1))
 	if _, _, err := a.Get(ctx, "/n", nil); err != nil {
 		t.Fatal(err)
@@ -358,7 +424,7 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 	// itself.
 	_, changed = a.Status()
 	all := &authpb.Permission{PermType: authpb.READWRITE, Key: []byte("team"), RangeEnd: []byte("tean")}
-	must(auth.RoleRevokePermission(asRoot, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
+	must(auth.RoleRevokePermission(root, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
 	for range 3 {
 		if _, _, err := a.Children(ctx, "/n", backend.NewWatch()); !errors.Is(err, backend.ErrDenied) {
 			t.Errorf("a read with a watch: %v", err)
@@ -367,7 +433,7 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 			t.Errorf("a tree watch: %v", err)
 		}
 	}
-	must(auth.RoleGrantPermission(asRoot, &pb.AuthRoleGrantPermissionRequest{Name: "team", Perm: all}))
+	must(auth.RoleGrantPermission(root, &pb.AuthRoleGrantPermissionRequest{Name: "team", Perm: all}))
 	w = backend.NewWatch()
 	if _, _, err := a.Get(ctx, "/n", w); err != nil {
 		t.Fatal(err)
@@ -380,8 +446,8 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 	default:
 	}
 	// Without the permission no server renews the lease of a session.
-	b := open(t, etcd.New([]string{srv.addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 6 * time.Second}))
-	must(auth.RoleRevokePermission(asRoot, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
+	b := open(t, etcd.New([]string{addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 6 * time.Second}))
+	must(auth.RoleRevokePermission(root, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: all.Key, RangeEnd: all.RangeEnd}))
 	if _, err := b.Exists(ctx, "/", nil); !errors.Is(err, backend.ErrDenied) && !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("a read without permission: %v", err)
 	}

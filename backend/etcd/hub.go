@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,7 +27,8 @@ type hub struct {
 
 	mu    sync.Mutex
 	ended bool
-	link  *link // whose stream serves the watches, or nil
+	link  *link  // whose stream serves the watches, or nil
+	token string // with which the stream was opened
 
 	queue    []*pb.WatchRequest // to be sent
 	next     int64              // the last id of a watcher
@@ -86,6 +88,7 @@ func newHub(s *session) *hub {
 
 // attach makes the stream of a new link, with the watcher of the session key.
 func (h *hub) attach(ctx context.Context, l *link) error {
+	token := l.currentToken()
 	stream, err := l.watches.Watch(l.ctx)
 	if err != nil {
 		return err
@@ -95,7 +98,7 @@ func (h *hub) attach(ctx context.Context, l *link) error {
 		h.mu.Unlock()
 		return errBroken
 	}
-	h.link = l
+	h.link, h.token = l, token
 	h.queue = nil
 	h.own = h.watcherLocked(watchKey{nodeRange, h.s.key})
 	own := h.own
@@ -375,8 +378,14 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 	return nil
 }
 
+var errOldToken = errors.New("etcd: the token of the watch stream is not valid any more")
+
 // wait waits until the server has made some watchers; one can be nil. It returns the revision
 // after which the events of all of them come.
+//
+// The caller has read the nodes before, so the link has a new token if that of the stream was not
+// valid any more. Servers before 3.4.22 and 3.5.6 refuse a watcher for an old token as they do for
+// a missing permission. A new link tells which of the two it is.
 func (h *hub) wait(ctx context.Context, all ...*watcher) (start int64, err error) {
 	for _, w := range all {
 		if w == nil {
@@ -389,8 +398,11 @@ func (h *hub) wait(ctx context.Context, all ...*watcher) (start int64, err error
 		}
 		h.mu.Lock()
 		begun, alive, refused := w.start, h.byID[w.id] == w, w.refused
+		old := h.link != nil && h.link.currentToken() != h.token
 		h.mu.Unlock()
 		switch {
+		case refused != nil && old:
+			return 0, errOldToken
 		case refused != nil:
 			return 0, refused
 		case !alive:

@@ -146,13 +146,19 @@ func (l *link) authenticate(ctx context.Context) error {
 	return nil
 }
 
-func (l *link) outgoing(ctx context.Context) context.Context {
+// currentToken returns the token of the user, or "".
+func (l *link) currentToken() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.token == "" {
+	return l.token
+}
+
+func (l *link) outgoing(ctx context.Context) context.Context {
+	token := l.currentToken()
+	if token == "" {
 		return ctx
 	}
-	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, l.token)
+	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, token)
 }
 
 const authenticateMethod = "/etcdserverpb.Auth/Authenticate"

@@ -234,6 +234,7 @@ type link struct {
 	answer    error // instead of the reply to the next commit
 	reject    error // instead of passing the next commit on
 	silent    bool  // no response of a watch stream reaches the client
+	rewrite   func(*pb.WatchResponse)
 	trips     *trips
 }
 
@@ -260,6 +261,13 @@ func (l *link) silence(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.silent = on
+}
+
+// rewriteWatches changes the responses of watch streams.
+func (l *link) rewriteWatches(f func(*pb.WatchResponse)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rewrite = f
 }
 
 // hook runs a function before the next request that matches is passed on.
@@ -575,10 +583,22 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 		default:
 		}
 		l.mu.Lock()
-		silent := l.silent && method == "/etcdserverpb.Watch/Watch"
+		silent, rewrite := l.silent, l.rewrite
 		l.mu.Unlock()
-		if silent {
-			continue
+		if method == "/etcdserverpb.Watch/Watch" {
+			if silent {
+				continue
+			}
+			if rewrite != nil {
+				var r pb.WatchResponse
+				if err := r.Unmarshal(body); err != nil {
+					return err
+				}
+				rewrite(&r)
+				if body, err = r.Marshal(); err != nil {
+					return err
+				}
+			}
 		}
 		l.trips.answered(l, &call, method, body)
 		if err := client.SendMsg(&body); err != nil {
