@@ -126,6 +126,23 @@ func armLeaves() []leaf {
 				}
 			}
 		}},
+		{"fires by since for a child that one commit has replaced, and not for new data of one", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			n := o.create("n", "", backend.Persistent)
+			child := o.create("n/child", "", backend.Persistent)
+			since := o.stat(o.create("n/other", "", backend.Persistent), nil).Czxid
+			o.set(child, "new")
+			c.sync()
+			t := forChildren(n)
+			c.arm(since, t)
+			c.silent(t.Watch, "only the data of a child has changed since")
+			t.Watch.Stop()
+			o.commit(backend.Delete(child, backend.AnyVersion), backend.Create(child, nil, backend.Persistent))
+			c.sync()
+			t = forChildren(n)
+			c.arm(since, t)
+			s.marked(t, backend.LookAgain, "a child is another node than the one of since")
+		}},
 		{"misses no change of a node that the commit since created", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
 			for i := range 4 {

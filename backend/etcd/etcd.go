@@ -118,6 +118,10 @@
 // over, when the servers have compacted what a watcher that lags behind still needs: the
 // connection is given up then. Compaction does not matter otherwise.
 //
+// Arm compares the children of a node with those of the commit since by their number and by their
+// positions. So it does not notice a child that was created and deleted again in between. It takes new
+// data of four children in between for a change of the children.
+//
 // # What etcd does not have
 //
 // The session has the features backend.Trees and backend.Batches, and neither

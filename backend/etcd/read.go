@@ -39,6 +39,11 @@ type reader struct {
 	ops   []*pb.RequestOp
 }
 
+// mostModified is the number of children, changed since a revision, that are read to find a new one:
+// only the value of a key shows whether it replaces an earlier node of its path. So many count as
+// a change of the children.
+const mostModified = 4
+
 func (s *session) reader(q question) *reader {
 	r := &reader{q: q, known: s.known.key(q.path)}
 	if r.known != "" {
@@ -57,11 +62,9 @@ func (s *session) reader(q question) *reader {
 		r.ops = append(r.ops, count(kids))
 	}
 	if q.since >= 0 {
-		past, fresh := count(kids), list(kids)
+		past := count(kids)
 		past.GetRequestRange().Revision = q.since
-		fresh.GetRequestRange().MinCreateRevision = q.since + 1
-		fresh.GetRequestRange().Limit = 1
-		r.ops = append(r.ops, past, fresh)
+		r.ops = append(r.ops, past, modified(kids, q.since, mostModified))
 	}
 	return r
 }
@@ -117,8 +120,15 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 		}
 	}
 	if r.q.since >= 0 {
-		past, fresh := next(), next()
-		v.changed = past.Count != v.children || len(fresh.Kvs) > 0
+		past, modified := next(), next()
+		v.changed = past.Count != v.children || len(modified.Kvs) == mostModified
+		for _, kv := range modified.Kvs {
+			child, err := decode(kv)
+			if err != nil {
+				return nil, err
+			}
+			v.changed = v.changed || child.czxid() > r.q.since
+		}
 	}
 	return v, nil
 }

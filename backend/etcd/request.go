@@ -54,6 +54,11 @@ func list(prefix string) *pb.RequestOp {
 	return request(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(after(prefix)), KeysOnly: true})
 }
 
+// modified reads keys that were put after a revision, up to most.
+func modified(prefix string, since int64, most int64) *pb.RequestOp {
+	return request(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(after(prefix)), MinModRevision: since + 1, Limit: most})
+}
+
 // find reads a sequential node.
 func find(q sequence) *pb.RequestOp {
 	return request(&pb.RangeRequest{Key: []byte(q.keys), RangeEnd: []byte(after(q.keys)), MinCreateRevision: q.created, MaxCreateRevision: q.created})
