@@ -43,6 +43,8 @@ func TestTheCommandLine(t *testing.T) {
 		{"-memory queue", 0, "coordctl queue"},
 		{"-memory queue a", exitUsage, "unknown command"},
 		{"-memory queue /a b", exitUsage, "unexpected argument"},
+		{"version x", exitUsage, "unexpected argument \"x\""},
+		{"completion bash x", exitUsage, "unexpected argument \"x\""},
 		{"-memory queue /a", 0, "nothing was ever put"},
 		{"-memory queue /a", 0, "ready 0\nclaimed 0\ndelayed 0\ndead 0\noldest 0.000\nwaiting 0\nbuckets 0\nunread 0\n"},
 		{"-memory -json queue /a", 0, `{"ready":0,"claimed":0,"delayed":0,"dead":0,"oldest_seconds":0,"waiting":0,"buckets":0,"unread":0}`},

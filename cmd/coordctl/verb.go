@@ -123,7 +123,7 @@ func (t *tool) accept(cmd *cobra.Command, words []string, v *verb, args []string
 			return usage("%s needs %s", name, article(word))
 		}
 	}
-	if most := len(words); len(args) > most && !strings.HasSuffix(words[max(most-1, 0)], "…]") {
+	if most := len(words); len(args) > most && (most == 0 || !strings.HasSuffix(words[most-1], "…]")) {
 		return usage("unexpected argument %q", args[most])
 	}
 	if len(args) == 0 && v.root {
