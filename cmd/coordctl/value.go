@@ -39,10 +39,12 @@ coordctl value set /config/limits --if-version 2 '{"rps":200}'`,
 	edit := t.command(verb{
 		name: "edit", words: "PATH", short: "edit a value with $VISUAL or $EDITOR",
 		long: `
-The value is written only if no other client has changed it meanwhile. Otherwise the edited text
-stays in a file, whose name is printed.`,
+The value is written only if the editor succeeds, and no other client has changed the value
+meanwhile. Otherwise the edited text stays in a file, whose name is printed. While the editor runs,
+Ctrl-C is for the editor alone, and --wait does not count.`,
 		example: `EDITOR='sed -i s/100/150/' coordctl value edit /config/limits`,
-		exits:   []int{exitNo},
+		exits:   []int{exitNo, exitSignal},
+		signals: true,
 		do:      t.editValue,
 	})
 	watch := t.command(verb{
@@ -176,11 +178,14 @@ func (t *tool) deleteValue(ctx context.Context, c *coord.Client) error {
 	return answered(v.Delete(ctx, old))
 }
 
-// editValue opens an editor. The editor has the terminal, so signals from the keyboard reach it
-// too, and coordctl waits for its end.
-func (t *tool) editValue(ctx context.Context, c *coord.Client) error {
+// editValue opens an editor. The text is kept in its file unless it is written, or is as before.
+func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 	v := t.value(c)
-	old, err := t.expected(ctx, v)
+	var old coord.Versioned[[]byte]
+	err := t.await(waiting, func(ctx context.Context) (err error) {
+		old, err = t.expected(ctx, v)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -198,31 +203,71 @@ func (t *tool) editValue(ctx context.Context, c *coord.Client) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
+	failed := t.runEditor(f.Name())
+	value, err := os.ReadFile(f.Name())
+	if err != nil {
+		return errors.Join(failed, err)
+	}
+	if bytes.Equal(value, old.Value) {
+		if failed == nil {
+			t.say("not changed")
+		}
+		return failed
+	}
+	keep = true
+	if failed != nil {
+		t.say("your text is in %s", f.Name())
+		return failed
+	}
+	writing := context.WithoutCancel(waiting) // --wait does not bound the editor
+	if t.wait > 0 {
+		var cancel context.CancelFunc
+		writing, cancel = context.WithTimeoutCause(writing, t.wait, errLate)
+		defer cancel()
+	}
+	return t.await(writing, func(ctx context.Context) error {
+		now, err := v.CompareAndSet(ctx, old, value)
+		if keep = err != nil; keep {
+			t.say("your text is in %s", f.Name())
+		}
+		return t.wrote(ctx, now, value, err)
+	})
+}
+
+// runEditor returns when the editor has ended. The editor has the terminal, so an interrupt from
+// the keyboard reaches it too, and only the editor acts on it: many editors use Ctrl-C as a key.
+func (t *tool) runEditor(file string) error {
 	editor := os.Getenv("VISUAL")
 	for _, next := range []string{os.Getenv("EDITOR"), "vi"} {
 		if editor == "" {
 			editor = next
 		}
 	}
-	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", f.Name()) // the variable can have arguments
+	cmd := exec.Command("sh", "-c", editor+` "$1"`, "sh", file) // the variable can have arguments
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.stdin, t.stdout, t.stderr
-	if err := cmd.Run(); err != nil {
-		return &exit{exitNo, fmt.Errorf("%s: %w; nothing was written", editor, err)}
-	}
-	value, err := os.ReadFile(f.Name())
-	if err != nil {
+	ended := make(chan error, 1)
+	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if bytes.Equal(value, old.Value) {
-		t.say("not changed")
-		return nil
+	go func() { ended <- cmd.Wait() }()
+	var end os.Signal // coordctl was asked to end
+	for {
+		select {
+		case err := <-ended:
+			switch {
+			case end != nil:
+				return interrupted(end)
+			case err != nil:
+				return &exit{exitNo, fmt.Errorf("%s: %w; nothing was written", editor, err)}
+			}
+			return nil
+		case s := <-t.signals:
+			if s != os.Interrupt {
+				end = s
+				_ = cmd.Process.Signal(s)
+			}
+		}
 	}
-	now, err := v.CompareAndSet(ctx, old, value)
-	if err != nil {
-		keep = true
-		t.say("your text is in %s", f.Name())
-	}
-	return t.wrote(ctx, now, value, err)
 }
 
 func (t *tool) watchValue(ctx context.Context, c *coord.Client) error {

@@ -18,6 +18,7 @@ type verb struct {
 	words   string // its arguments, such as "PATH [VALUE…]"
 	root    bool   // PATH can be "/", which is its default
 	runs    bool   // a command follows after "--"
+	signals bool   // do receives the signals
 	short   string
 	long    string // what follows short in the help; may be empty
 	example string // lines
@@ -25,7 +26,8 @@ type verb struct {
 	below   []*cobra.Command
 
 	// do is the work, with a client. The context ends with a signal and after --wait. The
-	// words are in t.path and t.values.
+	// words are in t.path and t.values. If the verb runs a command or has signals set, the
+	// context ends only after --wait, and do receives the signals.
 	do func(ctx context.Context, c *coord.Client) error
 
 	// local is the work of a verb that needs no service.
@@ -53,7 +55,7 @@ func (t *tool) command(v verb) *cobra.Command {
 			return v.local(cmd)
 		case len(args) == 0 && len(v.below) > 0:
 			return cmd.Help()
-		case v.runs:
+		case v.runs || v.signals:
 			return t.connect(cmd.Context(), v.do)
 		}
 		return t.connect(cmd.Context(), func(waiting context.Context, c *coord.Client) error {
