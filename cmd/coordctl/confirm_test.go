@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +15,9 @@ import (
 	"unsafe"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // openTerminal returns the two ends of a terminal: that of the operator, and that of coordctl.
@@ -108,4 +111,41 @@ func TestNothingIsTakenByForceWithoutAnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-h.Done()
+}
+
+// TestNoTransactionIsAbortedWithoutAnAnswer: also one whose proposer the service does not know to
+// be dead yet.
+func TestNoTransactionIsAbortedWithoutAnAnswer(t *testing.T) {
+	const mark = "00000000-0000-8000-8000-000000000001"
+	for _, proposed := range []bool{false, true} {
+		x, c := within(t, io.Discard)
+		x.path = "/tx"
+		s, err := c.Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		node := func(path, data string) backend.Op { return backend.Create(path, []byte(data), backend.Persistent) }
+		ops := []backend.Op{
+			node("/tx", ""), node("/tx/sites", ""), node("/tx/sites/db", ""), node("/tx/tx", ""),
+			node("/tx/tx/t1", `{"mark":"`+mark+`","sites":["db"],"deadline":4102444800000,"payload":"InAi"}`),
+			node("/tx/tx/t1/"+layout.OpenName(mark), ""), node("/tx/sites/db/"+layout.BranchName("t1", mark), ""),
+		}
+		question := "abort 1 undecided transaction of dead proposers, and take over 0 decisions?"
+		live := "/tx/tx/t1/" + layout.LiveName(mark)
+		if proposed {
+			ops = append(ops, backend.Create(live, nil, backend.Ephemeral))
+			question = "abort 0 undecided transactions of dead proposers, and take over 0 decisions, and do so with 1 transaction if the proposers die meanwhile?"
+		}
+		if _, err := s.Commit(t.Context(), ops...); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), short)
+		defer cancel()
+		if err := x.recoverTx(ctx, c); status(err) != exitUsage || !strings.Contains(err.Error(), question) {
+			t.Errorf("proposed %v: %v, want the question %q", proposed, err, question)
+		}
+		if st, err := coord.NewCoordinator[string](c, "/tx", nil).Status(t.Context(), "t1"); err != nil || st.Decided {
+			t.Errorf("proposed %v: decided %v, %v", proposed, st.Decided, err)
+		}
+	}
 }

@@ -36,8 +36,8 @@ coordctl tx list /tx/orders --doubt`,
 		long: `
 It aborts those that are undecided, prints the decisions that are still owed to a proposer, and
 removes their records: a program that wants to ask for such a decision later cannot. It waits for
-proposers that are alive, or that the service does not know to be dead yet, until their deadlines.
-Transactions in doubt are left as they are.`,
+proposers that are alive, or that the service does not know to be dead yet, until their deadlines;
+the question counts their transactions too. Transactions in doubt are left as they are.`,
 		example: `coordctl tx recover /tx/orders --yes`,
 		exits:   []int{exitNo, exitLate, exitSignal},
 		do:      t.recoverTx,
@@ -172,18 +172,24 @@ func (t *tool) recoverTx(ctx context.Context, c *coord.Client) error {
 	if err != nil {
 		return err
 	}
-	open, owed := 0, 0
+	open, owed, alive := 0, 0, 0
 	for _, tx := range all {
 		switch {
-		case tx.State == "in doubt" || tx.Proposed:
+		case tx.State == "in doubt":
+		case tx.Proposed && !tx.Told:
+			alive++ // or the service does not know yet that its proposer is dead
 		case tx.State == "open" || tx.State == "prepared":
 			open++
 		case !tx.Told:
 			owed++
 		}
 	}
-	if open+owed > 0 {
-		if err := t.confirm(ctx, "abort %s of dead proposers, and take over %s", plural(open, "undecided transaction"), plural(owed, "decision")); err != nil {
+	if open+owed+alive > 0 {
+		what := fmt.Sprintf("abort %s of dead proposers, and take over %s", plural(open, "undecided transaction"), plural(owed, "decision"))
+		if alive > 0 {
+			what += fmt.Sprintf(", and do so with %s if the proposers die meanwhile", plural(alive, "transaction"))
+		}
+		if err := t.confirm(ctx, "%s", what); err != nil {
 			return err
 		}
 	}
