@@ -35,11 +35,23 @@ func (t *tool) barrierCommand() *cobra.Command {
 			}),
 			t.command(verb{
 				name: "wait", words: "PATH", short: "wait until a barrier is not set",
+				long:    `With --wait 0 it looks once, and does not wait.`,
 				example: `coordctl barrier wait /startup --wait 1m`,
 				exits:   []int{exitLate, exitSignal},
 				do: func(ctx context.Context, c *coord.Client) error {
+					if t.wait == 0 {
+						in, err := inspect.Path(ctx, c, t.path, nil)
+						switch {
+						case err != nil:
+							return err
+						case in.Recipe == "missing":
+							return nil
+						case in.Barrier != nil:
+							return errLate
+						}
+					}
 					defer t.progress("waiting at the barrier %s", t.path)()
-					return barrier(c).Wait(ctx)
+					return barrier(c).Wait(ctx) // or the error that the path is another recipe's
 				},
 			}),
 			t.command(verb{

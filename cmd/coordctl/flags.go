@@ -94,7 +94,7 @@ func (t *tool) addFlags(root *cobra.Command) {
 	fs.DurationVar(&t.timeout, "timeout", 10*time.Second, "the session timeout: how long the service waits for a silent client")
 	fs.DurationVar(&t.margin, "margin", 0, "how long before that a loss is noticed (default a third of the timeout)")
 	t.wait = -1
-	fs.Var((*waitFlag)(&t.wait), "wait", "how long to wait: for the lock, leadership, an item, an answer; 0 tries once")
+	fs.Var((*waitFlag)(&t.wait), "wait", "how long to wait: for the lock, leadership, an item, an answer; 0 tries once, or is refused")
 	fs.BoolVar(&t.tls, "tls", false, "use TLS, with the system's authorities unless --tls-ca is given")
 	fs.StringVar(&t.ca, "tls-ca", "", "a PEM `file` with the authorities that sign the servers' certificates")
 	fs.StringVar(&t.cert, "tls-cert", "", "a PEM `file` with the certificate of this client")

@@ -26,6 +26,7 @@ func (t *tool) groupCommand() *cobra.Command {
 		long:    `It ends when it is interrupted or --wait has passed.`,
 		example: `coordctl group watch /services/mail`,
 		exits:   []int{exitSignal},
+		no0:     endless,
 		do:      t.watchMembers,
 	})
 	join := t.command(verb{
@@ -35,6 +36,7 @@ It is a member until it is interrupted or --wait has passed, also across lost se
 leaves. If another member has the ID, the exit status is 1.`,
 		example: `coordctl group join /services/mail maintenance 10.0.0.7:25`,
 		exits:   []int{exitNo, exitSignal},
+		no0:     endless,
 		do:      t.join,
 	})
 	t.dataFlag(list)

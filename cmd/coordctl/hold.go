@@ -21,8 +21,8 @@ func (t *tool) lockCommand() *cobra.Command {
 	cmd := t.command(verb{
 		name: "lock", words: "PATH", runs: true, short: "run a command under a lock",
 		long: `
-It waits for the mutex at PATH, runs COMMAND, and releases the mutex when COMMAND has ended.
-COORD_TOKEN in the environment of COMMAND is the fencing token, COORD_PATH is PATH, and
+It waits for the mutex at PATH, runs COMMAND, and releases the mutex when COMMAND has ended. With
+--wait 0 it does not wait. COORD_TOKEN in the environment of COMMAND is the fencing token, COORD_PATH is PATH, and
 COORD_NODE the node of the hold. If the lock is lost, COMMAND gets SIGTERM, and SIGKILL after
 --grace.`,
 		example: `
@@ -45,15 +45,10 @@ lost COMMAND is ended, as by lock, and coordctl campaigns again unless --once is
 COMMAND ends by itself coordctl resigns and ends.`,
 		example: `coordctl elect /leaders/report -- echo I lead`,
 		exits:   append([]int{exitLate}, runExits...),
+		no0:     "a campaign takes a moment",
 		do:      t.elect,
 	})
 	t.runFlags(cmd)
-	cmd.PreRunE = func(*cobra.Command, []string) error {
-		if t.wait == 0 {
-			return usage("--wait 0: a campaign takes a moment")
-		}
-		return nil
-	}
 	cmd.Flags().BoolVar(&t.once, "once", false, "do not campaign again")
 	return cmd
 }

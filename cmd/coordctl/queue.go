@@ -46,7 +46,7 @@ coordctl queue put /queues/later --delay 1h "close the books"`,
 		name: "take", words: "PATH", short: "take one item, write it to standard output, and acknowledge it",
 		long: `
 The item is acknowledged when it is written. If the write fails, another consumer gets it. With
---json its id and attempt are written too.`,
+--wait 0 it does not wait for an item. With --json its id and attempt are written too.`,
 		example: `coordctl queue take /queues/mail --wait 0`,
 		exits:   []int{exitLate, exitSignal},
 		do:      t.take,

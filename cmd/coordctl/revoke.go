@@ -25,6 +25,7 @@ loss. A question comes first.`,
 coordctl revoke /locks/report --reason "maintenance" --wait 10s
 coordctl revoke /locks/report --force --after 1s --yes`,
 		exits: []int{exitNo, exitLate, exitSignal},
+		no0:   "a holder takes a moment to release the lock",
 		do:    t.revoke,
 	})
 	f := cmd.Flags()

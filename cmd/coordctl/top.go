@@ -35,6 +35,7 @@ coordctl top /locks
 coordctl top --once
 coordctl top /queues --once --json`,
 		exits: []int{exitSignal},
+		no0:   endless,
 		do:    func(ctx context.Context, c *coord.Client) error { o.Data = t.data; return t.top(ctx, c, &o) },
 	})
 	t.dataFlag(cmd)

@@ -40,6 +40,7 @@ proposers that are alive, or that the service does not know to be dead yet, unti
 the question counts their transactions too. Transactions in doubt are left as they are.`,
 		example: `coordctl tx recover /tx/orders --yes`,
 		exits:   []int{exitNo, exitLate, exitSignal},
+		no0:     "recovery takes a moment",
 		do:      t.recoverTx,
 	})
 	return t.command(verb{name: "tx", short: "see and recover transactions of a two-phase commit", below: []*cobra.Command{list, status, recoverTx}})

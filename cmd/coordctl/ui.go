@@ -30,6 +30,7 @@ It costs one watch, and a few requests for each recipe that has changed, at most
 coordctl ui /app
 coordctl ui --listen 127.0.0.1:8080 --allow-actions`,
 		exits: []int{exitSignal},
+		no0:   endless,
 		do: func(ctx context.Context, c *coord.Client) error {
 			o.By = t.id
 			o.Live = live.Options{Data: t.data, Poll: poll}

@@ -52,6 +52,7 @@ Ctrl-C is for the editor alone, and --wait does not count.`,
 		long:    `A line for each change, until it is interrupted or --wait has passed. Intermediate values can be missed.`,
 		example: `coordctl value watch /config/limits`,
 		exits:   []int{exitSignal},
+		no0:     endless,
 		do:      t.watchValue,
 	})
 	del := t.command(verb{

@@ -19,6 +19,7 @@ type verb struct {
 	root    bool   // PATH can be "/", which is its default
 	runs    bool   // a command follows after "--"
 	signals bool   // do receives the signals
+	no0     string // why the verb refuses --wait 0; empty if it does not
 	short   string
 	long    string // what follows short in the help; may be empty
 	example string // lines
@@ -33,6 +34,9 @@ type verb struct {
 	// local is the work of a verb that needs no service.
 	local func(cmd *cobra.Command) error
 }
+
+// endless is why verbs refuse --wait 0 that run until it has passed.
+const endless = "it would end before it has begun"
 
 // command returns the command of a verb.
 func (t *tool) command(v verb) *cobra.Command {
@@ -71,6 +75,9 @@ func (v *verb) help() string {
 	if v.long != "" {
 		text += "\n\n" + strings.TrimSpace(v.long)
 	}
+	if v.no0 != "" {
+		text += "\n\nIt refuses --wait 0: " + v.no0 + "."
+	}
 	if v.do == nil && v.exits == nil {
 		return text
 	}
@@ -108,6 +115,9 @@ func (t *tool) accept(cmd *cobra.Command, words []string, v *verb, args []string
 	}
 	if err := t.checkFlags(); err != nil {
 		return err
+	}
+	if v.no0 != "" && t.wait == 0 {
+		return usage("%s --wait 0: %s", name, v.no0)
 	}
 	switch {
 	case v.runs && len(args) > 0 && len(t.dashed) == 0:

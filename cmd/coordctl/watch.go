@@ -23,6 +23,7 @@ until it is interrupted or --wait has passed. If PATH is missing, it says so on 
 and waits for it.`,
 		example: `coordctl watch /locks`,
 		exits:   []int{exitSignal},
+		no0:     endless,
 		do:      t.watch,
 	})
 	t.dataFlag(cmd)
