@@ -405,7 +405,7 @@ func (m *Model) publishLocked() {
 		Rows: make([]*Row, 0, len(m.entries)),
 	}
 	if l.err != nil {
-		v.Err = l.err.Error()
+		v.Err, v.Cause = l.err.Error(), l.err
 	}
 	for _, e := range m.entries {
 		v.Rows = append(v.Rows, e.row(now, l.watched))

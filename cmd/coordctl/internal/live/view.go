@@ -31,6 +31,7 @@ type Snapshot struct {
 	Truncated   bool          `json:"truncated,omitempty"`
 	Notes       []string      `json:"notes,omitempty"`
 	Err         string        `json:"error,omitempty"` // why the latest reads failed
+	Cause       error         `json:"-"`               // the error of which Err is the text
 	Directories int           `json:"directories"`
 
 	// Cycles are clients of which each waits for the next one, and the last for the first: they

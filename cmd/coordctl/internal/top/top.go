@@ -79,7 +79,8 @@ func Run(ctx context.Context, c *coord.Client, path string, in, out *os.File, o 
 }
 
 // Follow calls f with each view of what is at and below the path, from the first whole one on,
-// until f returns false or an error, or ctx ends.
+// until f returns false or an error, or ctx ends. If the client has no permission to read the
+// path, Follow returns that error, since no whole view can come.
 func Follow(ctx context.Context, c *coord.Client, path string, o *live.Options, f func(*live.Model, *live.Snapshot) (more bool, err error)) error {
 	m, err := live.New(c, path, o)
 	if err != nil {
@@ -92,10 +93,13 @@ func Follow(ctx context.Context, c *coord.Client, path string, o *live.Options, 
 	follow.Go(func() { cancel(m.Run(ctx)) })
 	for {
 		v, changed := m.Snapshot()
-		if v.Ready {
+		switch {
+		case v.Ready:
 			if more, err := f(m, v); err != nil || !more {
 				return err
 			}
+		case errors.Is(v.Cause, coord.ErrDenied):
+			return v.Cause
 		}
 		select {
 		case <-changed:
