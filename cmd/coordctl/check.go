@@ -49,8 +49,8 @@ type serverState struct {
 	Addr    string `json:"addr"`
 	Version string `json:"version,omitempty"`
 	Mode    string `json:"mode,omitempty"`  // of ZooKeeper: "leader", "follower", "standalone" or "observer"
-	Error   string `json:"error,omitempty"` // why it is not known
-	Reached bool   `json:"reached"`
+	Error   string `json:"error,omitempty"` // why it is not known, or the server is not reached
+	Reached bool   `json:"reached"`         // it answers, and does not refuse to serve
 }
 
 // permission is whether something may be done under the path.
@@ -236,7 +236,13 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 		return
 	}
 	lines := bufio.NewScanner(io.LimitReader(conn, 1<<16))
+	answered := false
 	for lines.Scan() {
+		answered = true
+		if strings.HasPrefix(lines.Text(), "This ZooKeeper instance is not currently serving requests") {
+			v.Reached, v.Error = false, "it is not serving requests: it is starting, or has no majority"
+			return
+		}
 		if version, ok := strings.CutPrefix(lines.Text(), "Zookeeper version: "); ok {
 			v.Version, _, _ = strings.Cut(version, "-")
 		}
@@ -244,7 +250,11 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 			v.Mode = mode
 		}
 	}
-	if v.Version == "" {
+	if err := net.Error(nil); !answered && errors.As(lines.Err(), &err) && err.Timeout() {
+		v.Reached, v.Error = false, fmt.Sprintf("it accepts the connection, and does not answer within %v", serverTimeout)
+		return
+	}
+	if v.Version == "" { // a server can be configured not to answer
 		v.Error = "it does not answer srvr, so its version is not known"
 	}
 }
