@@ -37,7 +37,7 @@ func (t *tool) barrierCommand() *cobra.Command {
 				name: "wait", words: "PATH", short: "wait until a barrier is not set",
 				long:    `With --wait 0 it looks once, and does not wait.`,
 				example: `coordctl barrier wait /startup --wait 1m`,
-				exits:   []int{exitLate, exitSignal},
+				exits:   []int{exitLate},
 				do: func(ctx context.Context, c *coord.Client) error {
 					if t.wait == 0 {
 						in, err := inspect.Path(ctx, c, t.path, nil)

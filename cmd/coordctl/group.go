@@ -25,7 +25,6 @@ func (t *tool) groupCommand() *cobra.Command {
 		name: "watch", words: "PATH", short: "print the members of a group, and each that joins or leaves",
 		long:    `It ends when it is interrupted or --wait has passed.`,
 		example: `coordctl group watch /services/mail`,
-		exits:   []int{exitSignal},
 		no0:     endless,
 		do:      t.watchMembers,
 	})
@@ -35,7 +34,7 @@ func (t *tool) groupCommand() *cobra.Command {
 It is a member until it is interrupted or --wait has passed, also across lost sessions, and then
 leaves. If another member has the ID, the exit status is 1.`,
 		example: `coordctl group join /services/mail maintenance 10.0.0.7:25`,
-		exits:   []int{exitNo, exitSignal},
+		exits:   []int{exitNo},
 		no0:     endless,
 		do:      t.join,
 	})

@@ -53,7 +53,7 @@ COMMAND ends by itself coordctl resigns and ends.`,
 	return cmd
 }
 
-var runExits = []int{exitLost, exitCannotRun, exitNotFound, exitSignal}
+var runExits = []int{exitLost, exitCannotRun, exitNotFound}
 
 // runFlags defines the flags of verbs that run a command.
 func (t *tool) runFlags(cmd *cobra.Command) {

@@ -48,7 +48,7 @@ coordctl queue put /queues/later --delay 1h "close the books"`,
 The item is acknowledged when it is written. If the write fails, another consumer gets it. With
 --wait 0 it does not wait for an item. With --json its id and attempt are written too.`,
 		example: `coordctl queue take /queues/mail --wait 0`,
-		exits:   []int{exitLate, exitSignal},
+		exits:   []int{exitLate},
 		do:      t.take,
 	})
 	length := t.command(verb{

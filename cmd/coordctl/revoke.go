@@ -24,7 +24,7 @@ loss. A question comes first.`,
 		example: `
 coordctl revoke /locks/report --reason "maintenance" --wait 10s
 coordctl revoke /locks/report --force --after 1s --yes`,
-		exits: []int{exitNo, exitLate, exitSignal},
+		exits: []int{exitNo, exitLate},
 		no0:   "a holder takes a moment to release the lock",
 		do:    t.revoke,
 	})

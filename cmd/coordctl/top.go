@@ -34,9 +34,8 @@ It costs one watch, and a few requests for each recipe that has changed, at most
 coordctl top /locks
 coordctl top --once
 coordctl top /queues --once --json`,
-		exits: []int{exitSignal},
-		no0:   endless,
-		do:    func(ctx context.Context, c *coord.Client) error { o.Data = t.data; return t.top(ctx, c, &o) },
+		no0: endless,
+		do:  func(ctx context.Context, c *coord.Client) error { o.Data = t.data; return t.top(ctx, c, &o) },
 	})
 	t.dataFlag(cmd)
 	cmd.Flags().BoolVar(&t.once, "once", false, "print the table once, and end")

@@ -39,7 +39,7 @@ removes their records: a program that wants to ask for such a decision later can
 proposers that are alive, or that the service does not know to be dead yet, until their deadlines;
 the question counts their transactions too. Transactions in doubt are left as they are.`,
 		example: `coordctl tx recover /tx/orders --yes`,
-		exits:   []int{exitNo, exitLate, exitSignal},
+		exits:   []int{exitNo, exitLate},
 		no0:     "recovery takes a moment",
 		do:      t.recoverTx,
 	})

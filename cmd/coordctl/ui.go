@@ -29,8 +29,8 @@ It costs one watch, and a few requests for each recipe that has changed, at most
 		example: `
 coordctl ui /app
 coordctl ui --listen 127.0.0.1:8080 --allow-actions`,
-		exits: []int{exitSignal},
 		no0:   endless,
+		check: func() error { return o.Check() },
 		do: func(ctx context.Context, c *coord.Client) error {
 			o.By = t.id
 			o.Live = live.Options{Data: t.data, Poll: poll}

@@ -43,7 +43,7 @@ The value is written only if the editor succeeds, and no other client has change
 meanwhile. Otherwise the edited text stays in a file, whose name is printed. While the editor runs,
 Ctrl-C is for the editor alone, and --wait does not count.`,
 		example: `EDITOR='sed -i s/100/150/' coordctl value edit /config/limits`,
-		exits:   []int{exitNo, exitSignal},
+		exits:   []int{exitNo},
 		signals: true,
 		do:      t.editValue,
 	})
@@ -51,7 +51,6 @@ Ctrl-C is for the editor alone, and --wait does not count.`,
 		name: "watch", words: "PATH", short: "print a value, and each change of it",
 		long:    `A line for each change, until it is interrupted or --wait has passed. Intermediate values can be missed.`,
 		example: `coordctl value watch /config/limits`,
-		exits:   []int{exitSignal},
 		no0:     endless,
 		do:      t.watchValue,
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -23,8 +24,11 @@ type verb struct {
 	short   string
 	long    string // what follows short in the help; may be empty
 	example string // lines
-	exits   []int  // the statuses in the help besides exitUsage and exitFailed
+	exits   []int  // the statuses in the help besides exitUsage, exitFailed and exitSignal
 	below   []*cobra.Command
+
+	// check, unless nil, checks the flags of the verb before a client is opened.
+	check func() error
 
 	// do is the work, with a client. The context ends with a signal and after --wait. The
 	// words are in t.path and t.values. If the verb runs a command or has signals set, the
@@ -53,7 +57,7 @@ func (t *tool) command(v verb) *cobra.Command {
 		cmd.Use += " -- COMMAND [ARGUMENT…]"
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error { return t.accept(cmd, words, &v, args) }
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	run := func(cmd *cobra.Command, args []string) error {
 		switch {
 		case v.local != nil:
 			return v.local(cmd)
@@ -65,6 +69,14 @@ func (t *tool) command(v verb) *cobra.Command {
 		return t.connect(cmd.Context(), func(waiting context.Context, c *coord.Client) error {
 			return t.await(waiting, func(ctx context.Context) error { return v.do(ctx, c) })
 		})
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if late := (*exit)(nil); errors.As(err, &late) && late.status == exitLate && !slices.Contains(v.exits, exitLate) {
+			// A verb that waits for nothing but the service has lost contact.
+			return &exit{exitFailed, late.err}
+		}
+		return err
 	}
 	return cmd
 }
@@ -84,7 +96,7 @@ func (v *verb) help() string {
 	text += "\n\nExit status:\n  0    success\n"
 	exits := append(v.exits, exitUsage)
 	if v.do != nil {
-		exits = append(exits, exitFailed)
+		exits = append(exits, exitFailed, exitSignal)
 	}
 	slices.Sort(exits)
 	for _, n := range exits {
@@ -115,6 +127,14 @@ func (t *tool) accept(cmd *cobra.Command, words []string, v *verb, args []string
 	}
 	if err := t.checkFlags(); err != nil {
 		return err
+	}
+	if err := cmd.ValidateFlagGroups(); err != nil {
+		return usage("%w", err)
+	}
+	if v.check != nil {
+		if err := v.check(); err != nil {
+			return usage("%w", err)
+		}
 	}
 	if v.no0 != "" && t.wait == 0 {
 		return usage("%s --wait 0: %s", name, v.no0)

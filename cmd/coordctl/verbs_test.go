@@ -3,7 +3,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/go-coord/coord"
 )
 
 // TestTheOutputOfTheVerbs runs the commands of a stored transcript in a scene, and compares their
@@ -155,4 +160,31 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 		}
 	}
 	t.Logf("figure: %d examples of %d verbs", examples, len(names))
+}
+
+// TestAVerbEndsWithTheStatusesOfItsHelp: one that waits for the service alone has lost contact when
+// --wait has passed.
+func TestAVerbEndsWithTheStatusesOfItsHelp(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		exits []int
+		want  int
+	}{{nil, exitFailed}, {[]int{exitNo}, exitFailed}, {[]int{exitLate}, exitLate}} {
+		x := &tool{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, signals: make(chan os.Signal)}
+		root := x.root()
+		stall := x.command(verb{name: "stall", short: "wait for the end", exits: tc.exits, do: func(ctx context.Context, _ *coord.Client) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}})
+		root.AddCommand(stall)
+		root.SetArgs([]string{"stall", "--memory", "--wait", "1s"})
+		if err := root.ExecuteContext(t.Context()); status(err) != tc.want || !errors.Is(err, errLate) {
+			t.Errorf("with the statuses %v it ends with %d, want %d: %v", tc.exits, status(err), tc.want, err)
+		}
+		for _, n := range []int{tc.want, exitSignal} {
+			if !strings.Contains(stall.Long, fmt.Sprintf("\n  %d  ", n)) {
+				t.Errorf("the help does not have the status %d:\n%s", n, stall.Long)
+			}
+		}
+	}
 }

@@ -22,7 +22,6 @@ It prints a line for each node at PATH and below that exists, is created, change
 until it is interrupted or --wait has passed. If PATH is missing, it says so on standard error
 and waits for it.`,
 		example: `coordctl watch /locks`,
-		exits:   []int{exitSignal},
 		no0:     endless,
 		do:      t.watch,
 	})

@@ -4,6 +4,7 @@ package ui
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -126,19 +127,32 @@ func Serve(ctx context.Context, c *coord.Client, path string, o *Options) error 
 	return context.Cause(ctx)
 }
 
+// Check returns an error if Listen is no address, or one that needs AllowRemote.
+func (o *Options) Check() error {
+	listen := cmp.Or(o.Listen, defaultListen)
+	host, port, err := net.SplitHostPort(listen)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("the address to listen on: %w", err)
+	}
+	if ip, err := netip.ParseAddr(host); !o.AllowRemote && host != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return fmt.Errorf("%w: %s; the page has no passwords", ErrRemote, listen)
+	}
+	return nil
+}
+
 // listen opens the listener, and sets the names by which it may be reached.
 func (s *server) listen(ctx context.Context) (net.Listener, error) {
-	host, _, err := net.SplitHostPort(s.o.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("the address to listen on: %w", err)
-	}
-	if ip, err := netip.ParseAddr(host); !s.o.AllowRemote && host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("%w: %s; the page has no passwords", ErrRemote, s.o.Listen)
+	if err := s.o.Check(); err != nil {
+		return nil, err
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.Listen)
 	if err != nil {
 		return nil, err
 	}
+	host, _, _ := net.SplitHostPort(s.o.Listen)
 	_, s.local, _ = net.SplitHostPort(ln.Addr().String())
 	s.hosts = append([]string{"localhost", host}, s.o.Hosts...)
 	return ln, nil
