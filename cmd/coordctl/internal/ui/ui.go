@@ -57,7 +57,6 @@ const (
 	heartbeat     = 15 * time.Second // of a stream in which nothing happens
 	actionLimit   = 30 * time.Second
 	forceAfter    = 10 * time.Second
-	cookieName    = "coordctl-key"
 )
 
 // ErrRemote is the error for an address that other machines can reach.
@@ -205,7 +204,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 		}
 		if key := r.URL.Query().Get("key"); key != "" && s.o.AllowActions && r.Method == http.MethodGet && r.URL.Path == "/" {
 			if same(key, s.key) {
-				http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+				http.SetCookie(w, &http.Cookie{Name: s.cookie(), Value: s.key, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 			}
 			// The key does not stay in the address, in the history or in what is copied from it.
 			http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -235,12 +234,18 @@ func (s *server) knows(host string) bool {
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
+// cookie returns the name of the cookie with the key. A browser keeps the cookies of a host for all of
+// its ports, so the name has the port: the key of one coordctl ui does not replace that of another.
+// This does not hide the key from other servers of the host: the browser sends the cookie to each port.
+// A server of another user can act with the key once the browser has opened its page by the same host.
+func (s *server) cookie() string { return "coordctl-key-" + s.local }
+
 // mayAct reports whether the browser of a request has opened the address with its key.
 func (s *server) mayAct(r *http.Request) bool {
 	if !s.o.AllowActions {
 		return false
 	}
-	cookie, err := r.Cookie(cookieName)
+	cookie, err := r.Cookie(s.cookie())
 	return err == nil && same(cookie.Value, s.key)
 }
 

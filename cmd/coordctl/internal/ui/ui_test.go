@@ -394,6 +394,22 @@ func TestActionsNeedTheirFlagTheKeyAndTheToken(t *testing.T) {
 	s.until(queue, "<dt>dead letters</dt><dd>0</dd>")
 }
 
+// TestTwoPagesOfOneHostKeepTheirKeys: a browser has one set of cookies for all ports of a host.
+func TestTwoPagesOfOneHostKeepTheirKeys(t *testing.T) {
+	open := onMemory(t)
+	scene(t, open)
+	one, two := serve(t, open(), ui.Options{AllowActions: true}), serve(t, open(), ui.Options{AllowActions: true})
+	two.client.Jar = one.client.Jar
+	for _, s := range []*site{one, two} {
+		s.get(s.address.RequestURI())
+	}
+	for i, s := range []*site{one, two} {
+		if page := s.until("/recipe?path=/app/queues/mail", "dead letters"); !strings.Contains(page, "<form method=\"post\"") {
+			t.Errorf("page %d of 2 does not offer actions to a browser that has opened both", i+1)
+		}
+	}
+}
+
 // TestAnOperatorRevokesALock: the holder is asked, and when it does not answer its node is deleted.
 func TestAnOperatorRevokesALock(t *testing.T) {
 	open := onMemory(t)
