@@ -287,3 +287,15 @@ func TestTopRefusesATerminalThatCannotMoveItsCursor(t *testing.T) {
 		t.Errorf("the screen is\n%s", screen)
 	}
 }
+
+// TestCtrlZWithoutAShell: where no shell could let top continue, the kernel does not stop it, and
+// top goes on.
+func TestCtrlZWithoutAShell(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, onZooKeeper(t), "/alone")
+	x := s.terminal(80, 24, "coordctl top; echo status $?; read _")
+	x.shows("/locks/report")
+	x.keys("C-z")
+	x.types("q")
+	x.shows("status 0")
+}
