@@ -26,7 +26,10 @@ coordctl tx list /tx/orders --doubt`,
 	list.Flags().BoolVar(&t.doubt, "doubt", false, "only those in doubt")
 	status := t.command(verb{
 		name: "status", words: "PATH ID", short: "show one transaction: its state, deadline, decision and votes",
-		long:    `If there is no record of it, the exit status is 1: it was never proposed, or it is finished.`,
+		long: `
+If there is no record of it, the exit status is 1: it was never proposed, or it is finished, or an
+outsider has destroyed the record before a site has voted yes. One whose record was destroyed after
+that is in doubt.`,
 		example: `coordctl tx status /tx/orders order-4711`,
 		exits:   []int{exitNo},
 		do:      t.txStatus,
@@ -46,38 +49,58 @@ the question counts their transactions too. Transactions in doubt are left as th
 	return t.command(verb{name: "tx", short: "see and recover transactions of a two-phase commit", below: []*cobra.Command{list, status, recoverTx}})
 }
 
-// transactions returns the transactions at the path, and the ballots of transactions whose
-// records were destroyed.
-func (t *tool) transactions(ctx context.Context, c *coord.Client) ([]inspect.Transaction, []string, error) {
+// transaction is an inspect.Transaction as JSON.
+type transaction struct {
+	inspect.Transaction
+	Destroyed bool `json:"destroyed,omitempty"` // an outsider has destroyed the record: only ID, State, InDoubt and Votes are known
+}
+
+// transactions returns the transactions at the path. Those whose records were destroyed come last.
+func (t *tool) transactions(ctx context.Context, c *coord.Client) ([]transaction, error) {
 	in, err := inspect.Path(ctx, c, t.path, &inspect.Options{MaxReads: 100_000})
 	switch {
 	case err != nil:
-		return nil, nil, err
+		return nil, err
 	case in.TwoPhase == nil && in.Recipe != "missing" && in.Recipe != "empty":
-		return nil, nil, &exit{exitNo, fmt.Errorf("%s is no two-phase commit but: %s: %s", t.path, in.Recipe, in.Summary)}
+		return nil, &exit{exitNo, fmt.Errorf("%s is no two-phase commit but: %s: %s", t.path, in.Recipe, in.Summary)}
 	case in.TwoPhase == nil:
-		return []inspect.Transaction{}, nil, nil
+		return nil, nil
 	}
 	if in.Truncated {
 		t.say("not all transactions were read")
 	}
-	var lost []string
+	var all []transaction
+	for _, tx := range in.TwoPhase.Transactions {
+		all = append(all, transaction{Transaction: tx})
+	}
+	lost := make(map[string]int) // the index in all, by the names of branches
 	for _, site := range in.TwoPhase.Sites {
 		for _, b := range site.Branches {
-			if b.State == "in doubt" {
-				lost = append(lost, fmt.Sprintf("%s at the site %s, which has voted %s", printable(b.ID), printable(site.Site), dash(b.Vote)))
+			if b.State != "in doubt" {
+				continue
+			}
+			i, ok := lost[b.Name]
+			if !ok {
+				i = len(all)
+				lost[b.Name] = i
+				all = append(all, transaction{inspect.Transaction{ID: b.ID, State: b.State, InDoubt: b.VotedAt}, true})
+			}
+			tx := &all[i]
+			tx.Votes = append(tx.Votes, inspect.Vote{Site: site.Site, Vote: b.Vote, Since: b.VotedAt, Served: site.Served})
+			if b.VotedAt.Before(tx.InDoubt) {
+				tx.InDoubt = b.VotedAt
 			}
 		}
 	}
-	return in.TwoPhase.Transactions, lost, nil
+	return all, nil
 }
 
 func (t *tool) listTx(ctx context.Context, c *coord.Client) error {
-	all, lost, err := t.transactions(ctx, c)
+	all, err := t.transactions(ctx, c)
 	if err != nil {
 		return err
 	}
-	shown := []inspect.Transaction{}
+	shown := []transaction{}
 	rows := [][]string{{"id", "state", "since", "deadline", "in doubt since", "proposer", "votes"}}
 	for _, tx := range all {
 		if t.doubt && tx.State != "in doubt" && tx.InDoubt.IsZero() {
@@ -86,9 +109,6 @@ func (t *tool) listTx(ctx context.Context, c *coord.Client) error {
 		shown = append(shown, tx)
 		rows = append(rows, []string{printable(tx.ID), t.state(&tx), stamp(tx.Since), stamp(tx.Deadline), stamp(tx.InDoubt), proposer(&tx), votes(&tx)})
 	}
-	for _, l := range lost {
-		t.say("the record was destroyed: %s", l)
-	}
 	if len(shown) == 0 && !t.json {
 		t.say("no transactions")
 	}
@@ -96,15 +116,20 @@ func (t *tool) listTx(ctx context.Context, c *coord.Client) error {
 }
 
 // state returns the state of a transaction, with what an operator must know of it.
-func (t *tool) state(tx *inspect.Transaction) string {
-	if tx.Overdue {
+func (t *tool) state(tx *transaction) string {
+	switch {
+	case tx.Destroyed:
+		return tx.State + " (record destroyed)"
+	case tx.Overdue:
 		return tx.State + " (overdue)"
 	}
 	return tx.State
 }
 
-func proposer(tx *inspect.Transaction) string {
+func proposer(tx *transaction) string {
 	switch {
+	case tx.Destroyed:
+		return "unknown"
 	case tx.Proposed:
 		return "waits"
 	case tx.Told:
@@ -113,7 +138,7 @@ func proposer(tx *inspect.Transaction) string {
 	return "gone"
 }
 
-func votes(tx *inspect.Transaction) string {
+func votes(tx *transaction) string {
 	var list []string
 	for _, v := range tx.Votes {
 		text := printable(v.Site) + ":" + dash(v.Vote)
@@ -126,7 +151,7 @@ func votes(tx *inspect.Transaction) string {
 }
 
 func (t *tool) txStatus(ctx context.Context, c *coord.Client) error {
-	all, _, err := t.transactions(ctx, c)
+	all, err := t.transactions(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -169,7 +194,7 @@ type decision struct {
 }
 
 func (t *tool) recoverTx(ctx context.Context, c *coord.Client) error {
-	all, _, err := t.transactions(ctx, c)
+	all, err := t.transactions(ctx, c)
 	if err != nil {
 		return err
 	}

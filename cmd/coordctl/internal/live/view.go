@@ -279,6 +279,15 @@ func (e *entry) row(now time.Time, watched bool) *Row {
 				r.State = "open"
 			}
 		}
+		for _, site := range in.TwoPhase.Sites {
+			if inDoubt(site.Branches) {
+				r.State = "in doubt"
+			}
+		}
+	case in.Inbox != nil:
+		if inDoubt(in.Inbox.Branches) {
+			r.State = "in doubt"
+		}
 	}
 	if n := len(e.history); n == 0 || now.Sub(e.history[n-1].At) >= pointGap || e.history[n-1].Value != value && now.Sub(e.history[n-1].At) >= pointGap/4 {
 		e.history = append(e.history, Point{now.UTC(), value})
@@ -286,6 +295,11 @@ func (e *entry) row(now time.Time, watched bool) *Row {
 	}
 	r.History = slices.Clone(e.history)
 	return r
+}
+
+// inDoubt reports whether one of the branches is bound by a yes whose decision is destroyed.
+func inDoubt(branches []inspect.Branch) bool {
+	return slices.ContainsFunc(branches, func(b inspect.Branch) bool { return b.State == "in doubt" })
 }
 
 // add appends a party, up to a limit.
