@@ -173,7 +173,8 @@ func isNotFound(err error) bool { return answers(err, backend.ErrNotFound) }
 // isDecode reports whether err means that the data of a node cannot be decoded.
 func isDecode(err error) bool { return answers(err, ErrDecode) }
 
-func isUncertain(err error) bool { return errors.Is(err, backend.ErrUncertain) }
+// isUncertain reports whether err means that the outcome of a call is unknown.
+func isUncertain(err error) bool { return backend.IsUncertain(err) }
 
 // afterAttempt returns how a call goes on after its attempt to take a place failed with
 // err. The call takes a new place if the old one was lost, with its session or to an

@@ -84,7 +84,7 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 		switch {
 		case err == nil:
 			return it.Value, nil
-		case errors.Is(err, ErrLost) && !isUncertain(err), errors.Is(err, ErrReleased):
+		case !isUncertain(err) && (errors.Is(err, ErrLost) || errors.Is(err, ErrReleased)):
 			continue // the item goes to another consumer; or ClaimTimeout has passed before
 		}
 		return zero, opError("pop", q.q.path.full, err)

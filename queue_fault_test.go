@@ -508,18 +508,20 @@ func TestAPutOfUnknownOutcomeReturnsItsID(t *testing.T) {
 // Whatever the outcome, the item is removed, or it is no longer claimed. The cause of the
 // context matches errors of sessions, which must change nothing.
 func TestAPopOfUnknownOutcomeLeavesNothingClaimed(t *testing.T) {
-	for _, name := range []string{"request lost", "reply lost"} {
+	for _, name := range []string{"request lost", "reply lost", "request lost, read ahead", "reply lost, read ahead"} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				var x, y coordtest.Nth // before and after
 				q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before, After: y.After}, nil)
-				mustPut(w.T, q, 1, 1)
-				mustAck(w.T, mustTake(w.T, q, 1))
+				if strings.Contains(name, "ahead") { // it does without a claim once it has taken an item
+					mustPut(w.T, q, 1, 1)
+					mustAck(w.T, mustTake(w.T, q, 1))
+				}
 				mustPut(w.T, q, 2, 2)
-				cause := fmt.Errorf("%w: %w", coord.ErrLost, coord.ErrSessionLost)
+				cause := fmt.Errorf("%w: %w: %w", coord.ErrLost, coord.ErrReleased, coord.ErrSessionLost)
 				ctx, cancel := context.WithCancelCause(context.Background())
 				z := &x
-				if name == "reply lost" {
+				if strings.HasPrefix(name, "reply lost") {
 					z = &y
 				}
 				z.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
@@ -529,7 +531,7 @@ func TestAPopOfUnknownOutcomeLeavesNothingClaimed(t *testing.T) {
 				_, err := q.Pop(ctx)
 				coordtest.WantErr(w.T, err, coord.ErrUncertain, context.Canceled, cause)
 				it, err := q.TryTake(context.Background())
-				if name == "reply lost" {
+				if strings.HasPrefix(name, "reply lost") {
 					coordtest.WantErr(w.T, err, coord.ErrEmpty)
 				} else if err != nil {
 					w.T.Error(err)
@@ -767,4 +769,30 @@ func TestAnExpiryAtEachStepOfAQueueLosesNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The cause of the context is the error of another call, of unknown outcome. That of this call is
+// known: nothing was put.
+func TestAPutBeforeWhichItsContextHasEndedIsNotUncertain(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(fmt.Errorf("another call: %w", coord.ErrUncertain))
+		q := w.queue("a", nil)
+		d := coord.NewDelayQueue[int](w.Open("d", nil), "/q", nil)
+		for name, put := range map[string]func() (string, error){
+			"Queue":         func() (string, error) { return q.Put(ctx, 1) },
+			"PriorityQueue": func() (string, error) { return w.priorityQueue("p", nil).Put(ctx, 1, 1) },
+			"DelayQueue":    func() (string, error) { return d.Put(ctx, time.Now(), 1) },
+			"PutAfter":      func() (string, error) { return d.PutAfter(ctx, time.Minute, 1) },
+		} {
+			id, err := put()
+			coordtest.WantErr(w.T, err, context.Canceled, coord.ErrUncertain)
+			if id != "" {
+				w.T.Errorf("%s: id %q", name, id)
+			}
+		}
+		if names := w.Children("/"); len(names) > 0 {
+			w.T.Errorf("%v are left", names)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -112,10 +113,27 @@ func Uncertain(cause error) error {
 	switch {
 	case cause == nil:
 		return ErrUncertain
-	case errors.Is(cause, ErrUncertain):
+	case IsUncertain(cause):
 		return cause
 	}
 	return &uncertain{cause}
+}
+
+// IsUncertain reports whether err says that the outcome of a call is unknown. Unlike errors.Is with
+// ErrUncertain, it does not look at the cause of an ended context (see ContextError), which can be
+// the error of any other call.
+func IsUncertain(err error) bool {
+	switch e := err.(type) {
+	case nil, *ended:
+		return false
+	case *uncertain:
+		return true
+	case interface{ Unwrap() error }:
+		return IsUncertain(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), IsUncertain)
+	}
+	return err == ErrUncertain
 }
 
 type uncertain struct{ cause error }

@@ -98,3 +98,31 @@ func TestALongPathIsCutBetweenCharacters(t *testing.T) {
 		}
 	}
 }
+
+// The cause of an ended context can be the error of any other call.
+func TestIsUncertainDoesNotLookAtTheCauseOfAContext(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(fmt.Errorf("another call: %w", backend.ErrUncertain))
+	ended := backend.ContextError(ctx)
+	if !errors.Is(ended, backend.ErrUncertain) {
+		t.Fatalf("%v does not match its cause", ended)
+	}
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{backend.ErrSessionLost, false},
+		{ended, false},
+		{&backend.Error{Op: "commit", Index: -1, Err: ended}, false},
+		{fmt.Errorf("%w: %w", backend.ErrUnsupported, ended), false},
+		{backend.ErrUncertain, true},
+		{backend.Uncertain(ended), true},
+		{&backend.Error{Op: "commit", Index: -1, Err: backend.Uncertain(backend.ErrSessionLost)}, true},
+		{errors.Join(backend.ErrClosed, backend.ErrUncertain), true},
+	} {
+		if got := backend.IsUncertain(test.err); got != test.want {
+			t.Errorf("%v: %t, want %t", test.err, got, test.want)
+		}
+	}
+}

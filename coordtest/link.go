@@ -2,7 +2,6 @@ package coordtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -126,7 +125,7 @@ func (l *Link) after(ctx context.Context, c backendtest.Call, err error) error {
 	}
 	l.breakFor(ctx, c)
 	f.happened()
-	if errors.Is(err, backend.ErrUncertain) {
+	if backend.IsUncertain(err) {
 		return err // lost already, and the error says why
 	}
 	return backend.ErrUncertain

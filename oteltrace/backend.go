@@ -95,7 +95,7 @@ func outcomeOf(err error) outcome {
 	switch {
 	case err == nil:
 		return callOK
-	case errors.Is(err, backend.ErrUncertain): // matches the reason too
+	case backend.IsUncertain(err): // matches the reason too
 		return callUncertain
 	case errors.Is(err, backend.ErrSessionLost), errors.Is(err, backend.ErrClosed):
 		return callLost
