@@ -431,23 +431,26 @@ func (l *slotLine) fillOnce(ctx context.Context, s *session) error {
 	return s.b.Sync(ctx, l.g.dir)
 }
 
-// isTaken waits some round trips for a client that takes the first free slot.
+// isTaken waits some round trips for a client that takes the first free slot. A watch that fires is
+// no proof: it does so after a reconnect as well.
 func (l *slotLine) isTaken(ctx context.Context, s *session, v slotView) (bool, error) {
-	w := backend.NewWatch()
-	defer w.Stop()
-	_, err := s.b.Exists(ctx, l.slot(v.free[0]), w)
-	if !isNotFound(err) {
-		return err == nil, err
-	}
 	timer := time.NewTimer(min(max(fillTrips*v.took, shortestFill), longestFill))
 	defer timer.Stop()
-	select {
-	case <-w.Fired():
-		return true, nil
-	case <-timer.C:
-	case <-l.c.closing:
-	case <-s.b.Done():
+	for {
+		w := backend.NewWatch()
+		_, err := s.b.Exists(ctx, l.slot(v.free[0]), w)
+		if !isNotFound(err) {
+			w.Stop()
+			return err == nil, err
+		}
+		select {
+		case <-w.Fired():
+			continue
+		case <-timer.C:
+		case <-l.c.closing:
+		case <-s.b.Done():
+		}
+		w.Stop()
 		return false, s.b.Err()
 	}
-	return false, nil
 }

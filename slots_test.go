@@ -942,3 +942,45 @@ func TestASlotIsTriedOnceOnALaggingServer(t *testing.T) {
 		mustAck(w.T, x.item(1))
 	})
 }
+
+// The client that fills the slot that it has vacated loses contact meanwhile. That is not a client
+// that takes the slot: S6 holds.
+func TestAReconnectDoesNotEndAFill(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x *pausedCrew
+		var once sync.Once
+		cut := func(name string) *backendtest.Hooks {
+			return &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+				if c.Op == "exists" && strings.Contains(c.Path, "/slot-") {
+					once.Do(func() { w.Link(name).Partition(); w.Link(name).Heal() })
+				}
+				return err
+			}}
+		}
+		hooks := make(map[string]*backendtest.Hooks)
+		names := numbered("holder", idleSlots)
+		for _, name := range names {
+			hooks[name] = cut(name)
+		}
+		names = append(names, "paused", "last")
+		x = newHookedCrew(w, "/q", hooks, names...)
+		x.join(names...)
+		x.pause()
+		_, put := x.queue(w.Open("producer", nil))
+		put(1)
+		receive(w, "the item", x.came)
+		w.Eventually("the paused waiter is evicted", func() bool {
+			slots, waiters := standing(w, "/q")
+			return len(slots) == idleSlots && len(waiters) == 1
+		})
+		time.Sleep(time.Minute)
+		if slots, waiters := standing(w, "/q"); len(slots) != idleSlots || len(waiters) > 1 {
+			w.T.Errorf("%d slots, %d waiters", len(slots), len(waiters))
+		}
+		cutOff := true
+		once.Do(func() { cutOff = false })
+		if !cutOff {
+			w.T.Error("nobody was cut off: this tests nothing")
+		}
+	})
+}
