@@ -247,6 +247,13 @@ func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 	return nil
 }
 
+// hasRemains reports whether awaitCleanUps would wait in dir.
+func (c *Client) hasRemains(dir string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.ghosts[dir], func(u *cleanUp) bool { return !u.isAnswered })
+}
+
 // isClosing reports whether Close was called.
 func (c *Client) isClosing() bool {
 	select {

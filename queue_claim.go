@@ -421,6 +421,7 @@ func (cl *itemClaim) fail(ctx context.Context, _ string) error {
 	v := cl.failure()
 	cl.why = timedOut // this claim is lost, so no call has decided its end
 	err := cl.commit(ctx, v)
+	cl.q.forget() // a list from before shows the item as claimed
 	switch {
 	case errors.Is(err, ErrLost):
 		return nil

@@ -113,8 +113,8 @@ func (q *queue) setPrompt(s *session) {
 // item without a claim, in one commit, see T9 in queue_engine.go. If it reports false without an
 // error, nothing was deleted, and the caller takes an item as others do.
 func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error) {
-	if ctx.Err() != nil || q.q.c.isClosing() {
-		return v, false, nil
+	if ctx.Err() != nil || q.q.c.isClosing() || q.q.c.hasRemains(q.q.items) {
+		return v, false, nil // a claim that has timed out is being removed: its item comes first
 	}
 	s, r := q.q.nextRead()
 	if r == nil {

@@ -633,3 +633,80 @@ func TestManyPopAtTheSameTime(t *testing.T) {
 		w.drained(&p.Consumer)
 	})
 }
+
+// The item of a claim that has timed out comes first again: a Pop waits for the removal of the
+// claim, as a Take does.
+func TestAPopWaitsForTheRemovalOfATimedOutClaim(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x coordtest.Nth
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, q, 1, 4)
+		it := mustTake(w.T, q, 1)
+		removal := w.stop(&x, func(c backendtest.Call) bool {
+			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpDelete && op.Path == it.Path() })
+		})
+		<-it.Done()
+		popped := make(chan error, 1)
+		go func() {
+			v, err := q.Pop(context.Background())
+			if v != 1 {
+				err = fmt.Errorf("popped %d before the item whose claim has timed out: %w", v, err)
+			}
+			popped <- err
+		}()
+		<-removal.reached
+		w.Settle()
+		close(removal.open)
+		if err := receive(w, "the Pop", popped); err != nil {
+			w.T.Error(err)
+		}
+		for n := 2; n <= 4; n++ {
+			mustPop(w.T, q, n)
+		}
+		w.drained(&q.Consumer)
+	})
+}
+
+// A list that was under way while another was kept shows items that are gone. It is not kept.
+func TestAListThatAnotherHasOvertakenIsNotKept(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x coordtest.Nth
+		var claims atomic.Int64
+		q := w.hookedQueue("a", &backendtest.Hooks{
+			Before: func(_ context.Context, c backendtest.Call) error {
+				if coordtest.Creates(c) && !coordtest.Deletes(c) && strings.Contains(c.Path, "/items/") {
+					claims.Add(1)
+				}
+				return nil
+			},
+			After: x.After,
+		}, nil)
+		coord.SetBucketSize(&q.Consumer, 100)
+		p := w.queue("p", nil)
+		coord.SetBucketSize(&p.Consumer, 100)
+		mustPut(w.T, p, 1, 10)
+		mustPop(w.T, q, 1)
+		w.Settle()
+		time.Sleep(time.Minute) // what the queue value remembers is too old
+		claims.Store(0)
+		list := w.stop(&x, func(c backendtest.Call) bool { return c.Op == "children" })
+		late := make(chan error, 1)
+		go func() {
+			v, err := q.Pop(context.Background())
+			if v != 3 {
+				err = fmt.Errorf("popped %d, %w", v, err)
+			}
+			late <- err
+		}()
+		<-list.reached
+		mustPop(w.T, q, 2)
+		close(list.open)
+		if err := receive(w, "the Pop", late); err != nil {
+			w.T.Error(err)
+		}
+		mustPop(w.T, q, 4)
+		if n := claims.Load(); n > 0 {
+			w.T.Errorf("%d claims: an item that was gone was read", n)
+		}
+	})
+}

@@ -308,6 +308,7 @@ func (q *queue) keep(s *session, began time.Time, gen int, v *sight, items []lay
 	if q.kind == priorityQueue || gen != q.gen || v.retry != 0 {
 		return false
 	}
+	q.gen++
 	q.ahead = ahead{s: s, items: items, until: began.Add(aheadTime), next: v.next, left: aheadClaims}
 	return true
 }
