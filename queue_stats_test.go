@@ -374,3 +374,28 @@ func TestStatsOfAClientThatMayNotWrite(t *testing.T) {
 		}
 	})
 }
+
+// Items that were dead letters come first in their priority, although they were put back last.
+func TestTheOldestItemStandsBehindRedrivenOnes(t *testing.T) {
+	onMemories(t, func(w *world) {
+		q := coord.NewPriorityQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
+		mustPutAt(w.T, q, 5, 1, 2, 3, 4, 5)
+		for n := 1; n <= 3; n++ {
+			if err := mustTake(w.T, q, n).Nack(0); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for range 2 { // the second time one has died twice
+			if n, err := q.Redrive(context.Background()); n == 0 || err != nil {
+				w.T.Fatal(n, err)
+			}
+			if _, oldest := mustStats(w.T, q); oldest < time.Minute-lateness || oldest > time.Minute+lateness {
+				w.T.Errorf("oldest %v", oldest)
+			}
+			if err := mustTake(w.T, q, 1).Nack(0); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+	})
+}

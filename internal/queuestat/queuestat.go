@@ -108,8 +108,9 @@ type Tally struct {
 // head is the beginning of the ready items of a key.
 type head struct {
 	key   int64
-	count int
-	items []layout.QueueEntry // the first, second, fourth, eighth and so on
+	due   int64               // of the latest
+	count int                 // of those that were put in order, up to the latest
+	items []layout.QueueEntry // the first, second, fourth, eighth and so on of each such row
 }
 
 // Add counts the items of a bucket at a time in milliseconds since 1970. The buckets have
@@ -145,6 +146,10 @@ func (t *Tally) noteReady(key int64, e *layout.QueueEntry) {
 		t.heads = append(t.heads, head{key: key})
 	}
 	h := &t.heads[len(t.heads)-1]
+	if e.Due != h.due && min(e.Due, h.due) <= 0 {
+		h.count = 0 // those before were dead letters, and were put back in front of this one
+	}
+	h.due = e.Due
 	if h.count++; h.count&(h.count-1) == 0 {
 		h.items = append(h.items, *e)
 	}
@@ -159,7 +164,8 @@ const MostAges = 16
 // listed.
 //
 // The items of one key are in the order in which they were put, so one read for each key
-// suffices: one for a Queue, one for each priority. Of many priorities those that are taken
+// suffices: one for a Queue, one for each priority, and one more if it has items that were dead
+// letters, which come first. Of many priorities those that are taken
 // last are read. A DelayQueue needs one read as well, unless items were put after they were
 // due: the item with the earliest due time has waited longest.
 func (t *Tally) Oldest(ctx context.Context, s backend.Session) (since int64, err error) {
@@ -171,10 +177,14 @@ func (t *Tally) Oldest(ctx context.Context, s backend.Session) (since int64, err
 	since = math.MaxInt64
 	reads := 0
 	for _, h := range heads {
+		known, due := false, int64(0) // the first item with that due time was there
 		for i := range h.items {
 			e := &h.items[i]
+			if known && e.Due == due && due <= 0 {
+				continue // it was put later
+			}
 			if reads == MostAges || t.dues && e.Due >= since {
-				return known(since), nil
+				return orNone(since), nil
 			}
 			reads++
 			stat, err := s.Exists(ctx, e.Path(), nil)
@@ -185,16 +195,17 @@ func (t *Tally) Oldest(ctx context.Context, s backend.Session) (since int64, err
 				return 0, err
 			}
 			since = min(since, max(stat.Ctime, e.Due))
-			if e.Due <= 0 || stat.Ctime <= e.Due {
+			if e.Due > 0 && stat.Ctime <= e.Due {
 				break
 			}
+			known, due = true, e.Due
 		}
 	}
-	return known(since), nil
+	return orNone(since), nil
 }
 
-// known returns since, or 0 for none.
-func known(since int64) int64 {
+// orNone returns since, or 0 for none.
+func orNone(since int64) int64 {
 	if since == math.MaxInt64 {
 		return 0
 	}
