@@ -1036,3 +1036,23 @@ func TestALimitHoldsWhateverIsLost(t *testing.T) {
 		t.Error("this tests too little")
 	}
 }
+
+// An outsider deletes the last item of a full queue. A producer that waits watches that one too,
+// however many items there are.
+func TestAProducerWatchesTheLastItem(t *testing.T) {
+	for _, most := range []int{1, 4, 7, 9, 10, 23} {
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			onMemories(t, func(w *world) {
+				q := w.queue("a", full(most))
+				coord.SetBucketSize(&q.Consumer, 100)
+				mustPut(w.T, q, 1, most)
+				wantFull(w.T, q)
+				put := w.putWaits(w.queue("b", &coord.QueueOptions[int]{MaxLen: most}), 100)
+				bucket := "/q/items/" + w.Children("/q/items")[0]
+				names := itemNames(w, bucket)
+				w.remove(bucket + "/" + slices.MaxFunc(names, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) }))
+				put.done()
+			})
+		})
+	}
+}

@@ -198,9 +198,9 @@ func (p *limitedPut) recount(ctx context.Context, c counts) (counts, error) {
 	err := q.eachBucket(ctx, s, func(_ layout.Bucket, _ bool, b layout.BucketContents) error {
 		buckets++
 		n += len(b.Items)
-		last := len(b.Items)
-		for i := max(1, last/proofs); i <= last; i += max(1, last/proofs) {
-			sample = append(sample, b.Items[i-1].Path())
+		step := max(1, len(b.Items)/proofs)
+		for i := (len(b.Items) - 1) % step; i >= 0 && i < len(b.Items); i += step { // up to the last
+			sample = append(sample, b.Items[i].Path())
 		}
 		return nil
 	})
