@@ -16,7 +16,7 @@ const (
 
 // Work takes items and calls handle with each of them, in a goroutine of its own, at
 // most n at a time. It returns when ctx ends, or on a failure, after all handlers have
-// returned. Handlers begin in the order in which the items are taken.
+// returned. With n = 1, the handlers run in the order in which the items are taken.
 //
 // If handle returns nil, Work acknowledges the item. If it returns an error, Work gives
 // the item back as a failed attempt (Nack): it can be taken again after 100 ms, and
