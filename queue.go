@@ -240,7 +240,7 @@ func within(path string, q *queue) bool {
 
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
 	ids, n, err := q.putEach(ctx, "put", priority, due, []T{v})
-	if n == 1 || isUncertain(err) {
+	if n == 1 || len(ids) > 0 && isUncertain(err) { // the error of a codec can match it
 		return ids[0], err
 	}
 	return "", err

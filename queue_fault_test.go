@@ -796,3 +796,18 @@ func TestAPutBeforeWhichItsContextHasEndedIsNotUncertain(t *testing.T) {
 		}
 	})
 }
+
+// The error of a codec is that of another call, of unknown outcome. Nothing was put.
+func TestAPutWhoseCodecFailsIsNotUncertain(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := coord.NewQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{Codec: coord.Codec[int]{
+			Encode: func(int) ([]byte, error) { return nil, fmt.Errorf("store: %w", coord.ErrUncertain) },
+			Decode: func([]byte) (int, error) { return 0, nil },
+		}})
+		id, err := q.Put(context.Background(), 1)
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
+		if id != "" {
+			w.T.Errorf("id %q", id)
+		}
+	})
+}

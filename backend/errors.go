@@ -26,7 +26,9 @@ var (
 	ErrSessionLost = errors.New("session lost")
 	// ErrClosed: the session, or the object that it belongs to, was closed by its owner.
 	ErrClosed = errors.New("closed")
-	// ErrUncertain: the outcome is unknown; the commit may have been applied.
+	// ErrUncertain: the outcome is unknown; the commit may have been applied. The error of an
+	// ended context matches the context's cause, whatever that is; if that can be ErrUncertain
+	// too, ask IsUncertain.
 	ErrUncertain = errors.New("outcome uncertain")
 	// ErrTooLarge: data or a request over the limit, refused locally; or a node whose data or
 	// list of children is over the limit of a reply.
@@ -123,17 +125,19 @@ func Uncertain(cause error) error {
 // ErrUncertain, it does not look at the cause of an ended context (see ContextError), which can be
 // the error of any other call.
 func IsUncertain(err error) bool {
-	switch e := err.(type) {
-	case nil, *ended:
+	if _, ok := err.(*ended); ok || err == nil {
 		return false
-	case *uncertain:
+	}
+	if e, ok := err.(interface{ Is(error) bool }); err == ErrUncertain || ok && e.Is(ErrUncertain) {
 		return true
+	}
+	switch e := err.(type) {
 	case interface{ Unwrap() error }:
 		return IsUncertain(e.Unwrap())
 	case interface{ Unwrap() []error }:
 		return slices.ContainsFunc(e.Unwrap(), IsUncertain)
 	}
-	return err == ErrUncertain
+	return false
 }
 
 type uncertain struct{ cause error }

@@ -120,9 +120,17 @@ func TestIsUncertainDoesNotLookAtTheCauseOfAContext(t *testing.T) {
 		{backend.Uncertain(ended), true},
 		{&backend.Error{Op: "commit", Index: -1, Err: backend.Uncertain(backend.ErrSessionLost)}, true},
 		{errors.Join(backend.ErrClosed, backend.ErrUncertain), true},
+		{ofAnotherBackend{}, true},
+		{fmt.Errorf("commit: %w", ofAnotherBackend{}), true},
 	} {
 		if got := backend.IsUncertain(test.err); got != test.want {
 			t.Errorf("%v: %t, want %t", test.err, got, test.want)
 		}
 	}
 }
+
+// ofAnotherBackend is an error that only says that it matches ErrUncertain.
+type ofAnotherBackend struct{}
+
+func (ofAnotherBackend) Error() string        { return "no answer" }
+func (ofAnotherBackend) Is(target error) bool { return target == backend.ErrUncertain }

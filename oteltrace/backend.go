@@ -97,10 +97,10 @@ func outcomeOf(err error) outcome {
 		return callOK
 	case backend.IsUncertain(err): // matches the reason too
 		return callUncertain
+	case canceled(err): // matches the cause of the context too
+		return callCanceled
 	case errors.Is(err, backend.ErrSessionLost), errors.Is(err, backend.ErrClosed):
 		return callLost
-	case canceled(err):
-		return callCanceled
 	}
 	for _, r := range refusals {
 		if errors.Is(err, r) {
