@@ -211,7 +211,10 @@ func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClai
 				// An outsider deleted the node that proves the commit. No item may
 				// stay claimed.
 				for _, cl := range claims {
-					s.removeLater(cl.mark)
+					s.cleanUp("remove", cl.mark, func(ctx context.Context) error {
+						defer q.forget() // a list from before shows the item as claimed
+						return s.remove(ctx, cl.mark)
+					}).note(q.items)
 				}
 			}
 			return nil, false, err
