@@ -1056,3 +1056,37 @@ func TestAProducerWatchesTheLastItem(t *testing.T) {
 		})
 	}
 }
+
+// All watches fire after a reconnect. A producer that waits does not count the items for that.
+func TestAProducerDoesNotCountTheItemsAfterAReconnect(t *testing.T) {
+	onMemories(t, func(w *world) {
+		const most = 9
+		q := w.queue("a", full(most))
+		mustPut(w.T, q, 1, most)
+		var lists, arms atomic.Int64
+		b := w.hookedQueue("b", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			switch {
+			case c.Op == "children" && strings.Contains(c.Path, "/items"):
+				lists.Add(1)
+			case c.Op == "arm" && c.Path == w.Path("/q/items/out"):
+				arms.Add(1)
+			}
+			return err
+		}}, &coord.QueueOptions[int]{MaxLen: most})
+		put := w.putWaits(b, 100)
+		w.Eventually("the producer watches", func() bool { return arms.Load() > 0 })
+		for range 3 {
+			lists.Store(0)
+			n := arms.Load()
+			w.Link("b").Partition()
+			w.Link("b").Heal()
+			w.Eventually("the producer watches again", func() bool { return arms.Load() > n })
+			w.Settle()
+			if n := lists.Load(); n > 0 {
+				w.T.Errorf("%d lists after a reconnect", n)
+			}
+		}
+		mustAck(w.T, mustTake(w.T, q, 1))
+		put.done()
+	})
+}

@@ -402,13 +402,23 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 	if err := s.b.Arm(ctx, c.asOf, targets...); err != nil {
 		return err
 	}
-	err := wait(out.Fired(), ws.Ready())
-	proof := &p.lim.proof
+	if err := wait(out.Fired(), ws.Ready()); err != nil {
+		return err
+	}
 	for _, w := range ws.Take() {
+		if w.Kind() != backend.Deleted { // all fire after a reconnect
+			if _, err := s.b.Exists(ctx, items[w], nil); !isNotFound(err) {
+				if err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		proof := &p.lim.proof
 		proof.gone++
 		proof.left = slices.DeleteFunc(proof.left, func(path string) bool { return path == items[w] })
 	}
-	return err
+	return nil
 }
 
 // takeTurn waits until no other producer of the queue value has the turn.
