@@ -30,7 +30,7 @@ type QueueStats struct {
 	// is zero if no item is ready, or if those that were read have gone meanwhile.
 	//
 	// In a PriorityQueue with ready items of more than 16 priorities, the 16 that are taken
-	// last count. In a DelayQueue into which more than 16 items were put after their due
+	// last count, or fewer of those with items that a Redrive has put back. In a DelayQueue into which more than 16 items were put after their due
 	// times, Oldest can be too low.
 	Oldest time.Duration
 

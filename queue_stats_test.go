@@ -375,6 +375,40 @@ func TestStatsOfAClientThatMayNotWrite(t *testing.T) {
 	})
 }
 
+// Each priority has items that were dead letters, behind others. One read suffices for each of them.
+func TestTheOldestOfManyPrioritiesWithRedrivenItems(t *testing.T) {
+	onMemories(t, func(w *world) {
+		q := coord.NewPriorityQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
+		coord.SetBucketSize(&q.Consumer, 4)
+		const priorities = 10
+		for p := range int64(priorities) {
+			for v := range 2 {
+				mustPutAt(w.T, q, p, v)
+				if err := mustTake(w.T, q, v).Nack(0); err != nil {
+					w.T.Fatal(err)
+				}
+			}
+		}
+		for p := range int64(priorities) { // behind them, in node after node
+			for range 8 {
+				mustPutAt(w.T, q, p, 2)
+			}
+			time.Sleep(time.Minute)
+		}
+		_, before := mustStats(w.T, q)
+		time.Sleep(time.Minute)
+		if n, err := q.Redrive(context.Background()); n != 2*priorities || err != nil {
+			w.T.Fatal(n, err)
+		}
+		for p := range int64(priorities) {
+			mustPutAt(w.T, q, p, 3, 4, 5)
+		}
+		if _, oldest := mustStats(w.T, q); oldest < before+time.Minute-lateness {
+			w.T.Errorf("oldest %v, and %v a minute ago", oldest, before)
+		}
+	})
+}
+
 // Items that were dead letters come first in their priority, although they were put back last.
 func TestTheOldestItemStandsBehindRedrivenOnes(t *testing.T) {
 	onMemories(t, func(w *world) {

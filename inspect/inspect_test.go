@@ -747,3 +747,35 @@ func TestInspectShowsTheDataThatReadsAsAnID(t *testing.T) {
 		}
 	})
 }
+
+// The items of a PriorityQueue with one priority stand as those of a Queue. The one that a Redrive
+// has put back comes first, and is not the oldest.
+func TestInspectFindsTheOldestItemBehindRedrivenOnes(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		q := coord.NewPriorityQueue(c, "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
+		if _, err := q.PutAll(ctx, 0, 1, 2, 3); err != nil {
+			w.T.Fatal(err)
+		}
+		put := time.Now()
+		it, err := q.Take(ctx)
+		if err == nil {
+			err = it.Nack(0)
+		}
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if n, err := q.Redrive(ctx); n != 1 || err != nil {
+			w.T.Fatal(n, err)
+		}
+		in, err := inspect.Path(ctx, c, "/q", nil)
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if d := put.Sub(in.Queue.Oldest); d < -time.Minute || d > time.Minute {
+			w.T.Errorf("oldest since %v, put at %v", in.Queue.Oldest, put)
+		}
+	})
+}

@@ -157,12 +157,14 @@ func (x *inspector) items(ctx context.Context, in *Queue, buckets []layout.Bucke
 			in.Next = &item
 		}
 	}
-	return kind, x.oldest(ctx, in, kind, &scan.tally)
+	redriven := scan.next != nil && scan.next.Due < 0
+	return kind, x.oldest(ctx, in, kind == "queue" && !redriven, &scan.tally)
 }
 
-// oldest sets Oldest. The next item of a Queue is the oldest one.
-func (x *inspector) oldest(ctx context.Context, in *Queue, kind string, tally *queuestat.Tally) error {
-	if kind == "queue" {
+// oldest sets Oldest. In a Queue that is the next item, but not in a PriorityQueue with a single
+// priority, which looks the same, if a Redrive has put that item back.
+func (x *inspector) oldest(ctx context.Context, in *Queue, next bool, tally *queuestat.Tally) error {
+	if next {
 		if in.Next != nil {
 			in.Oldest = in.Next.Since
 		}

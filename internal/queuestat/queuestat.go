@@ -164,9 +164,9 @@ const MostAges = 16
 // listed.
 //
 // The items of one key are in the order in which they were put, so one read for each key
-// suffices: one for a Queue, one for each priority, and one more if it has items that were dead
-// letters, which come first. Of many priorities those that are taken
-// last are read. A DelayQueue needs one read as well, unless items were put after they were
+// suffices: one for a Queue, one for each priority. If the first node of a priority has items that
+// were dead letters, which come first, it takes one or two more. Of many priorities those that are
+// taken last are read. A DelayQueue needs one read as well, unless items were put after they were
 // due: the item with the earliest due time has waited longest.
 func (t *Tally) Oldest(ctx context.Context, s backend.Session) (since int64, err error) {
 	heads := t.heads
@@ -177,10 +177,10 @@ func (t *Tally) Oldest(ctx context.Context, s backend.Session) (since int64, err
 	since = math.MaxInt64
 	reads := 0
 	for _, h := range heads {
-		known, due := false, int64(0) // the first item with that due time was there
+		bucket, due := "", int64(0) // of the latest item that was there and has no due time
 		for i := range h.items {
 			e := &h.items[i]
-			if known && e.Due == due && due <= 0 {
+			if bucket != "" && (e.Bucket != bucket || e.Due == due) {
 				continue // it was put later
 			}
 			if reads == MostAges || t.dues && e.Due >= since {
@@ -198,7 +198,9 @@ func (t *Tally) Oldest(ctx context.Context, s backend.Session) (since int64, err
 			if e.Due > 0 && stat.Ctime <= e.Due {
 				break
 			}
-			known, due = true, e.Due
+			if e.Due <= 0 {
+				bucket, due = e.Bucket, e.Due
+			}
 		}
 	}
 	return orNone(since), nil
