@@ -102,7 +102,7 @@ var queueMutants = []mutant{
 		"append(p.with[:before:before], count...))", "append(count, p.with...))",
 		"TestARedriveIntoALimitedQueueOutlivesAPut"},
 	{"a client that closes pauses between evictions", "slots.go",
-		"\tcase <-timer.C:\n\tcase <-l.c.closing:\n", "\tcase <-timer.C:\n",
+		"\t\tcase <-timer.C:\n\t\tcase <-l.c.closing:\n", "\t\tcase <-timer.C:\n",
 		"TestAClientThatClosesDoesNotPauseBetweenEvictions"},
 	{"a waiter does not wait for the fill of its client", "slots.go",
 		"return wait(ws.Ready(), filled)", "return wait(ws.Ready(), nil)",
