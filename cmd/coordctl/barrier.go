@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/inspect"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/trace"
 )
 
 // barrierCommand returns the verb barrier and those below it.
@@ -38,31 +41,61 @@ func (t *tool) barrierCommand() *cobra.Command {
 				long:    `With --wait 0 it looks once, and does not wait.`,
 				example: `coordctl barrier wait /startup --wait 1m`,
 				exits:   []int{exitLate},
-				do: func(ctx context.Context, c *coord.Client) error {
-					if t.wait == 0 {
-						in, err := inspect.Path(ctx, c, t.path, nil)
-						switch {
-						case err != nil:
-							return err
-						case in.Recipe == "missing":
-							return nil
-						case in.Barrier != nil:
-							return errLate
-						}
-					}
-					defer t.progress("waiting at the barrier %s", t.path)()
-					return barrier(c).Wait(ctx) // or the error that the path is another recipe's
-				},
+				do:      t.awaitBarrier,
 			}),
 			t.command(verb{
 				name: "status", words: "PATH", short: "say whether a barrier is set, or how a double barrier stands",
-				long:    `The exit status is 1 if the barrier is not set, or no round of a double barrier is open.`,
+				long: `
+The exit status is 1 if the barrier is not set, or no round of a double barrier is open. A node of
+another program, such as a barrier of Curator, is a barrier that is set if waiters stop at it.`,
 				example: `coordctl barrier status /maintenance`,
 				exits:   []int{exitNo},
 				do:      t.barrierStatus,
 			}),
 		},
 	})
+}
+
+func (t *tool) awaitBarrier(ctx context.Context, c *coord.Client) error {
+	if t.wait != 0 {
+		defer t.progress("waiting at the barrier %s", t.path)()
+		return coord.NewBarrier(c, t.path, nil).Wait(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, openLimit)
+	defer cancel()
+	set, err := t.barrierSet(ctx, c)
+	if err == nil && set {
+		err = errLate
+	}
+	return err
+}
+
+// waitKey is the key of the function that a context has for the beginning of a wait.
+type waitKey struct{}
+
+// onWait is the Trace of the client. It tells the caller that its call has to wait.
+func onWait(ctx context.Context, e trace.Event) {
+	if begun, ok := ctx.Value(waitKey{}).(func()); ok {
+		if _, waits := e.(trace.WaitBegan); waits {
+			begun()
+		}
+	}
+}
+
+var errWaits = errors.New("it would wait")
+
+// barrierSet looks once whether a waiter stops at the barrier. It lets Wait decide: a waiter also stops
+// at nodes that inspect does not call a barrier, such as those of Curator. It needs a client with
+// onWait as Trace.
+func (t *tool) barrierSet(ctx context.Context, c *coord.Client) (bool, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ctx = context.WithValue(ctx, waitKey{}, func() { cancel(errWaits) })
+	err := coord.NewBarrier(c, t.path, nil).Wait(ctx)
+	if errors.Is(err, errWaits) {
+		return true, nil
+	}
+	return false, err
 }
 
 // barrierState is the state of a barrier as JSON.
@@ -80,15 +113,23 @@ func (t *tool) barrierStatus(ctx context.Context, c *coord.Client) error {
 	}
 	st := barrierState{Path: t.path, Barrier: in.Barrier, Double: in.DoubleBarrier}
 	text := t.path + ": not set\n"
-	switch {
-	case st.Barrier != nil:
-		st.Set = true
-		text = fmt.Sprintf("%s: %s, since %s\n", t.path, in.Summary, stamp(st.Barrier.Since))
-	case st.Double != nil:
+	if st.Double != nil {
 		st.Set = st.Double.Open
 		text = fmt.Sprintf("%s: double barrier: %s\n", t.path, in.Summary)
-	case in.Recipe != "missing" && in.Recipe != "empty":
-		return &exit{exitNo, fmt.Errorf("%s is no barrier but: %s: %s", t.path, in.Recipe, in.Summary)}
+	} else {
+		var kind *coord.KindError
+		st.Set, err = t.barrierSet(ctx, c)
+		switch {
+		case errors.As(err, &kind) && in.Recipe == "empty" && kind.Found == string(layout.KindDoubleBarrier):
+		case errors.As(err, &kind):
+			return &exit{exitNo, fmt.Errorf("%s is no barrier but: %s: %s", t.path, in.Recipe, in.Summary)}
+		case err != nil:
+			return err
+		case st.Set && st.Barrier != nil:
+			text = fmt.Sprintf("%s: %s, since %s\n", t.path, in.Summary, stamp(st.Barrier.Since))
+		case st.Set:
+			text = fmt.Sprintf("%s: set, by the node of another program: %s: %s\n", t.path, in.Recipe, in.Summary)
+		}
 	}
 	if err := t.print(ctx, st, text); err != nil {
 		return err

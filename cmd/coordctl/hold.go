@@ -85,7 +85,7 @@ func (t *tool) connect(ctx context.Context, f func(waiting context.Context, c *c
 	err = t.await(ctx, func(ctx context.Context) (err error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		c, err = coord.Open(ctx, b, &coord.Options{Namespace: t.namespace, Logger: t.logger()})
+		c, err = coord.Open(ctx, b, &coord.Options{Namespace: t.namespace, Logger: t.logger(), Trace: onWait})
 		return err
 	})
 	stop()

@@ -86,7 +86,7 @@ func TestASignalEndsABlockedReadOrWrite(t *testing.T) {
 // within returns a tool and a client of one service in memory.
 func within(t *testing.T, stdout io.Writer) (*tool, *coord.Client) {
 	t.Helper()
-	c, err := coord.Open(t.Context(), memory.New(nil), nil)
+	c, err := coord.Open(t.Context(), memory.New(nil), &coord.Options{Trace: onWait})
 	if err != nil {
 		t.Fatal(err)
 	}
