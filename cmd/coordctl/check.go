@@ -33,7 +33,9 @@ It asks each server for its version, opens a session, measures round trips and t
 the clocks, and tries what it may do under PATH (/ by default): read, and create, write and delete
 a temporary node, which is removed. Below a missing path, a value, a counter or a barrier nothing is
 created; the nearest directory above is tried instead. With --read-only nothing is created at all.
-If something fails, the exit status is 1.`,
+A server fails if it does not answer, or answers that it does not serve; of etcd, if its /health is
+not healthy. If something fails, the exit status is 1. A clock that is more than a second off is
+marked WARN, and fails nothing.`,
 		example: `
 coordctl check
 coordctl check /locks --json`,
@@ -50,7 +52,7 @@ type serverState struct {
 	Version string `json:"version,omitempty"`
 	Mode    string `json:"mode,omitempty"`  // of ZooKeeper: "leader", "follower", "standalone" or "observer"
 	Error   string `json:"error,omitempty"` // why it is not known, or the server is not reached
-	Reached bool   `json:"reached"`         // it answers, and does not refuse to serve
+	Reached bool   `json:"reached"`         // it answers, and serves
 }
 
 // permission is whether something may be done under the path.
@@ -86,12 +88,20 @@ type checkedLimits struct {
 type clock struct {
 	Low  float64 `json:"low_ms"`
 	High float64 `json:"high_ms"`
+	OK   bool    `json:"ok"` // it can be less than clockTolerance
+}
+
+// compareClocks returns the difference if a node that was created between sent and answer has this time.
+func compareClocks(at, sent, answer time.Time) *clock {
+	k := &clock{Low: milliseconds(at.Sub(answer)), High: milliseconds(at.Add(time.Millisecond).Sub(sent))}
+	k.OK = k.Low <= clockTolerance && k.High >= -clockTolerance
+	return k
 }
 
 const (
 	checkedTrips   = 7
 	serverTimeout  = 2 * time.Second
-	clockTolerance = 1000 // milliseconds, beyond which a difference is marked
+	clockTolerance = 1000.0 // milliseconds, beyond which a difference is marked
 )
 
 func (t *tool) check(ctx context.Context, c *coord.Client) error {
@@ -180,8 +190,7 @@ func (t *tool) permissions(ctx context.Context, c *coord.Client, s backend.Sessi
 	}
 	_, stat, err := s.Get(ctx, node, nil)
 	if try("read", err) && s.Features().Has(backend.Clock) {
-		at := time.UnixMilli(stat.Ctime)
-		r.Clock = &clock{Low: milliseconds(at.Sub(answer)), High: milliseconds(at.Add(time.Millisecond).Sub(sent))}
+		r.Clock = compareClocks(time.UnixMilli(stat.Ctime), sent, answer)
 	}
 	_, err = s.Commit(ctx, backend.SetData(node, []byte("coordctl check"), backend.AnyVersion))
 	try("write", err)
@@ -228,7 +237,6 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 		return
 	}
 	defer conn.Close()
-	v.Reached = true
 	deadline, _ := ctx.Deadline()
 	conn.SetDeadline(deadline)
 	if _, err = io.WriteString(conn, "srvr"); err != nil {
@@ -236,9 +244,8 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 		return
 	}
 	lines := bufio.NewScanner(io.LimitReader(conn, 1<<16))
-	answered := false
 	for lines.Scan() {
-		answered = true
+		v.Reached = true
 		if strings.HasPrefix(lines.Text(), "This ZooKeeper instance is not currently serving requests") {
 			v.Reached, v.Error = false, "it is not serving requests: it is starting, or has no majority"
 			return
@@ -250,8 +257,13 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 			v.Mode = mode
 		}
 	}
-	if err := net.Error(nil); !answered && errors.As(lines.Err(), &err) && err.Timeout() {
-		v.Reached, v.Error = false, fmt.Sprintf("it accepts the connection, and does not answer within %v", serverTimeout)
+	// A server that may not answer srvr says so. Silence is that of a server without free
+	// connections, a port of another protocol, or a balancer without servers.
+	if err := net.Error(nil); !v.Reached {
+		v.Error = "it closes the connection without an answer"
+		if errors.As(lines.Err(), &err) && err.Timeout() {
+			v.Error = fmt.Sprintf("it accepts the connection, and does not answer within %v", serverTimeout)
+		}
 		return
 	}
 	if v.Version == "" { // a server can be configured not to answer
@@ -259,50 +271,71 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 	}
 }
 
-// askEtcd reads /version.
+// askEtcd reads /version, which a member answers in any case, and /health, which says whether it serves.
 func askEtcd(ctx context.Context, cfg *tls.Config, v *serverState) {
+	var version struct {
+		Server string `json:"etcdserver"`
+	}
+	status, err := readEtcd(ctx, cfg, v.Addr, "/version", &version)
+	if status == 0 {
+		v.Error = err.Error()
+		return
+	}
+	v.Version = version.Server
+	var health struct {
+		Health string `json:"health"`
+		Reason string `json:"reason"`
+	}
+	status, err = readEtcd(ctx, cfg, v.Addr, "/health", &health)
+	switch {
+	case status == 0:
+		v.Error = "its health: " + err.Error()
+	case status == http.StatusNotFound:
+		v.Reached, v.Error = true, "it does not answer /health, so its health is not known"
+	case status != http.StatusOK || err != nil || health.Health != "true":
+		v.Error = "it is not healthy: " + cmp.Or(visible(health.Reason), fmt.Sprintf("it answers /health with the status %d", status))
+	case v.Version == "":
+		v.Reached, v.Error = true, "it does not answer /version, so its version is not known"
+	default:
+		v.Reached = true
+	}
+}
+
+// readEtcd reads the JSON at a path of a member into got. The status of the answer is 0 if there is none.
+func readEtcd(ctx context.Context, cfg *tls.Config, addr, path string, got any) (status int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
-	scheme, addr := "http", v.Addr
+	scheme := "http"
 	if cfg != nil {
 		scheme = "https"
 	}
 	if before, after, ok := strings.Cut(addr, "://"); ok {
 		scheme, addr = before, after
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+"/version", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr+path, nil)
 	if err != nil {
-		v.Error = err.Error()
-		return
+		return 0, err
 	}
 	transport := &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		v.Error = err.Error()
-		return
+		return 0, err
 	}
 	defer resp.Body.Close()
-	v.Reached = true
-	var got struct {
-		Server string `json:"etcdserver"`
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&got); err != nil || got.Server == "" {
-		v.Error = "it does not answer /version, so its version is not known"
-		return
-	}
-	v.Version = got.Server
+	return resp.StatusCode, json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(got)
 }
 
 // checkText returns the result as text.
 func (t *tool) checkText(r *checked) string {
 	var b strings.Builder
+	row := func(mark, what, text string) { fmt.Fprintf(&b, "%s  %-12s %s\n", mark, what, text) }
 	line := func(ok bool, what, format string, args ...any) {
 		mark := t.paint(green, "ok    ")
 		if !ok {
 			mark = t.paint(red, "FAILED")
 		}
-		fmt.Fprintf(&b, "%s  %-12s %s\n", mark, what, fmt.Sprintf(format, args...))
+		row(mark, what, fmt.Sprintf(format, args...))
 	}
 	for _, v := range r.Servers {
 		what := v.Addr
@@ -333,10 +366,11 @@ func (t *tool) checkText(r *checked) string {
 		off := (r.Clock.Low + r.Clock.High) / 2
 		width := (r.Clock.High - r.Clock.Low) / 2
 		text := fmt.Sprintf("the service is %+.1f ms from this machine (± %.1f ms)", off, width)
-		if max(off, -off)-width > clockTolerance {
-			text = t.paint(yellow, text)
+		if r.Clock.OK {
+			line(true, "clock", "%s", text)
+		} else {
+			row(t.paint(yellow, "WARN  "), "clock", text)
 		}
-		line(true, "clock", "%s", text)
 	case !slices.Contains(r.Features, "clock"):
 		line(true, "clock", "the service has none: times are those of its clients")
 	default:

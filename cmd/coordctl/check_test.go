@@ -3,11 +3,16 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestAServerThatDoesNotServeIsNotOK: it answers so, or accepts the connection and says nothing.
@@ -20,6 +25,7 @@ func TestAServerThatDoesNotServeIsNotOK(t *testing.T) {
 	}{
 		{"serves", "Zookeeper version: 3.8.0-5a02a05eddb5, built on 2022\nMode: follower\n", serverState{Version: "3.8.0", Mode: "follower", Reached: true}},
 		{"does not serve", "This ZooKeeper instance is not currently serving requests\n", serverState{Error: "it is not serving requests: it is starting, or has no majority"}},
+		{"closes the connection", "", serverState{Error: "it closes the connection without an answer"}},
 		{"says nothing", "", serverState{Error: "it accepts the connection, and does not answer within 2s"}},
 		{"refuses the command", "srvr is not executed because it is not in the whitelist.\n", serverState{Error: "it does not answer srvr, so its version is not known", Reached: true}},
 	} {
@@ -40,7 +46,7 @@ func TestAServerThatDoesNotServeIsNotOK(t *testing.T) {
 				if _, err := io.ReadFull(conn, word); err != nil || string(word) != "srvr" {
 					t.Errorf("the command %q, %v", word, err)
 				}
-				if tc.answer == "" {
+				if tc.name == "says nothing" {
 					_, _ = io.Copy(io.Discard, conn) // until the client gives up
 				}
 				_, _ = io.WriteString(conn, tc.answer)
@@ -58,5 +64,68 @@ func TestAServerThatDoesNotServeIsNotOK(t *testing.T) {
 				t.Errorf("it prints %q", line)
 			}
 		})
+	}
+}
+
+// TestAMemberOfEtcdThatIsNotHealthyIsNotOK: without a leader, or with an alarm, it still answers /version.
+func TestAMemberOfEtcdThatIsNotHealthyIsNotOK(t *testing.T) {
+	t.Parallel()
+	const version = `{"etcdserver":"3.6.13","etcdcluster":"3.6.0"}`
+	for _, tc := range []struct {
+		name            string
+		version, health string // empty: not found
+		status          int    // of health
+		want            serverState
+	}{
+		{"healthy", version, `{"health":"true","reason":""}`, 200, serverState{Version: "3.6.13", Reached: true}},
+		{"without a leader", version, `{"health":"false","reason":"RAFT NO LEADER"}`, 503, serverState{Version: "3.6.13", Error: "it is not healthy: RAFT NO LEADER"}},
+		{"of an older version", version, `{"health":"false"}`, 503, serverState{Version: "3.6.13", Error: "it is not healthy: it answers /health with the status 503"}},
+		{"without an answer about its health", version, "", 0, serverState{Version: "3.6.13", Reached: true, Error: "it does not answer /health, so its health is not known"}},
+		{"without a version", "", `{"health":"true"}`, 200, serverState{Reached: true, Error: "it does not answer /version, so its version is not known"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.URL.Path == "/version" && tc.version != "":
+					fmt.Fprint(w, tc.version)
+				case r.URL.Path == "/health" && tc.health != "":
+					w.WriteHeader(tc.status)
+					fmt.Fprint(w, tc.health)
+				default:
+					http.NotFound(w, r)
+				}
+			}))
+			defer server.Close()
+			got := serverState{Addr: strings.TrimPrefix(server.URL, "http://")}
+			askEtcd(t.Context(), nil, &got)
+			tc.want.Addr = got.Addr
+			if got != tc.want {
+				t.Errorf("the server is %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestAClockThatIsOffIsMarked: also without colours, and in JSON.
+func TestAClockThatIsOffIsMarked(t *testing.T) {
+	t.Parallel()
+	sent := time.Now()
+	answer := sent.Add(10 * time.Millisecond)
+	for _, tc := range []struct {
+		off  time.Duration
+		ok   bool
+		text string
+	}{
+		{0, true, "\nok      clock        the service is -4.5 ms from this machine"},
+		{time.Hour, false, "\nWARN    clock        the service is +3599995.5 ms from this machine"},
+		{-time.Hour, false, "\nWARN    clock        the service is -3600004.5 ms from this machine"},
+		{-995 * time.Millisecond, true, "\nok      clock "}, // it can be less than a second
+	} {
+		k := compareClocks(sent.Add(tc.off), sent, answer)
+		text := (&tool{stdout: io.Discard}).checkText(&checked{Clock: k, RoundTrips: []float64{1}})
+		data, err := json.Marshal(k)
+		if err != nil || k.OK != tc.ok || !strings.Contains(text, tc.text) || !strings.Contains(string(data), fmt.Sprintf(`"ok":%v`, tc.ok)) {
+			t.Errorf("off by %v: %s, %v\n%s", tc.off, data, err, text)
+		}
 	}
 }
