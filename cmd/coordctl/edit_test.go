@@ -28,6 +28,8 @@ func TestAnEditedTextIsWrittenOrKept(t *testing.T) {
 		{"the editor fails", `echo edited >"$1"`, nil, "return 3", exitNo, true},
 		{"the editor fails without a change", "true", nil, "return 3", exitNo, false},
 		{"SIGTERM", `echo edited >"$1"`, syscall.SIGTERM, "true", exitSignal + 15, true},
+		{"SIGTERM before a change", `true`, syscall.SIGTERM, "true", exitSignal + 15, true},
+		{"the file cannot be read", `rm "$1"; mkdir "$1"`, nil, "true", exitFailed, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir, pipes := t.TempDir(), t.TempDir()
@@ -83,8 +85,11 @@ func TestAnEditedTextIsWrittenOrKept(t *testing.T) {
 			if !tc.kept {
 				return
 			}
-			if text, err := os.ReadFile(files[0]); err != nil || string(text) != "edited\n" || !strings.Contains(errs.String(), "your text is in "+files[0]) {
-				t.Errorf("%q, %v: %s", text, err, errs.String())
+			if !strings.Contains(errs.String(), "your text is in "+files[0]) {
+				t.Errorf("it does not name the file: %s", errs.String())
+			}
+			if text, err := os.ReadFile(files[0]); err == nil && string(text) != "edited\n" && tc.edits != "true" {
+				t.Errorf("the text is %q", text)
 			}
 		})
 	}

@@ -40,8 +40,9 @@ coordctl value set /config/limits --if-version 2 '{"rps":200}'`,
 		name: "edit", words: "PATH", short: "edit a value with $VISUAL or $EDITOR",
 		long: `
 The value is written only if the editor succeeds, and no other client has changed the value
-meanwhile. Otherwise the edited text stays in a file, whose name is printed. While the editor runs,
-Ctrl-C is for the editor alone, and --wait does not count.`,
+meanwhile. Otherwise the edited text stays in a file, whose name is printed; after a signal also if
+it seems to be as before, since the editor may have saved it beside that file. While the editor
+runs, Ctrl-C is for the editor alone, and --wait does not count.`,
 		example: `EDITOR='sed -i s/100/150/' coordctl value edit /config/limits`,
 		exits:   []int{exitNo},
 		signals: true,
@@ -178,7 +179,7 @@ func (t *tool) deleteValue(ctx context.Context, c *coord.Client) error {
 	return answered(v.Delete(ctx, old))
 }
 
-// editValue opens an editor. The text is kept in its file unless it is written, or is as before.
+// editValue opens an editor. The text is kept in its file unless it is written, or is known to be as before.
 func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 	v := t.value(c)
 	var old coord.Versioned[[]byte]
@@ -203,21 +204,18 @@ func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	failed := t.runEditor(f.Name())
+	signalled, failed := t.runEditor(f.Name())
 	value, err := os.ReadFile(f.Name())
-	if err != nil {
-		return errors.Join(failed, err)
-	}
-	if bytes.Equal(value, old.Value) {
+	if err == nil && !signalled && bytes.Equal(value, old.Value) {
 		if failed == nil {
 			t.say("not changed")
 		}
 		return failed
 	}
 	keep = true
-	if failed != nil {
+	if err != nil || failed != nil {
 		t.say("your text is in %s", f.Name())
-		return failed
+		return errors.Join(failed, err)
 	}
 	writing := context.WithoutCancel(waiting) // --wait does not bound the editor
 	if t.wait > 0 {
@@ -235,19 +233,24 @@ func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 }
 
 // runEditor returns when the editor has ended. The editor has the terminal, so an interrupt from
-// the keyboard reaches it too, and only the editor acts on it: many editors use Ctrl-C as a key.
-func (t *tool) runEditor(file string) error {
+// the keyboard reaches it too, and only the editor acts on it: many editors use Ctrl-C as a key. Another
+// signal is passed on to the editor, and reported.
+func (t *tool) runEditor(file string) (signalled bool, err error) {
 	editor := os.Getenv("VISUAL")
 	for _, next := range []string{os.Getenv("EDITOR"), "vi"} {
 		if editor == "" {
 			editor = next
 		}
 	}
-	cmd := exec.Command("sh", "-c", editor+` "$1"`, "sh", file) // the variable can have arguments
+	command := editor + ` "$1"` // the variable can have arguments
+	if !strings.ContainsAny(editor, ";&|<>(){}\n") {
+		command = "exec env " + command // the editor gets the signals, not a shell
+	}
+	cmd := exec.Command("sh", "-c", command, "sh", file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.stdin, t.stdout, t.stderr
 	ended := make(chan error, 1)
 	if err := cmd.Start(); err != nil {
-		return err
+		return false, err
 	}
 	go func() { ended <- cmd.Wait() }()
 	var end os.Signal // coordctl was asked to end
@@ -256,11 +259,11 @@ func (t *tool) runEditor(file string) error {
 		case err := <-ended:
 			switch {
 			case end != nil:
-				return interrupted(end)
+				return true, interrupted(end)
 			case err != nil:
-				return &exit{exitNo, fmt.Errorf("%s: %w; nothing was written", editor, err)}
+				return false, &exit{exitNo, fmt.Errorf("%s: %w; nothing was written", editor, err)}
 			}
-			return nil
+			return false, nil
 		case s := <-t.signals:
 			if s != os.Interrupt {
 				end = s
