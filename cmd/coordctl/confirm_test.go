@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unsafe"
 
@@ -111,6 +112,78 @@ func TestNothingIsTakenByForceWithoutAnAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-h.Done()
+}
+
+// asked waits for a question on the terminal of the operator.
+func asked(t *testing.T, operator io.Reader) {
+	t.Helper()
+	var text string
+	for chunk := make([]byte, 100); !strings.Contains(text, "[y/N] "); {
+		n, err := operator.Read(chunk)
+		if err != nil {
+			t.Fatalf("%v after %q", err, text)
+		}
+		text += string(chunk[:n])
+	}
+}
+
+// TestForceTakesTheLockFromTheHolderOfTheQuestion: a holder that has got the lock since keeps it.
+func TestForceTakesTheLockFromTheHolderOfTheQuestion(t *testing.T) {
+	x, c := within(t, io.Discard)
+	x.path, x.force = "/lock", true
+	first := coordtest.MustLock(t, coord.NewMutex(c, "/lock", nil))
+	operator, own := openTerminal(t)
+	x.stdin, x.stderr = own, own
+	ended := make(chan error, 1)
+	go func() { ended <- x.revoke(t.Context(), c) }()
+	asked(t, operator)
+	first.Release()
+	second := coordtest.MustLock(t, coord.NewMutex(c, "/lock", &coord.MutexOptions{ID: "web-2"}))
+	defer second.Release()
+	if _, err := io.WriteString(operator, "y\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; status(err) != exitNo || !strings.Contains(err.Error(), "it is held by web-2 now") || second.Err() != nil {
+		t.Errorf("%v; the second hold: %v", err, second.Err())
+	}
+}
+
+// TestTheQuestionDoesNotCountForTheWait: --wait is for the holder, not for the operator.
+func TestTheQuestionDoesNotCountForTheWait(t *testing.T) {
+	x, c := within(t, io.Discard)
+	x.path, x.force = "/lock", true
+	h := coordtest.MustLock(t, coord.NewMutex(c, "/lock", nil))
+	defer h.Release()
+	operator, own := openTerminal(t)
+	x.stdin, x.stderr = own, own
+	waiting, late := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- x.revoke(waiting, c) }()
+	asked(t, operator)
+	late(errLate)
+	if _, err := io.WriteString(operator, "y\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	<-h.Done()
+}
+
+// TestForceComesBeforeTheWaitIsOver: the holder has --after to consent, and --wait is beyond that.
+func TestForceComesBeforeTheWaitIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x, c := within(t, io.Discard)
+		x.path, x.force, x.yes, x.after, x.wait = "/lock", true, true, 10*time.Second, 10*time.Second
+		h := coordtest.MustLock(t, coord.NewMutex(c, "/lock", nil))
+		defer h.Release()
+		waiting, cancel := context.WithTimeoutCause(t.Context(), x.wait, errLate)
+		defer cancel()
+		if err := x.revoke(waiting, c); err != nil {
+			t.Fatal(err)
+		}
+		<-h.Done()
+	})
 }
 
 // TestNoTransactionIsAbortedWithoutAnAnswer: also one whose proposer the service does not know to

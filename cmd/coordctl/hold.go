@@ -101,6 +101,15 @@ func (t *tool) connect(ctx context.Context, f func(waiting context.Context, c *c
 	return f(waiting, c)
 }
 
+// waitAnew returns ctx with --wait counted from now, and more added to it.
+func (t *tool) waitAnew(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
+	ctx = context.WithoutCancel(ctx)
+	if t.wait <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, t.wait+more, errLate)
+}
+
 var errLate = errors.New("not obtained in time")
 
 // await runs f, whose context ends on a signal. The error then names the signal.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -20,13 +21,21 @@ func (t *tool) revokeCommand() *cobra.Command {
 PATH is that of a Mutex, an RWMutex, or one shard of Shards (PATH/shards/0). The holder is asked
 to release the lock, and coordctl waits until it has, or --wait has passed. With --force the lock
 is taken away after --after: the next waiter is granted, perhaps before the holder learns of the
-loss. A question comes first.`,
+loss. A question comes first. If another holder has the lock when it is answered, nothing is done,
+and the exit status is 1. --wait counts from the answer, and with --force --after is added to it.`,
 		example: `
 coordctl revoke /locks/report --reason "maintenance" --wait 10s
 coordctl revoke /locks/report --force --after 1s --yes`,
 		exits: []int{exitNo, exitLate},
 		no0:   "a holder takes a moment to release the lock",
-		do:    t.revoke,
+		check: func() error {
+			if t.after < 0 {
+				return fmt.Errorf("--after %v: negative", t.after)
+			}
+			return nil
+		},
+		signals: true,
+		do:      t.revoke,
 	})
 	f := cmd.Flags()
 	f.BoolVar(&t.force, "force", false, "take the lock away after --after, whether the holder consents or not")
@@ -36,48 +45,88 @@ coordctl revoke /locks/report --force --after 1s --yes`,
 	return cmd
 }
 
-func (t *tool) revoke(ctx context.Context, c *coord.Client) error {
-	if t.after < 0 {
-		return usage("--after %v: negative", t.after)
-	}
-	in, err := inspect.Path(ctx, c, t.path, nil)
-	if err != nil {
+func (t *tool) revoke(waiting context.Context, c *coord.Client) error {
+	var h *holders
+	look := func(ctx context.Context) (err error) {
+		h, err = t.holders(ctx, c)
 		return err
 	}
-	line, revoke := in.Mutex, coord.NewMutex(c, t.path, nil).Revoke
+	if err := t.await(waiting, look); err != nil {
+		return err
+	}
+	o := &coord.RevokeOptions{By: t.by, Reason: t.reason}
+	more := time.Duration(0)
+	if t.force {
+		more = t.after
+		o.ForceAfter = max(t.after, 1)
+		err := t.await(context.WithoutCancel(waiting), func(ctx context.Context) error {
+			return t.confirm(ctx, "take %s from %s by force after %v", t.path, h.text, t.after)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	waiting, cancel := t.waitAnew(waiting, more)
+	defer cancel()
+	return t.await(waiting, func(ctx context.Context) error {
+		if t.force {
+			asked := h.names
+			if err := look(ctx); err != nil {
+				return err
+			}
+			for _, name := range h.names {
+				if !slices.Contains(asked, name) {
+					return &exit{exitNo, fmt.Errorf("%s: it is held by %s now; nothing was done", t.path, h.text)}
+				}
+			}
+		}
+		defer t.progress("waiting for %s to release %s", h.text, t.path)()
+		begun := time.Now()
+		if err := h.revoke(ctx, o); err != nil {
+			return err
+		}
+		took := time.Since(begun)
+		return t.print(ctx, map[string]any{"path": t.path, "released": true, "seconds": took.Seconds()},
+			fmt.Sprintf("%s: %s released it, or lost it, after %v\n", t.path, h.text, took.Round(time.Millisecond)))
+	})
+}
+
+// holders are those of a lock that can be revoked. There is at least one.
+type holders struct {
+	names  []string // of their nodes
+	text   string   // who they are
+	revoke func(context.Context, *coord.RevokeOptions) error
+}
+
+// holders reads who holds the lock.
+func (t *tool) holders(ctx context.Context, c *coord.Client) (*holders, error) {
+	in, err := inspect.Path(ctx, c, t.path, nil)
+	if err != nil {
+		return nil, err
+	}
+	h := &holders{revoke: coord.NewMutex(c, t.path, nil).Revoke}
+	line := in.Mutex
 	if in.RWMutex != nil {
-		line, revoke = in.RWMutex, coord.NewRWMutex(c, t.path, nil).Revoke
+		line, h.revoke = in.RWMutex, coord.NewRWMutex(c, t.path, nil).Revoke
 	}
 	switch {
 	case in.Recipe != "mutex" && in.Recipe != "rwmutex" && in.Recipe != "missing" && in.Recipe != "empty":
-		return &exit{exitNo, fmt.Errorf("%s is no lock that can be revoked but: %s: %s", t.path, in.Recipe, in.Summary)}
+		return nil, &exit{exitNo, fmt.Errorf("%s is no lock that can be revoked but: %s: %s", t.path, in.Recipe, in.Summary)}
 	case line == nil || line.Holders == 0:
-		return &exit{exitNo, fmt.Errorf("%s: nothing holds it", t.path)}
+		return nil, &exit{exitNo, fmt.Errorf("%s: nothing holds it", t.path)}
 	}
-	names := ""
-	for _, h := range line.Contenders {
-		if h.Holds && names == "" {
-			names = holderName(&h)
+	for _, n := range line.Contenders {
+		if !n.Holds {
+			continue
+		}
+		if h.names = append(h.names, n.Name); h.text == "" {
+			h.text = holderName(&n)
 		}
 	}
 	if line.Holders > 1 {
-		names += " and " + strconv.Itoa(line.Holders-1) + " more"
+		h.text += " and " + strconv.Itoa(line.Holders-1) + " more"
 	}
-	o := &coord.RevokeOptions{By: t.by, Reason: t.reason}
-	if t.force {
-		if err := t.confirm(ctx, "take %s from %s by force after %v", t.path, names, t.after); err != nil {
-			return err
-		}
-		o.ForceAfter = max(t.after, 1)
-	}
-	defer t.progress("waiting for %s to release %s", names, t.path)()
-	begun := time.Now()
-	if err := revoke(ctx, o); err != nil {
-		return err
-	}
-	took := time.Since(begun)
-	return t.print(ctx, map[string]any{"path": t.path, "released": true, "seconds": took.Seconds()},
-		fmt.Sprintf("%s: %s released it, or lost it, after %v\n", t.path, names, took.Round(time.Millisecond)))
+	return h, nil
 }
 
 // holderName returns how a contender is called.

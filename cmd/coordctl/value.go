@@ -217,12 +217,8 @@ func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 		t.say("your text is in %s", f.Name())
 		return errors.Join(failed, err)
 	}
-	writing := context.WithoutCancel(waiting) // --wait does not bound the editor
-	if t.wait > 0 {
-		var cancel context.CancelFunc
-		writing, cancel = context.WithTimeoutCause(writing, t.wait, errLate)
-		defer cancel()
-	}
+	writing, cancel := t.waitAnew(waiting, 0) // --wait does not bound the editor
+	defer cancel()
 	return t.await(writing, func(ctx context.Context) error {
 		now, err := v.CompareAndSet(ctx, old, value)
 		if keep = err != nil; keep {
