@@ -91,6 +91,9 @@ type seen struct {
 	skip   bool   // the limit was reached
 }
 
+// unreadable is why there is no data of a node that the user may not read.
+const unreadable = "no permission"
+
 // want is a node to be read. Without contents only its Stat is read.
 type want struct {
 	path     string
@@ -170,14 +173,14 @@ func (x *inspector) small() bool { return x.data || x.s.Features().Has(backend.B
 func (x *inspector) judge(ctx context.Context, w want, read backend.ReadResult) (seen, error) {
 	r, err := seen{data: read.Data, stat: read.Stat}, read.Err
 	if w.contents && errors.Is(err, backend.ErrDenied) && x.take() {
-		r.unread = "no permission"
+		r.unread = unreadable
 		r.stat, err = x.s.Exists(ctx, w.path, nil) // the Stat may be readable by all
 	}
 	switch {
 	case isNotFound(err):
 		return seen{gone: true}, nil
 	case errors.Is(err, backend.ErrDenied):
-		return seen{unread: "no permission"}, nil
+		return seen{unread: unreadable}, nil
 	case errors.Is(err, backend.ErrBadPath):
 		return seen{unread: "bad name"}, nil // an outsider created it
 	}

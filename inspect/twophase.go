@@ -129,19 +129,19 @@ func (x *inspector) twoPhase(ctx context.Context, k *nameKinds, add func(recipe,
 	return nil
 }
 
-// transactions describes the transactions with these ids. It returns the ids of those
-// that exist, and the names of the nodes that are not records.
+// transactions describes the transactions with these ids. It returns the names of the
+// branches of those that exist, and the names of the nodes that are not records.
 func (x *inspector) transactions(ctx context.Context, sp space, ids []string, in *TwoPhase) (standing map[string]bool, strange []string, err error) {
 	standing = make(map[string]bool)
 	for _, id := range ids {
-		t, ok, err := x.transaction(ctx, sp, id)
+		t, mark, err := x.transaction(ctx, sp, id)
 		switch {
 		case answers(err, layout.ErrDecode):
 			strange = append(strange, printable(id))
 		case err != nil:
 			return nil, nil, err
-		case ok:
-			standing[id] = true
+		case mark != "":
+			standing[layout.BranchName(id, mark)] = true
 			in.Transactions = append(in.Transactions, t)
 		}
 	}
@@ -175,20 +175,20 @@ func (in *TwoPhase) summary() string {
 	return say + ", " + plural(len(in.Sites), "site")
 }
 
-// transaction describes one transaction. ok is false if it is gone or cannot be
-// described.
-func (x *inspector) transaction(ctx context.Context, sp space, id string) (t Transaction, ok bool, err error) {
+// transaction describes one transaction, and returns the mark of its record. The mark is
+// empty if the transaction is gone or cannot be described.
+func (x *inspector) transaction(ctx context.Context, sp space, id string) (t Transaction, mark string, err error) {
 	if !layout.IsID(id) {
-		return t, false, layout.ErrDecode
+		return t, "", layout.ErrDecode
 	}
 	// The record, and then the first reads of status: the record, its children and the
 	// decision.
 	if !x.takeN(4) {
-		return t, false, nil
+		return t, "", nil
 	}
 	rec, err := x.load(ctx, sp, id)
 	if err == nil && !x.takeN(3*len(rec.Sites)) {
-		return t, false, nil
+		return t, "", nil
 	}
 	if err == nil {
 		t, err = x.status(ctx, sp, id)
@@ -196,11 +196,11 @@ func (x *inspector) transaction(ctx context.Context, sp space, id string) (t Tra
 	switch {
 	case errors.Is(err, backend.ErrDenied):
 		x.in.note("no permission to read the transaction %s", printable(id))
-		return t, false, nil
+		return t, "", nil
 	case isNotFound(err), err == nil && t.Zxid != rec.czxid:
-		return t, false, nil // it is gone meanwhile
+		return t, "", nil // it is gone meanwhile
 	case err != nil:
-		return t, false, err
+		return t, "", err
 	}
 	t.Kept, t.Size, t.Payload = rec.Keep, len(rec.Payload), x.keep(rec.Payload)
 	t.Overdue = !t.decided() && x.in.At.After(t.Deadline)
@@ -211,7 +211,7 @@ func (x *inspector) transaction(ctx context.Context, sp space, id string) (t Tra
 		}
 		vote, err := x.s.Exists(ctx, sp.record(id)+"/"+layout.VoteName(t.Zxid, v.Site), nil)
 		if err != nil && !isNotFound(err) {
-			return t, false, err
+			return t, "", err
 		}
 		if err == nil {
 			v.Since = utc(vote.Ctime)
@@ -220,7 +220,7 @@ func (x *inspector) transaction(ctx context.Context, sp space, id string) (t Tra
 			}
 		}
 	}
-	return t, true, nil
+	return t, rec.Mark, nil
 }
 
 func (t *Transaction) decided() bool { return t.State == "committed" || t.State == "aborted" }
@@ -332,7 +332,8 @@ func (x *inspector) outcome(ctx context.Context, sp space, id string, czxid int6
 	return o, !ok, nil
 }
 
-// site describes a site. Branches of the transactions in known are only counted.
+// site describes a site. Branches whose names are in known are only counted. These are
+// names and not ids: the record of a branch can have been destroyed, and its id used again.
 func (x *inspector) site(ctx context.Context, sp space, name string, known map[string]bool) (s Site, ok bool, err error) {
 	names, ok, err := x.list(ctx, sp.inbox(name))
 	if err != nil || !ok {
@@ -345,17 +346,19 @@ func (x *inspector) site(ctx context.Context, sp space, name string, known map[s
 	}
 	s.Served = present.stat.Czxid != 0
 	for _, branch := range names {
-		id, _, isBranch := layout.ParseBranch(branch)
-		if !isBranch {
+		if _, _, isBranch := layout.ParseBranch(branch); !isBranch {
 			continue
 		}
 		s.Count++
-		if known[id] {
+		if known[branch] {
 			continue
 		}
 		b, ok, err := x.branch(ctx, sp, name, branch)
 		if err != nil {
 			return s, false, err
+		}
+		if ok && known != nil && b.Unread == unreadable {
+			x.in.note("no permission to read the ballot %s of the site %s", printable(branch), printable(name))
 		}
 		// For a site among others, a branch whose transaction exists but is not
 		// described is left out.

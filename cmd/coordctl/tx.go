@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,11 +19,13 @@ func (t *tool) txCommand() *cobra.Command {
 		name: "list", words: "PATH", short: "list the transactions of a two-phase commit",
 		long: `
 PATH is that of the Coordinators. With --doubt only those are listed that a site has voted for and
-that are not decided, or whose decision an outsider has destroyed.`,
+that are not decided, or whose decision an outsider has destroyed. If a part of the state could not
+be read, it says so, and the exit status is 125. It is 1 if PATH is another recipe's.`,
 		example: `
 coordctl tx list /tx/orders
 coordctl tx list /tx/orders --doubt`,
-		do: t.listTx,
+		exits: []int{exitNo},
+		do:    t.listTx,
 	})
 	list.Flags().BoolVar(&t.doubt, "doubt", false, "only those in doubt")
 	status := t.command(verb{
@@ -29,7 +33,7 @@ coordctl tx list /tx/orders --doubt`,
 		long: `
 If there is no record of it, the exit status is 1: it was never proposed, or it is finished, or an
 outsider has destroyed the record before a site has voted yes. One whose record was destroyed after
-that is in doubt.`,
+that is in doubt. If it can be among what could not be read, the exit status is 125.`,
 		example: `coordctl tx status /tx/orders order-4711`,
 		exits:   []int{exitNo},
 		do:      t.txStatus,
@@ -55,21 +59,29 @@ type transaction struct {
 	Destroyed bool `json:"destroyed,omitempty"` // an outsider has destroyed the record: only ID, State, InDoubt and Votes are known
 }
 
-// transactions returns the transactions at the path. Those whose records were destroyed come last.
-func (t *tool) transactions(ctx context.Context, c *coord.Client) ([]transaction, error) {
+var errUnread = errors.New("not all of the state could be read")
+
+// transactions returns the transactions at the path. Those whose records were destroyed come last. whole is false
+// if a part of the state could not be read.
+func (t *tool) transactions(ctx context.Context, c *coord.Client) (all []transaction, whole bool, err error) {
 	in, err := inspect.Path(ctx, c, t.path, &inspect.Options{MaxReads: 100_000})
-	switch {
-	case err != nil:
-		return nil, err
-	case in.TwoPhase == nil && in.Recipe != "missing" && in.Recipe != "empty":
-		return nil, &exit{exitNo, fmt.Errorf("%s is no two-phase commit but: %s: %s", t.path, in.Recipe, in.Summary)}
-	case in.TwoPhase == nil:
-		return nil, nil
+	if err != nil {
+		return nil, false, err
 	}
+	whole = !in.Truncated
 	if in.Truncated {
-		t.say("not all transactions were read")
+		t.say("note: there is more than what was read")
 	}
-	var all []transaction
+	for _, note := range in.Notes {
+		t.say("note: %s", note)
+		whole = whole && !strings.HasPrefix(note, "no permission")
+	}
+	switch {
+	case in.TwoPhase == nil && in.Recipe != "missing" && in.Recipe != "empty":
+		return nil, false, &exit{exitNo, fmt.Errorf("%s is no two-phase commit but: %s: %s", t.path, in.Recipe, in.Summary)}
+	case in.TwoPhase == nil:
+		return nil, whole, nil
+	}
 	for _, tx := range in.TwoPhase.Transactions {
 		all = append(all, transaction{Transaction: tx})
 	}
@@ -92,11 +104,11 @@ func (t *tool) transactions(ctx context.Context, c *coord.Client) ([]transaction
 			}
 		}
 	}
-	return all, nil
+	return all, whole, nil
 }
 
 func (t *tool) listTx(ctx context.Context, c *coord.Client) error {
-	all, err := t.transactions(ctx, c)
+	all, whole, err := t.transactions(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -109,10 +121,16 @@ func (t *tool) listTx(ctx context.Context, c *coord.Client) error {
 		shown = append(shown, tx)
 		rows = append(rows, []string{printable(tx.ID), t.state(&tx), stamp(tx.Since), stamp(tx.Deadline), stamp(tx.InDoubt), proposer(&tx), votes(&tx)})
 	}
-	if len(shown) == 0 && !t.json {
+	if len(shown) == 0 && whole && !t.json {
 		t.say("no transactions")
 	}
-	return t.report(ctx, shown, table(rows))
+	if err := t.report(ctx, shown, table(rows)); err != nil {
+		return err
+	}
+	if !whole {
+		return fmt.Errorf("%s: %w", t.path, errUnread)
+	}
+	return nil
 }
 
 // state returns the state of a transaction, with what an operator must know of it.
@@ -151,14 +169,15 @@ func votes(tx *transaction) string {
 }
 
 func (t *tool) txStatus(ctx context.Context, c *coord.Client) error {
-	all, err := t.transactions(ctx, c)
+	all, whole, err := t.transactions(ctx, c)
 	if err != nil {
 		return err
 	}
+	all = slices.DeleteFunc(all, func(tx transaction) bool { return tx.ID != t.values[0] })
+	if len(all) > 1 {
+		t.say("the id was used again: tx list --doubt shows an earlier transaction, which is in doubt")
+	}
 	for _, tx := range all {
-		if tx.ID != t.values[0] {
-			continue
-		}
 		text := fmt.Sprintf("%s: %s\nsince     %s\ndeadline  %s\nproposer  %s\n", printable(tx.ID), t.state(&tx), stamp(tx.Since), stamp(tx.Deadline), proposer(&tx))
 		if tx.By != "" {
 			text += fmt.Sprintf("decided   by %s\n", printable(tx.By))
@@ -174,6 +193,9 @@ func (t *tool) txStatus(ctx context.Context, c *coord.Client) error {
 			rows = append(rows, []string{printable(v.Site), dash(v.Vote), stamp(v.Since), yesNo(v.Acknowledged), yesNo(v.Served)})
 		}
 		return t.report(ctx, tx, text+"\n"+table(rows))
+	}
+	if !whole {
+		return fmt.Errorf("%s: %w", t.path, errUnread)
 	}
 	return &exit{exitNo, fmt.Errorf("%s: there is no record of the transaction %s", t.path, printable(t.values[0]))}
 }
@@ -194,7 +216,7 @@ type decision struct {
 }
 
 func (t *tool) recoverTx(ctx context.Context, c *coord.Client) error {
-	all, err := t.transactions(ctx, c)
+	all, _, err := t.transactions(ctx, c)
 	if err != nil {
 		return err
 	}
