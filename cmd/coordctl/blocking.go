@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"time"
 )
 
 // Reads and writes of files know no context, and can block for ever: at a terminal without
@@ -51,5 +52,20 @@ func blocking(ctx context.Context, f func() error) error {
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+}
+
+const lastWriteLimit = time.Second // for an output that nothing reads
+
+// outlasting returns a context that ends lastWriteLimit after ctx. A verb prints with it what it has
+// done: if ctx ends the work half-way, nothing else knows what was done.
+func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(lastWriteLimit, func() { cancel(context.Cause(ctx)) })
+	})
+	return late, func() {
+		stop()
+		cancel(nil)
 	}
 }

@@ -27,6 +27,17 @@ func (t *tool) report(ctx context.Context, v any, text string) error {
 	return t.write(ctx, v, text, "  ")
 }
 
+// done prints v, what a verb has done until it returns err, also if ctx has ended. An error of the
+// output is returned only if there is no other.
+func (t *tool) done(ctx context.Context, v any, text, indent string, err error) error {
+	ctx, cancel := outlasting(ctx)
+	defer cancel()
+	if werr := t.write(ctx, v, text, indent); err == nil {
+		err = werr
+	}
+	return err
+}
+
 func (t *tool) write(ctx context.Context, v any, text, indent string) error {
 	out := output{ctx, t.stdout}
 	if t.json {

@@ -179,13 +179,10 @@ func (t *tool) put(ctx context.Context, c *coord.Client) error {
 	default:
 		ids, err = t.queue(c).PutAll(ctx, values...)
 	}
-	if t.json && err == nil {
-		return t.print(ctx, map[string][]string{"ids": ids}, "")
+	if err != nil && len(ids) == 0 {
+		return answered(err)
 	}
-	for _, id := range ids {
-		fmt.Fprintln(output{ctx, t.stdout}, id)
-	}
-	return answered(err)
+	return answered(t.done(ctx, map[string][]string{"ids": ids}, strings.Join(ids, "\n")+"\n", "", err))
 }
 
 // taken is an item as JSON.
@@ -307,10 +304,7 @@ func (t *tool) redrive(ctx context.Context, c *coord.Client) error {
 		n, err = q.Redrive(ctx, t.values...)
 		return err
 	})
-	if perr := t.print(ctx, map[string]int{"moved": n}, strconv.Itoa(n)+"\n"); err == nil {
-		err = perr
-	}
-	return answered(err)
+	return answered(t.done(ctx, map[string]int{"moved": n}, strconv.Itoa(n)+"\n", "", err))
 }
 
 // remove deletes items.
@@ -332,10 +326,7 @@ func (t *tool) remove(ctx context.Context, c *coord.Client) error {
 	if text != "" {
 		text += "\n"
 	}
-	if perr := t.print(ctx, map[string][]string{"removed": removed}, text); all == nil {
-		all = perr
-	}
-	return answered(all)
+	return answered(t.done(ctx, map[string][]string{"removed": removed}, text, "", all))
 }
 
 // figures is coord.QueueStats as JSON and as text.

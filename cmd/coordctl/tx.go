@@ -257,8 +257,5 @@ func (t *tool) recoverTx(ctx context.Context, c *coord.Client) error {
 	if err == nil && len(done) == 0 && !t.json {
 		t.say("nothing to recover")
 	}
-	if perr := t.report(ctx, done, table(rows)); err == nil {
-		err = perr
-	}
-	return err
+	return t.done(ctx, done, table(rows), "  ", err)
 }
