@@ -44,9 +44,11 @@ func openTerminal(ctx context.Context, in, out *os.File) (*terminal, error) {
 }
 
 func (t *terminal) enter(ctx context.Context) (err error) {
-	if t.before, err = term.MakeRaw(int(t.in.Fd())); err != nil {
-		return err
+	before, err := term.MakeRaw(int(t.in.Fd()))
+	if err != nil {
+		return err // the terminal may have gone; close still restores the state before
 	}
+	t.before = before
 	t.forget()
 	if err = t.write(ctx, enterScreen); err != nil {
 		t.leave()
