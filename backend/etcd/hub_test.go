@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -307,6 +309,21 @@ func TestAReadWaitsForTheWatchesAboveAndBelowItsNode(t *testing.T) {
 	st.progress(9)
 	st.fired(x, again)
 	st.waits(0, &view{path: "/d", rev: 9}, false)
+}
+
+// A call that arms a watch waits for the events before those that have fired.
+func TestACallWaitsForEventsWhileItsWatchIsNotArmed(t *testing.T) {
+	st := newStage(t, true)
+	i := st.begin("/a", "p//a", false)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := st.h.flush(ctx, st.l, 7); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a watch to be armed: %v, want %v", err, context.Canceled)
+	}
+	st.h.abandon(i)
+	if err := st.h.flush(ctx, st.l, 7); err != nil {
+		t.Errorf("without a watch: %v", err)
+	}
 }
 
 // A request without a reply, of which a later reply could be mistaken.

@@ -241,7 +241,7 @@ func (h *hub) flush(ctx context.Context, l *link, rev int64) error {
 			h.mu.Unlock()
 			return errBroken
 		}
-		if h.certain() >= rev || h.armed == 0 {
+		if h.certain() >= rev || len(h.places)+len(h.trees) == 0 {
 			h.mu.Unlock()
 			return nil
 		}
@@ -270,7 +270,7 @@ func (h *hub) flush(ctx context.Context, l *link, rev int64) error {
 			select {
 			case <-moved:
 				h.mu.Lock()
-				over := h.link != l || h.ended || h.certain() >= rev || h.armed == 0
+				over := h.link != l || h.ended || h.certain() >= rev || len(h.places)+len(h.trees) == 0
 				moved = h.moved
 				h.mu.Unlock()
 				if over {

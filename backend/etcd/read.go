@@ -390,26 +390,32 @@ func (s *session) arm(ctx context.Context, l *link, since int64, targets []backe
 		if err != nil {
 			return err
 		}
-		start := s.hub.latest()
+		// All watchers exist after this loop, so the second reading is not older than any of them.
+		old := false
 		for _, i := range interests {
-			if !i.fits(views[index[i.path]]) {
+			v := views[index[i.path]]
+			if !i.fits(v) {
 				return errAgain
 			}
-			made, err := s.hub.wait(ctx, i.node, i.kids)
+			start, err := s.hub.wait(ctx, i.node, i.kids)
 			if err != nil {
 				return err
 			}
-			start = max(start, made)
-		}
-		old := false
-		for _, v := range views {
 			old = old || v.rev < start
 		}
 		if !old {
 			break
 		}
 	}
+	// An event that has fired can be later than these reads. An earlier event can still be on its
+	// way: that of a watcher whose creation the server had not reported when the later one came.
+	fired := s.hub.latest()
 	for _, v := range views {
+		if l.ordered && v.rev < fired {
+			if err := s.hub.flush(ctx, l, fired); err != nil {
+				return err
+			}
+		}
 		if err := s.fired(ctx, l, v, false); err != nil {
 			return err
 		}

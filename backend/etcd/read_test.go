@@ -1,11 +1,14 @@
 package etcd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"strings"
 	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
@@ -63,6 +66,58 @@ func TestArmForTheChildrenOfAVeryLongPath(t *testing.T) {
 			t.Errorf("arm of a path of %d bytes since %d: %.100v, want %v", c.size, c.since, err, c.want)
 		} else if err == nil && target.Watch.Kind() != backend.LookAgain {
 			t.Errorf("the watch of a missing node has kind %q", target.Watch.Kind())
+		}
+	}
+}
+
+// While Arm asks for its nodes in several requests, other watches of the session fire.
+func TestArmReturnsWhileOtherWatchesFire(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a, b := open(t, l), open(t, s.link("b"))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var targets []backend.Target
+	for i := range 80 {
+		path := commit(t, b, backend.Create(fmt.Sprint("/n", i), nil, backend.Persistent))[0].Path
+		targets = append(targets, backend.Target{Path: path, Children: true, Watch: backend.NewWatch()})
+	}
+	since := commit(t, b, backend.Create("/busy", nil, backend.Persistent))[0].Czxid
+	tree := backend.NewTreeWatch(0)
+	if err := a.WatchTree(t.Context(), "/busy", tree); err != nil {
+		t.Fatal(err)
+	}
+	requests := 0
+	l.always(func(method string, body []byte) bool {
+		var r pb.TxnRequest
+		return method == "/etcdserverpb.KV/Txn" && r.Unmarshal(body) == nil && len(r.Success) > 50
+	}, func() {
+		if requests++; requests > 20 {
+			cancel(errors.New("20 requests have been sent"))
+			return
+		}
+		_, err := b.Commit(t.Context(), backend.SetData("/busy", nil, backend.AnyVersion))
+		if err == nil && requests == 2 {
+			_, err = b.Commit(t.Context(), backend.Create("/n0/child", nil, backend.Persistent))
+		}
+		if err != nil {
+			t.Errorf("write: %v", err)
+		}
+		select {
+		case <-tree.Ready():
+			tree.Take()
+		case <-ctx.Done():
+		}
+	})
+	if err := a.Arm(ctx, since, targets...); err != nil {
+		t.Fatal(err)
+	}
+	if kind := targets[0].Watch.Kind(); kind != backend.LookAgain {
+		t.Errorf("a child was created while Arm read other nodes, and the watch has kind %q", kind)
+	}
+	for _, target := range targets[1:] {
+		if kind := target.Watch.Kind(); kind != 0 {
+			t.Errorf("the watch of %s has kind %q", target.Path, kind)
 		}
 	}
 }
