@@ -111,8 +111,8 @@
 // date by a snapshot, and for less than half the lease, so that its clients stay. For a moment
 // it sends the events of its watchers in any order, and nothing shows that.
 //
-// A server that answers other requests, but keeps events back for half the lease while a read
-// waits for them, is given up for another one.
+// A server that answers other requests, but for half the lease keeps events back that a read waits
+// for, or does not show the order of events that it has sent, is given up for another one.
 //
 // Watches fire with backend.LookAgain after contact broke. So do they, and tree watches are
 // over, when the servers have compacted what a watcher that lags behind still needs: the

@@ -47,6 +47,7 @@ type hub struct {
 	unproved  map[int64]*watcher
 	since     int           // responses since the request of the latest reply
 	held      []*batch      // events whose turn is not certain
+	tries     int           // repeated progress requests since one of those events has fired
 	delivered int64         // all events of proved watchers up to this revision have come
 	fired     int64         // the latest revision whose events have fired
 	moved     chan struct{} // closed and replaced when events have come, or the link changes
@@ -130,7 +131,7 @@ func (h *hub) detach(l *link) {
 	}
 	h.own = nil
 	h.byID, h.unproved = make(map[int64]*watcher), make(map[int64]*watcher)
-	h.creating, h.asked, h.pending, h.since, h.held, h.delivered = nil, nil, false, 0, nil, 0
+	h.creating, h.asked, h.pending, h.since, h.held, h.tries, h.delivered = nil, nil, false, 0, nil, 0, 0
 	h.move()
 }
 
@@ -243,7 +244,7 @@ func (h *hub) release(w *watcher) {
 }
 
 // send writes the requests of the stream. While events are held, it asks for a progress reply
-// again and again.
+// again and again, for half the lease.
 func (h *hub) send(l *link, stream pb.Watch_WatchClient) {
 	defer l.work.Done()
 	again := time.NewTimer(lagging)
@@ -274,7 +275,10 @@ func (h *hub) send(l *link, stream pb.Watch_WatchClient) {
 		case <-l.wake:
 		case <-again.C:
 			waiting = false
-			h.askAgain(l)
+			if err := h.askAgain(l); err != nil {
+				l.fail(err)
+				return
+			}
 		case <-l.ctx.Done():
 			return
 		}
@@ -347,6 +351,10 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 			r.Events = r.Events[n:]
 		}
 		h.fireHeld()
+		if len(h.held) > mostHeld {
+			h.mu.Unlock()
+			return errNoProgress
+		}
 	}
 	h.mu.Unlock()
 	if revoked {

@@ -261,6 +261,24 @@ func TestHeldEventsAreAskedForAgainAtOnce(t *testing.T) {
 	st.fired(a)
 }
 
+// A server sends events, and proves nothing.
+func TestTooManyHeldEventsEndTheLink(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	r := &pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 6}, WatchId: a.node.id}
+	for n := range int64(mostHeld + 1) {
+		r.Events = append(r.Events, &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(a.node.key.key), ModRevision: 6 + n}})
+	}
+	if err := st.h.handle(st.l, r); !errors.Is(err, errNoProgress) {
+		t.Errorf("%d events are held: %v, want %v", len(st.h.held), err, errNoProgress)
+	}
+	st.h.detach(st.l)
+	st.fired()
+	if len(st.h.held) > 0 {
+		t.Errorf("%d events are held without a link", len(st.h.held))
+	}
+}
+
 // A read that shows a change returns after the watches for that change have fired.
 func TestAReadWaitsForTheWatchesOfWhatItShows(t *testing.T) {
 	st := newStage(t, true)

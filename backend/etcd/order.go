@@ -34,6 +34,10 @@ import (
 // mostUnproved is less than the number of responses that a server buffers for a stream.
 const mostUnproved = 96
 
+// mostHeld is the number of batches that the hub holds. A server that proves none of so many does not
+// keep up.
+const mostHeld = 1 << 14
+
 // ask is a progress request.
 type ask struct {
 	last     int64 // the latest watcher that was requested before it
@@ -160,6 +164,7 @@ func (h *hub) fireHeld() {
 	}
 	if n > 0 {
 		h.held = slices.Delete(h.held, 0, n)
+		h.tries = 0
 		h.move()
 	}
 	if len(h.held) > 0 {
@@ -180,15 +185,19 @@ func (h *hub) askSoon() {
 const lagging = 50 * time.Millisecond
 
 // askAgain requests another progress reply if events are still held: the server may have left the
-// request before without one.
-func (h *hub) askAgain(l *link) {
+// request before without one. An error means that it has done so for half the lease.
+func (h *hub) askAgain(l *link) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ended || h.link != l || len(h.held) == 0 {
-		return
+		return nil
+	}
+	if h.tries++; lagging*time.Duration(h.tries) > h.s.lease.Length/2 {
+		return errNoProgress
 	}
 	h.mark()
 	h.ask()
+	return nil
 }
 
 func (h *hub) move() {

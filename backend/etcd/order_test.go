@@ -180,6 +180,32 @@ func TestAServerThatKeepsEventsBackIsLeft(t *testing.T) {
 	}
 }
 
+// No read waits for an event that the hub holds. A server that gives no proof of its turn is left all the
+// same, after half the lease.
+func TestAServerThatDoesNotAnswerProgressRequestsIsLeft(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: 6 * time.Second})
+	l := s.link("a")
+	a, b := open(t, l), open(t, s.link("b"))
+	commit(t, b, backend.Create("/n", nil, backend.Persistent))
+	l.rewriteWatches(func(r *pb.WatchResponse) {
+		if !r.Created && !r.Canceled && len(r.Events) == 0 { // a progress reply
+			r.WatchId, r.Canceled = 1<<40, true // of no watcher of the session
+		}
+	})
+	w := backend.NewWatch()
+	if _, _, err := a.Get(t.Context(), "/n", w); err != nil {
+		t.Fatal(err)
+	}
+	_, changed := a.Status()
+	commit(t, b, backend.SetData("/n", []byte("new"), 0))
+	await(t, changed, "the end of contact")
+	await(t, w.Fired(), "the watch")
+	if err := a.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A machine that was suspended, or a clock that was set, shows at the next call that the lease has
 // passed. The server does not know of it yet.
 func TestAJumpOfTheWallClockIsNoticedByTheNextCall(t *testing.T) {
