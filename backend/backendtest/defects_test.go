@@ -66,6 +66,7 @@ func defects() []defect {
 		}},
 		{"events come after reads", "watch order", "delivers the event of a child before any read that shows it", late},
 		{"events come after reads of other nodes", "watch order", "delivers the events of the nodes above and below before any read that shows them", late},
+		{"events come after reads of distant nodes", "watch order", "delivers the events of nodes far above and below before any read that shows them", late},
 		{"events come after own reads", "watch order", "delivers the event of an own write before the next read", late},
 		{"events come out of order", "watch order", "(may) is that of the operations of one commit", func(_ Link, m *mutant) {
 			m.watched(func(path string, _ bool, w *backend.Watch) *backend.Watch {

@@ -137,6 +137,43 @@ func watchOrderLeaves() []leaf {
 				fired(gone, backend.Deleted, "a read shows that the parent is missing")
 			}
 		}},
+		{"delivers the events of nodes far above and below before any read that shows them", func(s *scene) {
+			watcher, writer := s.open("a"), s.open("b")
+			dir := writer.create("dir", "", backend.Persistent)
+			fired := func(w *backend.Watch, want backend.Kind, what string) {
+				s.Helper()
+				if w.Kind() != want {
+					s.Fatalf("%s, and the watch has kind %q, want %q", what, w.Kind(), want)
+				}
+			}
+			for i := range 12 {
+				made := backend.NewWatch()
+				watcher.children(dir, made)
+				writer.create("dir/x", "", backend.Persistent)
+				y := writer.create("dir/x/y", "", backend.Persistent)
+				z := writer.create("dir/x/y/z", "", backend.Persistent)
+				for !watcher.there(z, nil) {
+				}
+				fired(made, backend.LookAgain, "a read shows a node below a new child")
+				gone := backend.NewWatch()
+				watcher.get(z, gone)
+				writer.remove(z)
+				writer.remove(y)
+				writer.remove(dir + "/x")
+				for there := true; there; {
+					switch i % 3 {
+					case 0:
+						there = watcher.there(dir+"/x", nil)
+					case 1:
+						names, _ := watcher.children(dir, nil)
+						there = len(names) > 0
+					case 2:
+						there = watcher.stat(dir, nil).NumChildren > 0
+					}
+				}
+				fired(gone, backend.Deleted, "a read shows that a node far above is missing")
+			}
+		}},
 		{"delivers the event of an own write before the next read", func(s *scene) {
 			c := s.open("a")
 			n := c.create("n", "", backend.Persistent)

@@ -34,6 +34,7 @@ var late = []string{
 	"watch order/delivers the event before any read that shows the change",
 	"watch order/delivers the event of a child before any read that shows it",
 	"watch order/delivers the events of the nodes above and below before any read that shows them",
+	"watch order/delivers the events of nodes far above and below before any read that shows them",
 	"watch order/delivers the event of an own write before the next read",
 	"watch order/is that of the commits of one session",
 	"watch order/is that of the commits of several sessions",

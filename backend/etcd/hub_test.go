@@ -329,6 +329,34 @@ func TestAReadWaitsForTheWatchesAboveAndBelowItsNode(t *testing.T) {
 	st.waits(0, &view{path: "/d", rev: 9}, false)
 }
 
+// So it is with nodes that lie further apart.
+func TestAReadWaitsForTheWatchesFarAboveAndBelowItsNode(t *testing.T) {
+	st := newStage(t, true)
+	kids := st.armAt("/a", "p//a", true, 5)
+	st.waits(8, &view{path: "/a/b/c/d", found: &record{created: 8, mod: 9}, rev: 9}, false)
+	st.waits(0, &view{path: "/a/b/c/d", found: &record{created: 4, mod: 9}, rev: 9}, false)
+	st.waits(0, &view{path: "/a/b/c/d", rev: 9}, false) // it says nothing of /a/b
+	kids.watch.Stop()
+	z, dir := st.arm("/d/x/y/z", 5), &record{created: 1, mod: 1}
+	none := st.begin("/d/v/none", "p/d/v//none", false)
+	st.created(none.node.id, 5)
+	st.h.settle(none, &view{path: "/d/v/none", key: "p/d/v//none", rev: 5})
+	for _, listed := range []bool{false, true} {
+		st.waits(9, &view{path: "/", found: dir, rev: 9}, listed)
+		st.waits(9, &view{path: "/d", rev: 9}, listed)
+		st.waits(9, &view{path: "/d", found: dir, rev: 9}, listed)
+		st.waits(9, &view{path: "/d", found: &record{created: 7, mod: 7}, rev: 9, names: []string{"x"}, children: 1}, listed)
+		st.waits(0, &view{path: "/d", found: dir, rev: 9, names: []string{"v", "x"}, children: 2}, listed)
+	}
+	st.waits(9, &view{path: "/d", found: dir, rev: 9, names: []string{"v", "w"}, children: 2}, true)
+	st.waits(0, &view{path: "/d", found: dir, rev: 9, children: 2}, false)
+	z.watch.Stop()
+	none.watch.Stop()
+	if len(st.h.places) > 0 {
+		t.Errorf("%d places are left", len(st.h.places))
+	}
+}
+
 // A call that arms a watch waits for the events before those that have fired.
 func TestACallWaitsForEventsWhileItsWatchIsNotArmed(t *testing.T) {
 	st := newStage(t, true)

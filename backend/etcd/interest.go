@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"strings"
+
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/go-coord/coord/backend"
@@ -26,19 +28,27 @@ type interest struct {
 	count   int64 // of its children, likewise
 }
 
-// place is the interests of one path, and those of the nodes directly below it.
+// place is the interests of one path, and those of all nodes below it.
 type place struct{ here, below map[*interest]struct{} }
 
-// existing returns the number of nodes below that existed when watches were armed for them before a
-// revision.
-func (p *place) existing(rev int64) int64 {
-	paths := make(map[string]struct{}, len(p.below))
+// existing returns the number of children of a path that existed when watches were armed for them, or
+// for nodes below them, before a revision.
+func (p *place) existing(path string, rev int64) int64 {
+	names := make(map[string]struct{}, len(p.below))
 	for i := range p.below {
 		if i.existed && i.after < rev {
-			paths[i.path] = struct{}{}
+			name, _ := toward(path, i.path)
+			names[name] = struct{}{}
 		}
 	}
-	return int64(len(paths))
+	return int64(len(names))
+}
+
+// toward returns the name of the child of top on the way to a path below it, and whether that child is
+// the end of the path.
+func toward(top, path string) (name string, last bool) {
+	name, _, deeper := strings.Cut(strings.TrimPrefix(path[len(top):], "/"), "/")
+	return name, !deeper
 }
 
 // index adds an interest to the places, or removes it.
@@ -56,9 +66,9 @@ func (h *hub) index(i *interest, add bool) {
 		}
 	}
 	set(i.path, func(p *place) map[*interest]struct{} { return p.here })
-	if i.path != "/" {
-		dir, _ := split(i.path)
-		set(dir, func(p *place) map[*interest]struct{} { return p.below })
+	for path := i.path; path != "/"; {
+		path, _ = split(path)
+		set(path, func(p *place) map[*interest]struct{} { return p.below })
 	}
 }
 
@@ -224,19 +234,19 @@ func (h *hub) need(v *view, listed bool) int64 {
 			}
 		}
 		// The read shows fewer children than there were.
-		fewer := v.children < int64(len(p.below)) && v.children < p.existing(v.rev)
+		fewer := v.children < int64(len(p.below)) && v.children < p.existing(v.path, v.rev)
 		for i := range p.below {
-			_, name := split(i.path)
+			name, child := toward(v.path, i.path)
 			switch {
 			case i.existed && (v.found == nil || v.found.czxid() > i.after || fewer):
 				want(i, v.rev)
-			case names != nil && names[name] != i.existed:
+			case names != nil && names[name] != i.existed && (i.existed || child):
 				want(i, v.rev)
 			}
 		}
 	}
-	parent := true
-	for path := v.path; path != "/"; parent = false {
+	for path := v.path; path != "/"; {
+		parent := path == v.path // of the node
 		path, _ = split(path)
 		p := h.places[path]
 		if p == nil {
@@ -244,13 +254,11 @@ func (h *hub) need(v *view, listed bool) int64 {
 		}
 		for i := range p.here {
 			switch {
-			case v.found != nil && !i.existed: // it exists by now
+			case v.found != nil && (i.children || !i.existed):
+				// It exists by now, and so do the nodes between them.
 				want(i, v.found.czxid())
-			case !parent || !i.children:
-			case v.found == nil:
+			case v.found == nil && i.children && parent:
 				want(i, v.rev)
-			default:
-				want(i, v.found.czxid())
 			}
 		}
 	}
