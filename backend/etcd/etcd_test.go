@@ -363,6 +363,46 @@ func TestAWatchThatIsRefusedForAnOldToken(t *testing.T) {
 	}
 }
 
+// Requests under way are refused for an old token. One of them fetches a new one for all.
+func TestAnOldTokenIsReplacedOnce(t *testing.T) {
+	t.Parallel()
+	addr, auth := startWithUsers(t, "t", "u")
+	s := newService(t, addr, etcd.Options{Username: "alice", Password: "secret"})
+	l := s.link("a")
+	a := open(t, l)
+	const calls, authenticate = 8, "/etcdserverpb.Auth/Authenticate"
+	before := l.requested(authenticate)
+	if _, err := auth.UserChangePassword(asRoot(t, auth), &pb.AuthUserChangePasswordRequest{Name: "alice", Password: "secret"}); err != nil {
+		t.Fatal(err)
+	}
+	var requests atomic.Int64
+	all := make(chan struct{})
+	l.always(counts, func() {
+		if requests.Add(1) == calls {
+			close(all)
+		}
+	})
+	h := l.holdNext(func(method string, _ []byte) bool { return method == authenticate })
+	errs := make(chan error, calls)
+	for range calls {
+		go func() {
+			_, err := a.Exists(t.Context(), "/", nil)
+			errs <- err
+		}()
+	}
+	await(t, h.hit, "the request of a token")
+	await(t, all, "the requests with the old token")
+	close(h.release)
+	for range calls {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := l.requested(authenticate) - before; n != 1 {
+		t.Errorf("%d tokens were requested", n)
+	}
+}
+
 func TestUsersAndTheirPermissions(t *testing.T) {
 	t.Parallel()
 	addr, auth := startWithUsers(t, "team", "tean")

@@ -43,6 +43,8 @@ type link struct {
 
 	revision atomic.Int64 // the latest one in a reply
 
+	renewal chan struct{} // capacity 1: a new token is being requested
+
 	mu    sync.Mutex
 	raw   net.Conn
 	token string
@@ -57,7 +59,7 @@ func (c *config) dialLink(ctx context.Context, address string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{address: address, raw: raw, user: c.user, secret: c.password, wake: make(chan struct{}, 1)}
+	l := &link{address: address, raw: raw, user: c.user, secret: c.password, renewal: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	creds := insecure.NewCredentials()
 	if c.tls != nil {
@@ -146,6 +148,21 @@ func (l *link) authenticate(ctx context.Context) error {
 	return nil
 }
 
+// renew replaces the token of a request that was refused, unless another request has done so. It costs
+// the server the check of a password, which is made to be slow.
+func (l *link) renew(ctx context.Context, old string) error {
+	select {
+	case l.renewal <- struct{}{}:
+		defer func() { <-l.renewal }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if l.currentToken() != old {
+		return nil
+	}
+	return l.authenticate(ctx)
+}
+
 // currentToken returns the token of the user, or "".
 func (l *link) currentToken() string {
 	l.mu.Lock()
@@ -153,8 +170,7 @@ func (l *link) currentToken() string {
 	return l.token
 }
 
-func (l *link) outgoing(ctx context.Context) context.Context {
-	token := l.currentToken()
+func withToken(ctx context.Context, token string) context.Context {
 	if token == "" {
 		return ctx
 	}
@@ -167,9 +183,9 @@ const authenticateMethod = "/etcdserverpb.Auth/Authenticate"
 // was not run, so it is sent again with a new one.
 func (l *link) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	for tries := 1; ; tries++ {
-		on := ctx
+		on, token := ctx, l.currentToken()
 		if method != authenticateMethod {
-			on = l.outgoing(ctx)
+			on = withToken(ctx, token)
 		}
 		err := invoke(on, method, req, reply, cc, opts...)
 		if err == nil {
@@ -179,7 +195,7 @@ func (l *link) unary(ctx context.Context, method string, req, reply any, cc *grp
 		if l.user == "" || method == authenticateMethod || tries > 2 || !is(err, rpctypes.ErrGRPCInvalidAuthToken) && !is(err, rpctypes.ErrGRPCAuthOldRevision) {
 			return err
 		}
-		if l.authenticate(ctx) != nil {
+		if l.renew(ctx, token) != nil {
 			return err
 		}
 	}
@@ -196,7 +212,7 @@ func (l *link) saw(reply any) {
 
 // stream adds the token, and asks the server to end the stream when it has lost its leader.
 func (l *link) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	ctx = metadata.AppendToOutgoingContext(l.outgoing(ctx), rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
+	ctx = metadata.AppendToOutgoingContext(withToken(ctx, l.currentToken()), rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader)
 	return open(ctx, desc, cc, method, opts...)
 }
 
