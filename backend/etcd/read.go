@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 
@@ -240,11 +239,12 @@ func (s *session) observe(ctx context.Context, op, path string, names bool, w *b
 		}
 		return err
 	})
-	if err == nil && v.found == nil {
+	missing := err == nil && v.found == nil
+	if missing {
 		err = backend.ErrNotFound
 	}
 	if err != nil {
-		if op != "exists" || !errors.Is(err, backend.ErrNotFound) {
+		if !missing || op != "exists" {
 			w.Stop()
 		}
 		return nil, &backend.Error{Op: op, Path: path, Err: err}

@@ -121,3 +121,42 @@ func TestArmReturnsWhileOtherWatchesFire(t *testing.T) {
 		}
 	}
 }
+
+// endedLate is a context that has ended, and says so from some moment on.
+type endedLate struct {
+	context.Context
+	ended func() bool
+}
+
+func (c *endedLate) Done() <-chan struct{} { return nil }
+
+func (c *endedLate) Err() error {
+	if c.ended() {
+		return c.Context.Err()
+	}
+	return nil
+}
+
+// The context of Exists ends when the watch of a missing node is armed. Its cause is the error of a
+// missing node.
+func TestExistsStopsItsWatchWhenItsContextEnds(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a, b := open(t, l), open(t, s.link("b"))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(backend.ErrNotFound)
+	const txn = "/etcdserverpb.KV/Txn"
+	before := l.requested(txn)
+	w := backend.NewWatch()
+	_, err := a.Exists(&endedLate{ctx, func() bool { return l.requested(txn) > before }}, "/n", w)
+	if !errors.Is(err, context.Canceled) || !errors.Is(err, backend.ErrNotFound) {
+		t.Fatalf("exists: %v, want %v and %v", err, context.Canceled, backend.ErrNotFound)
+	}
+	commit(t, b, backend.Create("/n", nil, backend.Persistent))
+	if err := a.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	if kind := w.Kind(); kind != 0 {
+		t.Errorf("the watch of a call that has failed has kind %q", kind)
+	}
+}
