@@ -23,7 +23,12 @@ func (t *tool) barrierCommand() *cobra.Command {
 				name: "set", words: "PATH", short: "set a barrier, at which all waiters stop",
 				example: `coordctl barrier set /maintenance`,
 				exits:   []int{exitNo},
-				do:      func(ctx context.Context, c *coord.Client) error { return answered(barrier(c).Set(ctx)) },
+				do: func(ctx context.Context, c *coord.Client) error {
+					if err := barrier(c).Set(ctx); err != nil {
+						return answered(err)
+					}
+					return t.print(ctx, barrierState{Path: t.path, Set: true}, "")
+				},
 			}),
 			t.command(verb{
 				name: "remove", words: "PATH", short: "remove a barrier, so that all waiters pass, after a question",
@@ -33,7 +38,10 @@ func (t *tool) barrierCommand() *cobra.Command {
 					if err := t.confirm(ctx, "remove the barrier %s, so that all waiters pass", t.path); err != nil {
 						return err
 					}
-					return answered(barrier(c).Remove(ctx))
+					if err := barrier(c).Remove(ctx); err != nil {
+						return answered(err)
+					}
+					return t.print(ctx, barrierState{Path: t.path}, "")
 				},
 			}),
 			t.command(verb{
@@ -57,10 +65,22 @@ another program, such as a barrier of Curator, is a barrier that is set if waite
 }
 
 func (t *tool) awaitBarrier(ctx context.Context, c *coord.Client) error {
-	if t.wait != 0 {
-		defer t.progress("waiting at the barrier %s", t.path)()
-		return coord.NewBarrier(c, t.path, nil).Wait(ctx)
+	var err error
+	if t.wait == 0 {
+		err = t.lookAtBarrier(ctx, c)
+	} else {
+		stop := t.progress("waiting at the barrier %s", t.path)
+		err = coord.NewBarrier(c, t.path, nil).Wait(ctx)
+		stop()
 	}
+	if err != nil {
+		return err
+	}
+	return t.print(ctx, barrierState{Path: t.path}, "")
+}
+
+// lookAtBarrier is Wait without the wait.
+func (t *tool) lookAtBarrier(ctx context.Context, c *coord.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
 	set, err := t.barrierSet(ctx, c)

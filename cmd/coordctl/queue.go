@@ -74,7 +74,13 @@ With ids it moves these, and without ids, with --all, all of them after a questi
 of an item are counted anew. It prints the number of items that were moved.`,
 		example: `coordctl queue redrive /queues/mail --all --yes`,
 		exits:   []int{exitNo},
-		do:      t.redrive,
+		check: func() error {
+			if t.all == (len(t.values) > 0) {
+				return errors.New("queue redrive needs ids, or --all")
+			}
+			return nil
+		},
+		do: t.redrive,
 	})
 	redrive.Flags().BoolVar(&t.all, "all", false, "all dead letters")
 	remove := t.command(verb{
@@ -290,9 +296,6 @@ func (t *tool) dead(ctx context.Context, c *coord.Client) error {
 
 // redrive puts dead letters back.
 func (t *tool) redrive(ctx context.Context, c *coord.Client) error {
-	if t.all == (len(t.values) > 0) {
-		return usage("queue redrive needs ids, or --all")
-	}
 	if t.all {
 		if err := t.confirm(ctx, "put all dead letters of %s back into it", t.path); err != nil {
 			return err

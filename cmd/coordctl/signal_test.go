@@ -151,3 +151,16 @@ func TestADeviceThatIsNotATerminalIsInput(t *testing.T) {
 		t.Errorf("status %d, %d bytes: %s", got, out.Len(), errs.String())
 	}
 }
+
+// TestADeletedValueIsReportedAsJSON: as one that watch finds to be missing.
+func TestADeletedValueIsReportedAsJSON(t *testing.T) {
+	var out bytes.Buffer
+	x, c := within(t, &out)
+	x.json, x.yes = true, true
+	if _, err := x.value(c).Set(t.Context(), []byte("text")); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.deleteValue(t.Context(), c); err != nil || out.String() != `{"path":"/q","exists":false,"version":0,"czxid":0,"mzxid":0}`+"\n" {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}

@@ -25,6 +25,12 @@ item. It only reads. With --json it is the report of inspect.Tree.`,
 		example: `
 coordctl tree
 coordctl tree /locks --json`,
+		check: func() error {
+			if t.depth < 0 {
+				return fmt.Errorf("--depth %d: negative", t.depth)
+			}
+			return nil
+		},
 		do: t.tree,
 	})
 	cmd.Flags().IntVar(&t.depth, "depth", 0, "how many `levels` below PATH it looks at (default 32)")
@@ -32,9 +38,6 @@ coordctl tree /locks --json`,
 }
 
 func (t *tool) tree(ctx context.Context, c *coord.Client) error {
-	if t.depth < 0 {
-		return usage("--depth %d: negative", t.depth)
-	}
 	stop := t.progress("reading the tree below %s", t.path)
 	v, err := inspect.Tree(ctx, c, t.path, &inspect.Options{MaxDepth: t.depth})
 	stop()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,10 @@ coordctl ui --listen 127.0.0.1:8080 --allow-actions`,
 			o.By = t.id
 			o.Live = live.Options{Data: t.data, Poll: poll}
 			o.Started = func(address string) { t.say("the page is at %s", address) }
-			return ui.Serve(ctx, c, t.path, &o)
+			if err := ui.Serve(ctx, c, t.path, &o); !errors.Is(err, errLate) {
+				return err
+			}
+			return nil
 		},
 	})
 	t.dataFlag(cmd)

@@ -34,6 +34,7 @@ has this version; "none" means that there is no value.`,
 coordctl value set /config/limits '{"rps":100}'
 coordctl value set /config/limits --if-version 2 '{"rps":200}'`,
 		exits: []int{exitNo},
+		check: t.checkVersion,
 		do:    t.setValue,
 	})
 	edit := t.command(verb{
@@ -59,6 +60,7 @@ runs, Ctrl-C is for the editor alone, and --wait does not count.`,
 		name: "delete", words: "PATH", short: "delete a value, after a question",
 		example: `coordctl value delete /config/old --yes`,
 		exits:   []int{exitNo},
+		check:   t.checkVersion,
 		do:      t.deleteValue,
 	})
 	for _, c := range []*cobra.Command{set, del} {
@@ -102,6 +104,23 @@ func (t *tool) getValue(ctx context.Context, c *coord.Client) error {
 	return t.print(ctx, t.versioned(v, v.Value), text)
 }
 
+func parseVersion(text string) (int32, error) {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("--if-version %q: want a number or none", text)
+	}
+	return int32(n), nil
+}
+
+// checkVersion checks --if-version.
+func (t *tool) checkVersion() error {
+	if t.ifVersion == "" || t.ifVersion == "none" {
+		return nil
+	}
+	_, err := parseVersion(t.ifVersion)
+	return err
+}
+
 // expected returns the present value, if --if-version allows its version.
 func (t *tool) expected(ctx context.Context, v *coord.Value[[]byte]) (coord.Versioned[[]byte], error) {
 	old, err := v.Get(ctx)
@@ -116,14 +135,14 @@ func (t *tool) expected(ctx context.Context, v *coord.Value[[]byte]) (coord.Vers
 			return old, &exit{exitNo, fmt.Errorf("%s: there is a value, of version %d", t.path, old.Version)}
 		}
 	default:
-		want, err := strconv.ParseInt(t.ifVersion, 10, 32)
+		want, err := parseVersion(t.ifVersion)
 		if err != nil {
-			return old, usage("--if-version %q: want a number or none", t.ifVersion)
+			return old, usage("%w", err)
 		}
 		if none {
 			return old, &exit{exitNo, fmt.Errorf("%s: there is no value", t.path)}
 		}
-		if int64(old.Version) != want {
+		if old.Version != want {
 			return old, &exit{exitNo, fmt.Errorf("%s: the version is %d, not %d", t.path, old.Version, want)}
 		}
 	}
@@ -176,7 +195,10 @@ func (t *tool) deleteValue(ctx context.Context, c *coord.Client) error {
 	if err := t.confirm(ctx, "delete the value %s of %s, version %d", t.path, plural(len(old.Value), "byte"), old.Version); err != nil {
 		return err
 	}
-	return answered(v.Delete(ctx, old))
+	if err := v.Delete(ctx, old); err != nil {
+		return answered(err)
+	}
+	return t.print(ctx, versioned{Path: t.path}, "")
 }
 
 // editValue opens an editor. The text is kept in its file unless it is written, or is known to be as before.
@@ -291,6 +313,7 @@ func (t *tool) watchValue(ctx context.Context, c *coord.Client) error {
 
 // counterCommand returns the verb counter and those below it.
 func (t *tool) counterCommand() *cobra.Command {
+	var delta int64
 	number := func(ctx context.Context, n int64, err error) error {
 		if err != nil {
 			return err
@@ -311,11 +334,13 @@ func (t *tool) counterCommand() *cobra.Command {
 			t.command(verb{
 				name: "add", words: "PATH N", short: "add a number, which may be negative, and print the sum",
 				example: `coordctl counter add /counters/orders 10`,
-				do: func(ctx context.Context, c *coord.Client) error {
-					delta, err := strconv.ParseInt(t.values[0], 10, 64)
-					if err != nil {
-						return usage("%q is not a number", t.values[0])
+				check: func() (err error) {
+					if delta, err = strconv.ParseInt(t.values[0], 10, 64); err != nil {
+						err = fmt.Errorf("%q is not a number", t.values[0])
 					}
+					return err
+				},
+				do: func(ctx context.Context, c *coord.Client) error {
 					n, err := coord.NewCounter(c, t.path).Add(ctx, delta)
 					return number(ctx, n, err)
 				},

@@ -27,7 +27,7 @@ type verb struct {
 	exits   []int  // the statuses in the help besides exitUsage, exitFailed and exitSignal
 	below   []*cobra.Command
 
-	// check, unless nil, checks the flags of the verb before a client is opened.
+	// check, unless nil, checks the flags and words of the verb before a client is opened.
 	check func() error
 
 	// do is the work, with a client. The context ends with a signal and after --wait. The
@@ -56,7 +56,15 @@ func (t *tool) command(v verb) *cobra.Command {
 	if v.runs {
 		cmd.Use += " -- COMMAND [ARGUMENT…]"
 	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error { return t.accept(cmd, words, &v, args) }
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := t.accept(cmd, words, &v, args); err != nil || v.check == nil {
+			return err
+		}
+		if err := v.check(); err != nil {
+			return usage("%w", err)
+		}
+		return nil
+	}
 	run := func(cmd *cobra.Command, args []string) error {
 		switch {
 		case v.local != nil:
@@ -130,11 +138,6 @@ func (t *tool) accept(cmd *cobra.Command, words []string, v *verb, args []string
 	}
 	if err := cmd.ValidateFlagGroups(); err != nil {
 		return usage("%w", err)
-	}
-	if v.check != nil {
-		if err := v.check(); err != nil {
-			return usage("%w", err)
-		}
 	}
 	if v.no0 != "" && t.wait == 0 {
 		return usage("%s --wait 0: %s", name, v.no0)
