@@ -94,3 +94,28 @@ func TestAnEditedTextIsWrittenOrKept(t *testing.T) {
 		})
 	}
 }
+
+// TestTheEditorWritesToTheTerminal: standard output is for the result, also if nothing is changed.
+func TestTheEditorWritesToTheTerminal(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv("VISUAL", "")
+	t.Setenv("EDITOR", "echo the screen of")
+	var out bytes.Buffer
+	x, c := within(t, &out)
+	operator, own := openTerminal(t)
+	x.stdin, x.stderr, x.json = own, own, true
+	if _, err := x.value(c).Set(t.Context(), []byte("text")); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.editValue(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	screen := make([]byte, 100)
+	n, err := operator.Read(screen)
+	if err != nil || !strings.HasPrefix(string(screen[:n]), "the screen of /") {
+		t.Errorf("the terminal has %q, %v", screen[:n], err)
+	}
+	if got := out.String(); !strings.HasPrefix(got, `{"path":"/q","exists":true,"version":0,`) || !strings.HasSuffix(got, `"text":"text"}`+"\n") {
+		t.Errorf("standard output has %q", got)
+	}
+}

@@ -47,7 +47,13 @@ runs, Ctrl-C is for the editor alone, and --wait does not count.`,
 		example: `EDITOR='sed -i s/100/150/' coordctl value edit /config/limits`,
 		exits:   []int{exitNo},
 		signals: true,
-		do:      t.editValue,
+		check: func() error {
+			if t.verbose && onTerminal(t.stderr) {
+				return errors.New("--verbose would write over the editor; send standard error to a file")
+			}
+			return nil
+		},
+		do: t.editValue,
 	})
 	watch := t.command(verb{
 		name: "watch", words: "PATH", short: "print a value, and each change of it",
@@ -229,10 +235,15 @@ func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 	signalled, failed := t.runEditor(f.Name())
 	value, err := os.ReadFile(f.Name())
 	if err == nil && !signalled && bytes.Equal(value, old.Value) {
-		if failed == nil {
-			t.say("not changed")
+		if failed != nil {
+			return failed
 		}
-		return failed
+		t.say("not changed")
+		state := versioned{Path: t.path}
+		if old.Czxid != 0 {
+			state = t.versioned(old, old.Value)
+		}
+		return t.print(context.WithoutCancel(waiting), state, "")
 	}
 	keep = true
 	if err != nil || failed != nil {
@@ -266,6 +277,9 @@ func (t *tool) runEditor(file string) (signalled bool, err error) {
 	}
 	cmd := exec.Command("sh", "-c", command, "sh", file)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.stdin, t.stdout, t.stderr
+	if !onTerminal(t.stdout) && onTerminal(t.stderr) {
+		cmd.Stdout = t.stderr // standard output is for the result
+	}
 	ended := make(chan error, 1)
 	if err := cmd.Start(); err != nil {
 		return false, err

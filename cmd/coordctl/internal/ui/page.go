@@ -153,6 +153,9 @@ func tiles(t live.Totals) []tile {
 	if t.Stuck > 0 {
 		list = append(list, tile{Label: "queues without consumers", Figure: strconv.Itoa(t.Stuck), Words: "stuck", Bad: true})
 	}
+	if t.InDoubt > 0 {
+		list = append(list, tile{Label: "with transactions in doubt", Figure: strconv.Itoa(t.InDoubt), Words: "in doubt", Bad: true})
+	}
 	if t.Elections > t.Led {
 		list[1].Detail = fmt.Sprintf("%d without a leader", t.Elections-t.Led)
 	}
