@@ -5,7 +5,6 @@
   const main = document.querySelector("main[data-stream]");
   const link = document.getElementById("link");
   if (!main || !window.EventSource) return;
-  let selecting = false;
   let pending = null;
   const show = (html) => {
     const focused = document.activeElement && main.contains(document.activeElement) ? document.activeElement.id : "";
@@ -17,16 +16,20 @@
       if (again) again.focus({ preventScroll: true });
     }
   };
-  // Text that somebody is about to copy stays.
-  document.addEventListener("selectionchange", () => {
+  // Text that the user is about to copy stays. A message can come before the event of a new
+  // selection, so it looks itself.
+  const selecting = () => {
     const s = document.getSelection();
-    selecting = s && !s.isCollapsed && main.contains(s.anchorNode);
-    if (!selecting && pending !== null) { show(pending); pending = null; }
+    return s && !s.isCollapsed && main.contains(s.anchorNode);
+  };
+  document.addEventListener("selectionchange", () => {
+    if (!selecting() && pending !== null) { show(pending); pending = null; }
   });
   const source = new EventSource(main.dataset.stream);
   source.onopen = () => { link.textContent = "live"; document.body.classList.remove("stale"); };
   source.onmessage = (e) => {
-    if (selecting) { pending = e.data; return; }
+    if (selecting()) { pending = e.data; return; }
+    pending = null; // older
     show(e.data);
   };
   source.onerror = () => { link.textContent = "coordctl does not answer; trying again"; document.body.classList.add("stale"); };
