@@ -86,6 +86,9 @@ func TestAUserAndAPrefixOfEtcd(t *testing.T) {
 	if status, out, text := ctl("-prefix", "team-b", "queue", "len", "/q"); status != 0 || out != "0\n" {
 		t.Errorf("another prefix: status %d: %s%s", status, out, text)
 	}
+	if status, out, text := ctl("-prefix", "team", "check", "/q"); status != 0 || !strings.Contains(out, "ok      server") {
+		t.Errorf("check: status %d: %s%s", status, out, text)
+	}
 	if status, out, text := ctl("inspect", "/q"); status != exitFailed || !strings.Contains(text, "permission") {
 		t.Errorf("a prefix that is not the user's: status %d: %s%s", status, out, text)
 	}
