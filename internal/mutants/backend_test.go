@@ -3,6 +3,9 @@ package mutants
 // backendMutants are defects in the backends, mostly ZooKeeper's, with servers that misbehave
 // and calls that are given up.
 var backendMutants = []mutant{
+	{"the cause of an ended context is the outcome of a call", "backend/errors.go",
+		"if _, ok := err.(*ended); ok || err == nil {", "if err == nil {",
+		"TestIsUncertainDoesNotLookAtTheCauseOfAContext"},
 	{"a commit in memory waits for earlier ones although its session has ended", "backend/memory/calls.go",
 		"	case <-s.done:\n		// This commit no longer", "	case <-(chan struct{})(nil):\n		// This commit no longer",
 		"TestTheContractIsKept"},
