@@ -112,7 +112,9 @@
 // it sends the events of its watchers in any order, and nothing shows that.
 //
 // A server that answers other requests, but for half the lease keeps events back that a read waits
-// for, or does not show the order of events that it has sent, is given up for another one.
+// for, or does not show the order of events that it has sent, is given up for another one. etcd's gRPC
+// proxy answers no requests for that (its log says "not supported request type"), so give the addresses
+// of the members.
 //
 // Watches fire with backend.LookAgain after contact broke. So do they, and tree watches are
 // over, when the servers have compacted what a watcher that lags behind still needs: the
