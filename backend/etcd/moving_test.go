@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -38,7 +39,7 @@ func lockAfter(ctx context.Context, c *coord.Client, build func(context.Context)
 	m := coord.NewMutex(c, "/locks/report", nil)
 	latest := coord.NewValue[string](c, "/reports/latest", nil)
 	return m.Do(ctx, func(ctx context.Context, h *coord.Hold) error {
-		report := build(ctx) // ctx is canceled before the lock can be lost
+		report := build(ctx) // ctx ends with the lease of the client, which is shorter than that of the servers
 		_, err := coord.NewTxn(c).Under(h.Guard()).Add(latest.SetOp(report)).Commit(ctx)
 		return err
 	})
@@ -95,6 +96,9 @@ func countAfter(ctx context.Context, c *coord.Client) error {
 }
 
 func bothLocks(ctx context.Context, s *concurrency.Session, c *coord.Client, work func(context.Context, *coord.Hold) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.Ctx(), cancel)()      // the work also ends if the old lock is lost
 	old := concurrency.NewMutex(s, "/locks/report") // first in all processes
 	if err := old.Lock(ctx); err != nil {
 		return err
@@ -163,7 +167,17 @@ func TestMovingFromConcurrency(t *testing.T) {
 	}
 	defer s.Close()
 	held := false
-	if err := bothLocks(ctx, s, c, func(_ context.Context, h *coord.Hold) error { held = h.Err() == nil; return nil }); err != nil || !held {
+	err = bothLocks(ctx, s, c, func(ctx context.Context, h *coord.Hold) error {
+		held = h.Err() == nil
+		s.Orphan() // ends the old session as a lost lease does
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(20 * time.Second):
+			return errors.New("the work goes on after the loss of the old lock")
+		}
+	})
+	if err != nil || !held {
 		t.Errorf("both locks: held %v, %v", held, err)
 	}
 }

@@ -52,7 +52,14 @@ func leadAfter(ctx context.Context, c *coord.Client, id string, work func(contex
 	election := coord.NewElection(c, "/report", &coord.ElectionOptions{ID: id})
 	go func() {
 		for leader := range election.WatchLeader(ctx) {
-			log.Print("leader: ", leader.ID)
+			switch {
+			case leader.Err != nil: // the last element
+				log.Print("the leader is not followed any more: ", leader.Err)
+			case leader.Vacant():
+				log.Print("no leader")
+			default:
+				log.Print("leader: ", leader.ID)
+			}
 		}
 	}()
 	return election.Run(ctx, func(ctx context.Context, term *coord.Term) error {
