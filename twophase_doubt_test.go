@@ -126,8 +126,11 @@ func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 		if n := len(a.doubts); n > 0 {
 			w.T.Errorf("InDoubt was called %d times more", n)
 		}
-		// An operator determines the decision, and repairs the node.
-		w.overwrite(decision, `{"commit":false}`)
+		// An operator determines the decision, and repairs the node, with coordctl's value set.
+		operator := coord.NewValue(w.Open("operator", nil), decision, &coord.ValueOptions[string]{Codec: coord.Text()})
+		if _, err := operator.Set(ctx, `{"commit":false}`); err != nil {
+			w.T.Fatal(err)
+		}
 		w.Eventually("a aborts", func() bool { return strings.Contains(a.did(), "abort bad:p") })
 		if list, err := co.Recover(ctx); err != nil || len(list) != 1 || list[0].ID != "bad" || list[0].Commit {
 			w.T.Errorf("%+v, %v", list, err)
@@ -334,6 +337,16 @@ func TestASiteInDoubtIsCalledAtOnce(t *testing.T) {
 		if took := time.Since(began); w.Fake && took > 0 {
 			w.T.Errorf("called after %v", took)
 		}
+		// An operator removes the branch, with coordctl's value delete.
+		operator := coord.NewValue(w.Open("operator", nil), branch, &coord.ValueOptions[string]{Codec: coord.Text()})
+		yes, err := operator.Get(context.Background())
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if err := operator.Delete(context.Background(), yes); err != nil {
+			w.T.Fatal(err)
+		}
+		w.over("a")
 		stop()
 	})
 }
