@@ -16,8 +16,9 @@ const keyState = attribute.Key("coord.state")
 
 // A QueueSource is a queue whose figures are gauges.
 type QueueSource struct {
-	// Path is the attribute coord.path of the gauges, after Options.Path. No two sources may
-	// have the same.
+	// Path is the attribute coord.path of the gauges, after Options.Path. Give it the FullPath
+	// of the client, which the other metrics of the queue have too. No two sources may have
+	// the same.
 	Path string
 
 	// Stats is the method Stats of the queue.
@@ -32,7 +33,9 @@ const statsLimit = 5 * time.Second
 // anew, until stop is called:
 //
 //	q := coord.NewQueue[Email](c, "/mail", nil)
-//	stop, err := oteltrace.ObserveQueues(nil, oteltrace.QueueSource{Path: "/mail", Stats: q.Stats})
+//	path, err := c.FullPath("/mail")
+//	…
+//	stop, err := oteltrace.ObserveQueues(nil, oteltrace.QueueSource{Path: path, Stats: q.Stats})
 //
 // One process suffices for a queue. Its figures are those of the whole queue, so several
 // processes report the same.

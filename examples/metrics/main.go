@@ -69,7 +69,11 @@ func work(ctx context.Context, b backend.Backend, o *oteltrace.Options) error {
 	}
 	defer c.Close()
 	queue := coord.NewQueue(c, "/mail", &coord.QueueOptions[string]{MaxAttempts: 3})
-	stop, err := oteltrace.ObserveQueues(o, oteltrace.QueueSource{Path: "/mail", Stats: queue.Stats})
+	path, err := c.FullPath("/mail") // as in the other metrics
+	if err != nil {
+		return err
+	}
+	stop, err := oteltrace.ObserveQueues(o, oteltrace.QueueSource{Path: path, Stats: queue.Stats})
 	if err != nil {
 		return err
 	}
