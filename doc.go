@@ -123,15 +123,15 @@
 //
 // One holder. At most one client has the node at the head of the queue of contenders,
 // in the order in which the nodes were created. No lost reply, lost request, expired
-// session or caller that gives up leaves a node behind that blocks the others, or
-// makes two holders.
+// session or caller that gives up makes two holders, or leaves a node behind that blocks
+// the others for longer than the session lasts.
 //
-// Given up is gone. A call that ends before its turn removes its node before it
-// returns. It returns earlier if there is no contact, or no answer for a second. Then
-// the removal continues in the background, and the client's next acquisition on the
-// same path waits for it first, bounded by its own ctx. So a client never meets a node
-// that an earlier call of its own has left. Another client can, until the removal is
-// done or the service has ended the session. (A removal that the service refuses is
+// Given up is gone. A call that ends before its turn removes its node, and returns when
+// that is done. Without contact, or without an answer for a second, it returns earlier and
+// the removal continues in the background. The client's next acquisition on the same path
+// waits for the removal first, bounded by its own ctx, so a client never meets a node of an
+// earlier call of its own. Another client can meet it until the removal is done or the
+// service has ended the session. (A removal that the service refuses is
 // logged and retried. Only [DoubleBarrier.Enter] waits for one; TryX finds the lock
 // taken.) Close waits up to two seconds for such work, while there is contact.
 //
@@ -164,8 +164,9 @@
 // which a server that is killed right after a change of leader returns with nodes
 // that the other servers lack, or lacks some of theirs (for example ZOOKEEPER-3911,
 // 4785 and 5010). The tests of this library have seen this with 3.8.0: a client that is
-// connected to that server waits behind a node that only that server has. Run a version
-// with these defects fixed. Restart such a server without its data.
+// connected to that server waits behind a node that only that server has. By the release
+// notes 3911 is fixed in 3.5.10, 3.6.3 and later lines, and 4785 in 3.9.2; 5010 was reported
+// of 3.8.5. Run the latest patch of your line. Restart such a server without its data.
 //
 // Reads are sequentially consistent, as ZooKeeper's are: a client sees its own
 // writes, never goes back, and can be behind other clients. A grant catches up: a
@@ -220,7 +221,7 @@
 //	ErrLost          the hold ended before its release       stops its work under the hold
 //	ErrReleased      the hold was released                   nothing
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
-//	ErrDeleted       with ErrLost: the node was deleted      finds what deletes nodes
+//	ErrDeleted       with ErrLost: the node was deleted      looks for a lost session, else who deletes
 //	ErrRevoked       with ErrLost: taken away by force       stops, and finds out why
 //	ErrSuspended     with ErrLost: StepDownOnSuspend         campaigns again
 //	ErrClaimTimeout  with ErrLost: ClaimTimeout has passed   obeys the item's Context
@@ -259,8 +260,8 @@
 // # Nodes
 //
 // Each recipe documents its layout. The directories of recipes, and those missing above
-// them, are created on first use as containers, which the service removes some time
-// after they are empty. The data of a recipe's directory belongs to
+// them, are created on first use as containers, which ZooKeeper removes some time
+// after they are empty, and etcd keeps. The data of a recipe's directory belongs to
 // the recipe: it is the mark "coord recipe: " followed by the name of the kind. Below
 // the client's namespace, /_coord belongs to the library.
 //
@@ -272,7 +273,7 @@
 // Status and List.
 //
 // A path is free for another kind when its node is gone. The service deletes an empty
-// directory when it collects containers: ZooKeeper looks once a minute. A Value, a
+// directory when it collects containers: ZooKeeper looks once a minute, etcd never. A Value, a
 // Counter, a Barrier, path/limit of a Semaphore and path/items of a queue stay until they
 // are deleted; so do the nodes below a Coordinator's path.
 //
