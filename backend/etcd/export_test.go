@@ -42,13 +42,24 @@ func OpsOf(prefix string, e *mvccpb.Event) (ops []zklog.Op, owner, ended int64, 
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	if !r.newborn() {
-		return []zklog.Op{{Type: zklog.SetData, Path: path, Data: r.data, Version: r.version()}}, 0, 0, nil
+	version := int32(0) // before the writes
+	if r.newborn() {
+		if r.created != r.mod { // it replaces another node
+			ops = append(ops, zklog.Op{Type: zklog.Delete, Path: path})
+		}
+		ops, owner = append(ops, zklog.Op{Type: zklog.Create, Path: path, Data: r.data, Ephemeral: r.ephemeral()}), r.lease
+	} else {
+		before, err := decode(e.PrevKv)
+		if err != nil {
+			return nil, 0, 0, err
+		}
+		version = before.version()
 	}
-	if r.created != r.mod { // it replaces another node
-		ops = append(ops, zklog.Op{Type: zklog.Delete, Path: path})
+	for version < r.version() { // a commit can write a node more than once
+		version++
+		ops = append(ops, zklog.Op{Type: zklog.SetData, Path: path, Data: r.data, Version: version})
 	}
-	return append(ops, zklog.Op{Type: zklog.Create, Path: path, Data: r.data, Ephemeral: r.ephemeral()}), r.lease, 0, nil
+	return ops, owner, 0, nil
 }
 
 // SetAhead puts the wall clock of the sessions of a backend ahead.
