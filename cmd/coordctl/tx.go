@@ -174,30 +174,30 @@ func (t *tool) txStatus(ctx context.Context, c *coord.Client) error {
 		return err
 	}
 	all = slices.DeleteFunc(all, func(tx transaction) bool { return tx.ID != t.values[0] })
-	if len(all) > 1 {
+	switch {
+	case len(all) == 0 && !whole:
+		return fmt.Errorf("%s: %w", t.path, errUnread)
+	case len(all) == 0:
+		return &exit{exitNo, fmt.Errorf("%s: there is no record of the transaction %s", t.path, printable(t.values[0]))}
+	case len(all) > 1:
 		t.say("the id was used again: tx list --doubt shows an earlier transaction, which is in doubt")
 	}
-	for _, tx := range all {
-		text := fmt.Sprintf("%s: %s\nsince     %s\ndeadline  %s\nproposer  %s\n", printable(tx.ID), t.state(&tx), stamp(tx.Since), stamp(tx.Deadline), proposer(&tx))
-		if tx.By != "" {
-			text += fmt.Sprintf("decided   by %s\n", printable(tx.By))
-		}
-		if tx.Reason != "" {
-			text += fmt.Sprintf("reason    %q\n", tx.Reason)
-		}
-		if !tx.InDoubt.IsZero() {
-			text += fmt.Sprintf("in doubt  at a site since %s\n", stamp(tx.InDoubt))
-		}
-		rows := [][]string{{"site", "vote", "since", "acknowledged", "served"}}
-		for _, v := range tx.Votes {
-			rows = append(rows, []string{printable(v.Site), dash(v.Vote), stamp(v.Since), yesNo(v.Acknowledged), yesNo(v.Served)})
-		}
-		return t.report(ctx, tx, text+"\n"+table(rows))
+	tx := all[0]
+	text := fmt.Sprintf("%s: %s\nsince     %s\ndeadline  %s\nproposer  %s\n", printable(tx.ID), t.state(&tx), stamp(tx.Since), stamp(tx.Deadline), proposer(&tx))
+	if tx.By != "" {
+		text += fmt.Sprintf("decided   by %s\n", printable(tx.By))
 	}
-	if !whole {
-		return fmt.Errorf("%s: %w", t.path, errUnread)
+	if tx.Reason != "" {
+		text += fmt.Sprintf("reason    %q\n", tx.Reason)
 	}
-	return &exit{exitNo, fmt.Errorf("%s: there is no record of the transaction %s", t.path, printable(t.values[0]))}
+	if !tx.InDoubt.IsZero() {
+		text += fmt.Sprintf("in doubt  at a site since %s\n", stamp(tx.InDoubt))
+	}
+	rows := [][]string{{"site", "vote", "since", "acknowledged", "served"}}
+	for _, v := range tx.Votes {
+		rows = append(rows, []string{printable(v.Site), dash(v.Vote), stamp(v.Since), yesNo(v.Acknowledged), yesNo(v.Served)})
+	}
+	return t.report(ctx, tx, text+"\n"+table(rows))
 }
 
 func yesNo(b bool) string {
