@@ -573,13 +573,14 @@ func TestAnAttemptIsNeverNegative(t *testing.T) {
 }
 
 // The reply to a claim is lost, and an outsider deletes the node that proves its commit: the
-// client cannot determine whether the item is claimed. The item does not stay claimed.
+// client cannot determine whether the item is claimed. The item does not stay claimed, and the client's
+// next call waits for that.
 func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		var after coordtest.Nth
-		a := w.hookedQueue("a", &backendtest.Hooks{After: after.After}, nil)
-		mustPut(w.T, a, 1, 1)
+		var before, after coordtest.Nth
+		a := w.hookedQueue("a", &backendtest.Hooks{Before: before.Before, After: after.After}, nil)
+		mustPut(w.T, a, 1, 3)
 		claims := func(c backendtest.Call) bool {
 			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool {
 				return op.Kind == backend.OpCreate && op.Mode == backend.Ephemeral && strings.HasPrefix(op.Path, w.Path("/q/items/"))
@@ -593,11 +594,23 @@ func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 			}
 			return backend.ErrUncertain
 		})
+		removal := w.stop(&before, func(c backendtest.Call) bool {
+			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpDelete && strings.Contains(op.Path, "/m-") })
+		})
 		_, err := a.TryTake(ctx)
 		coordtest.WantErr(w.T, err, coord.ErrUncertain)
+		<-removal.reached
+		next := w.take(ctx, a)
 		w.Settle()
+		close(removal.open)
+		<-next.done
+		if next.err != nil || next.it.Value != 1 {
+			w.T.Fatalf("took %+v, %v before the item whose claim was being removed", next.it, next.err)
+		}
+		mustAck(w.T, next.it)
+		mustAck(w.T, mustTake(w.T, a, 2))
 		b := w.hookedQueue("b", nil, nil)
-		mustAck(w.T, mustTake(w.T, b, 1))
+		mustAck(w.T, mustTake(w.T, b, 3))
 		w.drained(&b.Consumer)
 	})
 }
