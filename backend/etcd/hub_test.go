@@ -3,11 +3,13 @@ package etcd
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -354,6 +356,99 @@ func TestAReadWaitsForTheWatchesFarAboveAndBelowItsNode(t *testing.T) {
 	none.watch.Stop()
 	if len(st.h.places) > 0 {
 		t.Errorf("%d places are left", len(st.h.places))
+	}
+}
+
+// answering is a server that the test plays: each transaction gets the reply of a function.
+type answering struct {
+	pb.KVClient
+	txn func(*pb.TxnRequest) (*pb.TxnResponse, error)
+}
+
+func (a answering) Txn(_ context.Context, r *pb.TxnRequest, _ ...grpc.CallOption) (*pb.TxnResponse, error) {
+	return a.txn(r)
+}
+
+// A node is given children more often than a list of them takes. A list with a watch returns all the
+// same, and what it does not show has fired the watch.
+func TestAListWithAWatchReturnsWhileChildrenCome(t *testing.T) {
+	st := newStage(t, true)
+	i := st.begin("/d", "p//d", true)
+	lists := int64(0)
+	st.l.kv = answering{txn: func(r *pb.TxnRequest) (*pb.TxnResponse, error) {
+		if lists++; lists > 5 {
+			return nil, errors.New("five lists were made")
+		}
+		if lists == 1 {
+			st.created(i.node.id, 10)
+			st.created(i.kids.id, 10)
+		}
+		rev := 10 + lists
+		reply := &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: rev}}
+		for _, op := range r.Success {
+			ans := &pb.RangeResponse{}
+			if string(op.GetRequestRange().Key) == i.node.key.key {
+				ans.Kvs = []*mvccpb.KeyValue{{Key: []byte(i.node.key.key), Value: (&record{}).value(), CreateRevision: 1, ModRevision: 1, Version: 1}}
+			}
+			reply.Responses = append(reply.Responses, &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: ans}})
+		}
+		child := &mvccpb.KeyValue{Key: []byte(i.kids.key.key + "x"), Value: (&record{}).value(), CreateRevision: rev + 1, ModRevision: rev + 1, Version: 1}
+		st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: rev + 1}, WatchId: i.kids.id, Events: []*mvccpb.Event{{Kv: child}}})
+		st.progress(rev + 1)
+		return reply, nil
+	}}
+	v, err := st.h.s.lookBeside(t.Context(), st.l, i, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st.h.settle(i, v)
+	if lists != 1 || i.watch.Kind() != backend.LookAgain {
+		t.Errorf("%d lists, and the watch has kind %q", lists, i.watch.Kind())
+	}
+}
+
+// Several reads want a new epoch at the same time. One transaction begins it, and the others that were
+// sent meanwhile find it begun.
+func TestReadsThatWaitShareANewEpoch(t *testing.T) {
+	s := &session{key: "p:session/1"}
+	const readers = 8
+	var mu sync.Mutex
+	var sent, puts int64
+	all := make(chan struct{})
+	l := &link{kv: answering{txn: func(r *pb.TxnRequest) (*pb.TxnResponse, error) {
+		mu.Lock()
+		if sent++; sent == readers {
+			close(all)
+		}
+		mu.Unlock()
+		<-all
+		mu.Lock()
+		defer mu.Unlock()
+		reply := &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: 10 + puts}, Succeeded: r.Compare[0].GetVersion() == puts}
+		if reply.Succeeded {
+			puts++
+			return reply, nil
+		}
+		key := &mvccpb.KeyValue{Version: puts, ModRevision: 9 + puts}
+		reply.Responses = []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{Kvs: []*mvccpb.KeyValue{key}}}}}
+		return reply, nil
+	}}}
+	errs := make(chan error, readers)
+	for range readers {
+		go func() { errs <- s.newEpoch(t.Context(), l, 9) }()
+	}
+	for range readers {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent != readers || puts != 1 || s.epoch != 1 {
+		t.Errorf("%d transactions made %d epochs, and the session knows of %d", sent, puts, s.epoch)
+	}
+	// One that was begun at the revision that a read waits for, or before, does not do for it.
+	s.epoch = 0
+	if err := s.newEpoch(t.Context(), l, 10); err != nil || puts != 2 {
+		t.Errorf("%v, %d epochs", err, puts)
 	}
 }
 

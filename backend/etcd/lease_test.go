@@ -46,19 +46,21 @@ func (k *keeper) Recv() (*pb.LeaseKeepAliveResponse, error) {
 // The link breaks when a renewal has been without an answer for half the lease, and not at the next
 // renewal after that.
 func TestALinkBreaksWhenARenewalHasNoAnswerForHalfTheLease(t *testing.T) {
-	const timeout, lease = 12 * time.Second, 8 * time.Second
+	const timeout = 12 * time.Second
 	for _, test := range []struct {
 		name    string
+		lease   time.Duration
 		answers []time.Duration // to the first keep-alives; the next one has none
 		slept   time.Duration   // of the machine, at the time of the latest keep-alive
 		sends   []time.Duration
 		breaks  time.Duration
 	}{
-		{"never", nil, 0, []time.Duration{0}, 4 * time.Second},
-		{"at once", []time.Duration{0, 0, 0}, 0, []time.Duration{0, 1500 * time.Millisecond, 3 * time.Second, 4500 * time.Millisecond}, 8500 * time.Millisecond},
-		{"soon", []time.Duration{time.Second}, 0, []time.Duration{0, 1500 * time.Millisecond}, 5500 * time.Millisecond},
-		{"late", []time.Duration{2 * time.Second}, 0, []time.Duration{0, 2 * time.Second}, 6 * time.Second},
-		{"never, and the machine slept", nil, 2 * time.Second, []time.Duration{0}, 2 * time.Second},
+		{"never", 8 * time.Second, nil, 0, []time.Duration{0}, 4 * time.Second},
+		{"at once", 8 * time.Second, []time.Duration{0, 0, 0}, 0, []time.Duration{0, 1500 * time.Millisecond, 3 * time.Second, 4500 * time.Millisecond}, 8500 * time.Millisecond},
+		{"soon", 8 * time.Second, []time.Duration{time.Second}, 0, []time.Duration{0, 1500 * time.Millisecond}, 5500 * time.Millisecond},
+		{"late", 8 * time.Second, []time.Duration{2 * time.Second}, 0, []time.Duration{0, 2 * time.Second}, 6 * time.Second},
+		{"at once, and the lease is much shorter than the timeout", time.Second, []time.Duration{0, 0}, 0, []time.Duration{0, 250 * time.Millisecond, 500 * time.Millisecond}, time.Second},
+		{"never, and the machine slept", 8 * time.Second, nil, 2 * time.Second, []time.Duration{0}, 2 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -77,7 +79,7 @@ func TestALinkBreaksWhenARenewalHasNoAnswerForHalfTheLease(t *testing.T) {
 					}
 					return -1
 				}
-				s := &session{timeout: timeout, now: now, lease: contact.Lease{From: now(), Length: lease}, servers: contact.NewServers([]string{"a"}, timeout)}
+				s := &session{timeout: timeout, now: now, lease: contact.Lease{From: now(), Length: test.lease}, servers: contact.NewServers([]string{"a"}, timeout)}
 				l := &link{leases: k}
 				l.ctx, l.cancel = context.WithCancelCause(t.Context())
 				l.work.Add(1)

@@ -342,7 +342,8 @@ func (s *session) keepAlive(l *link) {
 				return
 			}
 		}
-		for !until(sent, s.timeout/8) {
+		// A lease that LossMargin makes much shorter than the timeout needs more of them.
+		for !until(sent, min(s.timeout/8, s.lease.Length/4)) {
 			select {
 			case <-timer.C:
 			case <-l.ctx.Done():

@@ -244,6 +244,8 @@ var errNoProgress = errors.New("etcd: the server does not answer progress reques
 func (h *hub) flush(ctx context.Context, l *link, rev int64) error {
 	timer := time.NewTimer(lagging)
 	defer timer.Stop()
+	// A new epoch makes the commits under way repeat, so a slow network alone does not begin one.
+	silent := max(4, int(h.s.lease.Length/8/lagging))
 	for tries := 0; ; tries++ {
 		h.mu.Lock()
 		if h.link != l || h.ended {
@@ -266,10 +268,10 @@ func (h *hub) flush(ctx context.Context, l *link, rev int64) error {
 			h.ask()
 		}
 		h.mu.Unlock()
-		if !l.ordered && tries == 0 || tries == 4 {
+		if !l.ordered && tries == 0 || tries == silent {
 			// The event of the session key is behind all others, and a new revision ends
 			// what kept the server from a reply.
-			_, err := h.s.newEpoch(ctx, l)
+			err := h.s.newEpoch(ctx, l, rev)
 			if err != nil && (!l.ordered || !is(err, rpctypes.ErrGRPCNoSpace)) {
 				return err
 			}

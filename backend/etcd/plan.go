@@ -525,7 +525,7 @@ func (p *plan) emit(s *session, states map[string]*state) {
 		case !st.exists:
 		case st.fresh > 0 && (found == nil || found.key != key):
 			if found != nil {
-				writes = append(writes, write{st.at, remove(found.key)})
+				writes = append(writes, write{st.fresh - 1, remove(found.key)})
 			}
 			writes = append(writes, write{st.fresh - 1, put(key, r.value(), r.lease)})
 			p.outcomes[st.fresh-1].learned = &r

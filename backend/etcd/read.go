@@ -253,7 +253,7 @@ func (s *session) observe(ctx context.Context, op, path string, names bool, w *b
 }
 
 // lookBeside reads a node while the server makes the watchers of an interest. The result is no
-// older than they are, and not older than any event that has fired.
+// older than they are; what changed later fires the watch when it is armed.
 func (s *session) lookBeside(ctx context.Context, l *link, i *interest, names bool) (*view, error) {
 	for {
 		v, err := s.look(ctx, l, i.path, names)
@@ -267,11 +267,23 @@ func (s *session) lookBeside(ctx context.Context, l *link, i *interest, names bo
 		if err != nil {
 			return nil, err
 		}
-		if v.rev < max(start, s.hub.latest()) {
-			continue
+		if v.rev >= start {
+			return v, s.follow(ctx, l, v, names, s.hub.latest())
 		}
-		return v, s.fired(ctx, l, v, names)
 	}
+}
+
+// follow waits for the events that must fire before a watch is armed by a read: those that the
+// read shows, and those up to a revision that has fired. Events of that revision can be later than
+// the read, and one before them still on its way: that of a watcher whose creation the server had
+// not reported when they came.
+func (s *session) follow(ctx context.Context, l *link, v *view, names bool, latest int64) error {
+	if l.ordered && v.rev < latest {
+		if err := s.hub.flush(ctx, l, latest); err != nil {
+			return err
+		}
+	}
+	return s.fired(ctx, l, v, names)
 }
 
 // fired waits until the watches have fired for what a read shows.
@@ -407,16 +419,9 @@ func (s *session) arm(ctx context.Context, l *link, since int64, targets []backe
 			break
 		}
 	}
-	// An event that has fired can be later than these reads. An earlier event can still be on its
-	// way: that of a watcher whose creation the server had not reported when the later one came.
-	fired := s.hub.latest()
+	latest := s.hub.latest()
 	for _, v := range views {
-		if l.ordered && v.rev < fired {
-			if err := s.hub.flush(ctx, l, fired); err != nil {
-				return err
-			}
-		}
-		if err := s.fired(ctx, l, v, false); err != nil {
+		if err := s.follow(ctx, l, v, false, latest); err != nil {
 			return err
 		}
 	}

@@ -427,8 +427,7 @@ func (s *session) settle(ctx context.Context, l *link) error {
 	if none {
 		return nil
 	}
-	_, err := s.newEpoch(ctx, l)
-	if err != nil {
+	if err := s.newEpoch(ctx, l, 0); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -437,27 +436,31 @@ func (s *session) settle(ctx context.Context, l *link) error {
 	return nil
 }
 
-// newEpoch begins a new epoch, and returns the revision of it. Commits of the earlier one that the
-// service has not handled by then are refused.
-func (s *session) newEpoch(ctx context.Context, l *link) (int64, error) {
-	for {
-		s.mu.Lock()
-		epoch := s.epoch
-		s.mu.Unlock()
+// newEpoch begins a new epoch, later than a revision, unless another call does so at the same time.
+// Commits of the earlier one that the service has not handled by then are refused.
+func (s *session) newEpoch(ctx context.Context, l *link, rev int64) error {
+	s.mu.Lock()
+	from := s.epoch
+	s.mu.Unlock()
+	for epoch := from; ; {
 		reply, err := l.kv.Txn(ctx, &pb.TxnRequest{
 			Compare: []*pb.Compare{s.inEpoch(epoch)},
 			Success: []*pb.RequestOp{put(s.key, nil, s.id)},
-			Failure: []*pb.RequestOp{get(s.key)},
+			Failure: []*pb.RequestOp{head(s.key)},
 		})
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if reply.Succeeded {
 			s.sawEpoch(epoch + 1)
-			return reply.Header.Revision, nil
+			return nil
 		}
-		if err := s.checkEpoch(reply.Responses[0].GetResponseRange()); err != nil {
-			return 0, err
+		got := reply.Responses[0].GetResponseRange()
+		if err := s.checkEpoch(got); err != nil {
+			return err
+		}
+		if epoch = got.Kvs[0].Version; epoch > from && got.Kvs[0].ModRevision > rev {
+			return nil
 		}
 	}
 }

@@ -40,6 +40,32 @@ func TestATreeWatchTellsTheDeletionOfASequentialNode(t *testing.T) {
 	}
 }
 
+// One commit deletes a sequential node, and creates and writes another one of its path.
+func TestATreeWatchTellsTheReplacementOfASequentialNode(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	commit(t, a, backend.Create("/d", nil, backend.Persistent))
+	n := commit(t, a, backend.Create("/d/n-", nil, backend.PersistentSequential))[0].Path
+	var trees []*backend.TreeWatch
+	for _, top := range []string{"/d", "/"} {
+		w := backend.NewTreeWatch(0)
+		if err := b.WatchTree(t.Context(), top, w); err != nil {
+			t.Fatal(err)
+		}
+		trees = append(trees, w)
+	}
+	commit(t, a, backend.Delete(n, backend.AnyVersion), backend.Create(n, nil, backend.Persistent), backend.SetData(n, []byte("x"), 0))
+	if err := b.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range trees {
+		got, over := w.Take()
+		if len(got) != 2 || over || got[0].Kind != backend.TreeDeleted || got[1].Kind != backend.TreeCreated || got[1].Path != n {
+			t.Errorf("told %v, over %v", got, over)
+		}
+	}
+}
+
 // A node with the name of a sequential one, which was deleted, has another key than that one. A
 // session that has seen the first node reads the second one, and its tree watch tells of it.
 func TestANodeWithTheNameOfASequentialOne(t *testing.T) {
