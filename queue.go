@@ -33,7 +33,7 @@ type QueueOptions[T any] struct {
 	// Put that finds it full lists the items and corrects the count. A Put that waits
 	// does so again when items have left uncounted, at the latest when the last item
 	// of its list is gone. Dead letters that a queue receives are neither limited nor
-	// counted.
+	// counted, but they count when they leave it: give a queue that receives them no MaxLen.
 	MaxLen int
 
 	// FailWhenFull makes Put return ErrFull instead of waiting.

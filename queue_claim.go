@@ -294,6 +294,7 @@ func (cl *itemClaim) limitUnreceived(d time.Duration) bool {
 func (cl *itemClaim) receive() bool {
 	d := cl.q.claimTimeout
 	if !cl.limit(d, func() { cl.hold.lose(ErrClaimTimeout) }) {
+		cl.later(verbGiveBack) // the timer's goroutine may not have begun to
 		return false
 	}
 	if d > 0 {

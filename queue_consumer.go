@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"math"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -335,7 +335,7 @@ func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 	stuck := q.stuckItems()
 	if stuck == nil {
-		stuck = make(map[string]int64)
+		stuck = make(map[string]time.Time)
 	}
 	for {
 		if err := s.b.Sync(ctx, q.items); err != nil {
@@ -357,7 +357,7 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 			case err != nil:
 				return nil, err
 			case n >= q.maxAttempts:
-				stuck[e.Path()] = math.MaxInt64 // a take moves it to the dead letters
+				stuck[e.Path()] = time.Now().Add(stickPause) // a take moves it to the dead letters
 				continue
 			}
 		}
@@ -459,6 +459,7 @@ func (q *queue) purgeSome(ctx context.Context, s *session, items []layout.QueueE
 		_, _, err := s.commitOnce(ctx, append(ops, q.counting(len(each))...)...)
 		if err == nil {
 			*total += len(each)
+			q.forget() // a list from before shows them
 			return nil
 		}
 		i := blamed(err)

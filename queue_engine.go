@@ -155,7 +155,9 @@ import (
 // read, and while an item is being claimed or given back, it may not (T5). If the read, the codec
 // or the commit fails, the names are forgotten, and the Pop claims an item first. If two items
 // within a second were gone, a race was lost (W5), although the list did not follow a Sync:
-// consumers that pop would otherwise meet at each item, since their lists are alike.
+// consumers that pop would otherwise meet at each item, since their lists are alike. A claim of
+// this client leaves the item to the Pop, unless there is no other; that is no race. What this
+// client removes makes it forget the names.
 //
 // # Dead letters
 //
@@ -317,11 +319,11 @@ type queue struct {
 	ahead   ahead                 // what the last list showed beyond the items that were taken
 	gen     int                   // incremented when what lists show cannot be used any more
 	prompt  *session              // the session whose last list found an item at once, for a caller without a place; nil: none
-	popping int                   // how many Pops delete an item that they have not claimed
+	popping map[string]bool       // paths of the items that Pops delete without a claim; whether this client claims one itself
 	missed  time.Time             // when a Pop last found the item gone that it had read ahead
 	lists   uint                  // how many lists choose has seen
 	rivals  int                   // how many items further to look, since others take from the head
-	stuck   map[string]int64      // paths of items that cannot be moved or claimed, and until when they are ignored
+	stuck   map[string]time.Time  // paths of items that cannot be moved or claimed, and until when they are ignored
 	swept   time.Time             // when sweepEmpty last found nothing
 
 	undecoded int // items in a row that this consumer could not decode, up to maxUndecodable

@@ -369,7 +369,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	if err != nil || len(v.found) == 0 {
 		return nil, v, err
 	}
-	found, rest := f.q.choose(v.found, want)
+	found, rest := f.q.choose(f.q.spare(v.found), want)
 	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
 	if f.place.slot && (faster || errors.Is(err, errAgain)) {
 		f.later = true
@@ -390,7 +390,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	f.q.keep(f.s, began, gen, &v, rest)
 	f.later = false
 	prompt := f.s
-	if f.place.path != "" || v.retry != 0 {
+	if f.place.path != "" || !v.retry.IsZero() {
 		prompt = nil // it has waited, or a list cannot be kept
 	}
 	f.q.setPrompt(prompt)
@@ -440,7 +440,7 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*itemClaim, error) 
 // does not have, and would show them for ever.
 func (f *feeder) vanished(found []layout.QueueEntry) {
 	first := found[0].Path()
-	if f.q.stuckItems()[first] > time.Now().UnixMilli() {
+	if f.q.stuckItems()[first].After(time.Now()) {
 		return // it is there, but cannot be moved
 	}
 	if f.gone != first {

@@ -213,7 +213,8 @@ func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (it *Ite
 		return nil, nil
 	}
 	if !cl.limitUnreceived(cl.q.claimTimeout) {
-		return nil, nil // lost, or given back because the codec took too long
+		cl.later(verbGiveBack) // the timer's goroutine may not have begun to
+		return nil, nil        // lost, or given back because the codec took too long
 	}
 	return &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -64,15 +65,37 @@ func (q *queue) nextRead() (*session, *readAhead) {
 		return nil, nil // too old
 	}
 	a.first = nil
-	q.popping++
+	if q.popping == nil {
+		q.popping = make(map[string]bool)
+	}
+	q.popping[r.e.Path()] = false
 	return s, r
 }
 
-// popped ends what a nextRead has begun.
-func (q *queue) popped() {
+// popped ends what a nextRead has begun. It reports whether this client has begun to claim the
+// item meanwhile.
+func (q *queue) popped(r *readAhead) (mine bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.popping--
+	mine = q.popping[r.e.Path()]
+	delete(q.popping, r.e.Path())
+	return mine
+}
+
+// spare returns the items that no Pop of this client is about to delete. If there are no others, it
+// returns the first of those, and notes for the Pop that this client claims it.
+func (q *queue) spare(items []layout.QueueEntry) []layout.QueueEntry {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.popping) == 0 {
+		return items
+	}
+	spare := slices.DeleteFunc(slices.Clone(items), func(e layout.QueueEntry) bool { _, ok := q.popping[e.Path()]; return ok })
+	if len(spare) == 0 {
+		spare = items[:1]
+		q.popping[items[0].Path()] = true
+	}
+	return spare
 }
 
 // listNext begins to read the first of the items that are remembered, and lists them before if
@@ -86,7 +109,7 @@ func (q *queue) listNext(ctx context.Context) {
 	s, gen := q.prompt, q.gen
 	a := &q.ahead
 	known := s != nil && a.s == s && len(a.items) > 0 && a.left > 0 && !time.Now().After(a.until)
-	calm := q.kind == fifoQueue && !q.feeding && q.ending == 0 && q.popping == 0 && q.rivals == 0
+	calm := q.kind == fifoQueue && !q.feeding && q.ending == 0 && len(q.popping) == 0 && q.rivals == 0
 	q.mu.Unlock()
 	if s == nil || !calm || s.b.Err() != nil {
 		return
@@ -124,10 +147,14 @@ func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error
 		}
 	}
 	began := time.Now()
-	defer q.q.popped()
+	var failed error
 	defer func() {
+		mine := q.q.popped(r)
 		if !popped {
 			q.q.forget() // the item precedes those that are remembered
+		}
+		if failed != nil && !mine {
+			q.q.overtaken(failed)
 		}
 	}()
 	select {
@@ -154,7 +181,7 @@ func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error
 	case isUncertain(err):
 		return v, false, err
 	}
-	q.q.overtaken(err)
+	failed = err
 	return v, false, nil
 }
 

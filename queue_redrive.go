@@ -355,6 +355,7 @@ func (q *queue) remove(ctx context.Context, s *session, id string) error {
 		for err == nil {
 			_, _, err = s.commitOnce(ctx, append(ops, in.counting(1)...)...)
 			if err == nil {
+				in.forget() // a list from before shows the item
 				return nil
 			}
 			i := blamed(err)

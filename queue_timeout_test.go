@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -398,6 +399,32 @@ func TestTheTimeOfAClaimEndsWithIt(t *testing.T) {
 		}
 		w.drained(&q.Consumer)
 	})
+}
+
+// A codec returns at the moment at which its item is given back. The call gets that item, and not
+// the next one.
+func TestAnItemThatIsGivenBackWhileItIsDecodedComesFirst(t *testing.T) {
+	for range 100 {
+		onMemory(t, func(w *world) {
+			var slow atomic.Bool
+			slow.Store(true)
+			codec := coord.JSON[int]()
+			decode := codec.Decode
+			codec.Decode = func(data []byte) (int, error) {
+				if slow.Swap(false) {
+					time.Sleep(w.Timeout)
+				}
+				return decode(data)
+			}
+			q := coord.NewQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{ClaimTimeout: claimTime, Codec: codec})
+			mustPut(w.T, q, 1, 2)
+			it := mustTake(w.T, q, 1)
+			mustAck(w.T, it)
+			if it.Attempt != 1 {
+				w.T.Errorf("attempt %d", it.Attempt)
+			}
+		})
+	}
 }
 
 // The time to read an item is not the time of its handler: a short ClaimTimeout on a slow

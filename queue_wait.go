@@ -42,8 +42,8 @@ func (v *sight) rest(s *session) (d time.Duration, ok bool) {
 	if v.next > 0 {
 		d, ok = s.untilDue(v.next), true
 	}
-	if v.retry > 0 {
-		retry := time.Until(time.UnixMilli(v.retry))
+	if !v.retry.IsZero() {
+		retry := time.Until(v.retry)
 		if !ok || retry < d {
 			d, ok = retry, true
 		}

@@ -11,12 +11,12 @@ import (
 
 // sight is a consumer's view of a queue.
 type sight struct {
-	found []layout.QueueEntry // items that can be taken, in order
-	stuck map[string]int64    // items to ignore, by path, and until when
+	found []layout.QueueEntry  // items that can be taken, in order
+	stuck map[string]time.Time // items to ignore, by path, and until when
 	now   moment
-	next  int64 // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
-	retry int64 // if nothing was found: until when the first of the items to ignore is ignored, or 0
-	doubt bool  // the walk has stopped at an item that may be due, and learnsLater
+	next  int64     // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
+	retry time.Time // if nothing was found: until when the first of the items to ignore is ignored, or zero
+	doubt bool      // the walk has stopped at an item that may be due, and learnsLater
 }
 
 // learning says when a walk may write to learn the time of the service, if the session does not
@@ -56,7 +56,7 @@ func (l *bucketList) read(ctx context.Context, s *session, w *backend.Watch) {
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or
 // stops there in doubt.
-func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.WatchSet, stuck map[string]int64, l learning) (sight, error) {
+func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (sight, error) {
 	if q.kind == fifoQueue && ws == nil {
 		if head := q.knownHead(); head != "" {
 			names, stat, err := s.b.Children(ctx, head, nil)
@@ -169,7 +169,7 @@ func (v *sight) look(ctx context.Context, s *session, items []layout.QueueEntry,
 // add adds the items that can be taken, until v has want of them. It stops at an item that is in
 // doubt, and returns that item and those after it.
 func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEntry) {
-	wall := time.Now().UnixMilli()
+	now := time.Now()
 	for i := range items {
 		e := &items[i]
 		switch {
@@ -178,8 +178,10 @@ func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEnt
 			if v.doubt {
 				return items[i:]
 			}
-		case len(v.stuck) > 0 && v.stuck[e.Path()] > wall:
-			v.retry = earlier(v.retry, v.stuck[e.Path()])
+		case len(v.stuck) > 0 && v.stuck[e.Path()].After(now):
+			if until := v.stuck[e.Path()]; v.retry.IsZero() || until.Before(v.retry) {
+				v.retry = until
+			}
 		default:
 			if v.found = append(v.found, *e); len(v.found) == want {
 				return nil
@@ -305,7 +307,7 @@ func (q *queue) forgetAfter(due int64) {
 func (q *queue) keep(s *session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.kind == priorityQueue || gen != q.gen || v.retry != 0 {
+	if q.kind == priorityQueue || gen != q.gen || !v.retry.IsZero() {
 		return false
 	}
 	q.gen++
@@ -377,15 +379,15 @@ func (q *queue) stick(path string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stuck == nil {
-		q.stuck = make(map[string]int64)
+		q.stuck = make(map[string]time.Time)
 	}
-	maps.DeleteFunc(q.stuck, func(_ string, until int64) bool { return until <= now.UnixMilli() })
-	q.stuck[path] = now.Add(stickPause).UnixMilli()
+	maps.DeleteFunc(q.stuck, func(_ string, until time.Time) bool { return !until.After(now) })
+	q.stuck[path] = now.Add(stickPause)
 	q.ahead = ahead{}
 }
 
 // stuckItems returns the paths of the items to ignore, and until when.
-func (q *queue) stuckItems() map[string]int64 {
+func (q *queue) stuckItems() map[string]time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.stuck) == 0 {
