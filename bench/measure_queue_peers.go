@@ -16,6 +16,7 @@ import (
 	recipe "go.etcd.io/etcd/client/v3/experimental/recipes"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // The ways to use a queue that are compared.
@@ -34,6 +35,7 @@ const (
 	whatLocking  = "LockingQueue"
 	whatRecipe   = "recipe Queue"
 	whatThree    = "create, create and delete, without a queue"
+	whatPopping  = "the requests of Put and Pop, without a queue"
 )
 
 // What a consumer's crash does to the item that it processes.
@@ -57,7 +59,8 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 			"In batches a turn has %d items: coord puts, claims and acknowledges them together; putMulti of Curator's DistributedQueue stores them in one node, "+
 			"which is taken and deleted as a whole; put_all of kazoo's LockingQueue puts them together, and they are taken one by one. The other queues have no batches: "+
 			"their items are put one by one and then taken one by one. "+
-			"The first row is the limit of the queues that never lose an item: three writes, one after the other, with one client for all. "+
+			"The first row is the limit of the queues that never lose an item: three writes, one after the other. "+
+			"The second makes the four requests of a Put and a Pop of coord, one after the other. Both have one client for all. "+
 			"The times are those of a turn, the other figures are per item. A cell fails unless every item was taken exactly once.", len(payload), batch),
 		shown: []metric{mRate, mPackets, mServerCPU, mP50, mP99},
 	}
@@ -85,6 +88,9 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 	}
 	add(whatThree, byRaw, onZooKeeper, crashNothing, func(ctx context.Context, _ string, n, _ int, span time.Duration) (sample, error) {
 		return e.rawSteps(ctx, n, span, rawThree)
+	})
+	add(whatPopping, byRaw, onZooKeeper, crashNothing, func(ctx context.Context, _ string, n, _ int, span time.Duration) (sample, error) {
+		return e.rawSteps(ctx, n, span, rawPopping)
 	})
 	us := []*contestant{ours}
 	if p.etcd != nil {
@@ -132,6 +138,34 @@ func rawThree(c *zk.Conn, path string) step {
 			return err
 		}
 		_, err = c.Multi(&zk.DeleteRequest{Path: mark, Version: -1}, &zk.DeleteRequest{Path: item, Version: -1})
+		return err
+	}
+}
+
+// rawPopping makes the requests of coord's Put and Pop, on a bucket at path: the commit that puts an
+// item, the list, the read of the item, and the commit that deletes it unless it was claimed.
+func rawPopping(c *zk.Conn, path string) step {
+	all := zk.WorldACL(zk.PermAll)
+	id := "01234567-89ab-8def-8123-456789abcdef"
+	return func(context.Context) error {
+		put, err := c.Multi(&zk.CheckVersionRequest{Path: path, Version: 0},
+			&zk.CreateRequest{Path: path + "/" + layout.ItemStem(id, 0), Data: []byte(payload), Acl: all, Flags: zk.FlagSequence})
+		if err != nil {
+			return err
+		}
+		names, _, err := c.Children(path)
+		if err != nil {
+			return err
+		}
+		if len(names) != 1 || path+"/"+names[0] != put[1].String {
+			return fmt.Errorf("%s has the nodes %q instead of %s", path, names, put[1].String)
+		}
+		if _, _, err := c.Get(put[1].String); err != nil {
+			return err
+		}
+		state := path + "/" + layout.StatePrefix + id
+		_, err = c.Multi(&zk.DeleteRequest{Path: put[1].String, Version: -1},
+			&zk.CreateRequest{Path: state, Acl: all}, &zk.DeleteRequest{Path: state, Version: 0})
 		return err
 	}
 }

@@ -75,10 +75,16 @@ func judge(results []*result) []target {
 	}
 	j.ratio("items one at a time, 1 consumers, as a part of three writes in turn", 0.85,
 		j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatThree, byRaw, onZooKeeper, 1))
+	j.ratio("items popped, 1 consumers, as a part of the same requests without a queue", 0.85,
+		j.cell(queuesCompared, whatPop, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatPopping, byRaw, onZooKeeper, 1))
 
 	for _, n := range fullSizes.widths {
 		j.ratio(fmt.Sprintf("on etcd: uncontended lock, %d callers, as a part of concurrency's Mutex", n), 0.9,
 			j.cell(servicesUncontended, whatCycle, byCoord, onEtcd, float64(n)), j.cell(servicesUncontended, whatCycle, byEtcd, onEtcd, float64(n)))
+	}
+	for _, n := range fullSizes.widths {
+		j.ratio(fmt.Sprintf("on etcd: uncontended lock, %d callers, as a part of the same requests without a library", n), 0.9,
+			j.cell(servicesUncontended, whatCycle, byCoord, onEtcd, float64(n)), j.cell(servicesUncontended, whatBare, byRaw, onEtcd, float64(n)))
 	}
 	for _, n := range fullSizes.clients {
 		j.ratio(fmt.Sprintf("on etcd: contended, %d clients, times concurrency's Mutex", n), 3,
