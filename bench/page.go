@@ -137,15 +137,21 @@ func (r *report) single(keys map[string]string) (string, error) {
 	return found, nil
 }
 
-// runsOf returns the names of the runs of a page, in their order.
+// runsOf returns the names of the runs of a page, those whose plots it shows last.
 func runsOf(page string) (names []string) {
+	var plotted []string
 	specs := append(figuresOf.FindAllStringSubmatch(page, -1), figureOf.FindAllStringSubmatch(page, -1)...)
 	for _, match := range specs {
-		_, keys := parseSpec(match[len(match)-1])
+		word, keys := parseSpec(match[len(match)-1])
 		if !slices.Contains(names, keys["from"]) {
 			names = append(names, keys["from"])
 		}
+		if word == "plot" {
+			plotted = append(plotted, keys["from"])
+		}
 	}
+	order := func(name string) int { return slices.Index(plotted, name) }
+	slices.SortStableFunc(names, func(a, b string) int { return order(a) - order(b) })
 	return names
 }
 
@@ -299,8 +305,8 @@ func besides(path string) func(name string) (*report, error) {
 }
 
 // writePage fills the figures of a run, and of those beside it, into a page, and draws the
-// plots of these runs again. Where two of them have a plot, it is that of the later one on the
-// page.
+// plots of these runs again. Where two of them have a plot, it is that of the one whose plots the
+// page shows.
 func writePage(page, results string, notes io.Writer) int {
 	text, err := os.ReadFile(page)
 	filled := ""
