@@ -40,8 +40,8 @@ var late = []string{
 	"watch order/is that of the commits of several sessions",
 }
 
-// excused returns the clauses that a server does not keep for certain, with the reason.
-func excused(t *testing.T, addr string) map[string]string {
+// versionOf returns the version of a server.
+func versionOf(t *testing.T, addr string) string {
 	t.Helper()
 	cc, err := dial(addr)
 	if err != nil {
@@ -52,10 +52,16 @@ func excused(t *testing.T, addr string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r.Version
+}
+
+// excused returns the clauses that a server does not keep for certain, with the reason.
+func excused(t *testing.T, addr string) map[string]string {
+	t.Helper()
 	all := make(map[string]string)
-	if !etcd.Ordered(r.Version) {
+	if version := versionOf(t, addr); !etcd.Ordered(version) {
 		for _, name := range late {
-			all[name] = "etcd " + r.Version + ": events can come late (etcd #15220, mended in 3.4.25 and 3.5.8)"
+			all[name] = "etcd " + version + ": events can come late (etcd #15220, mended in 3.4.25 and 3.5.8)"
 		}
 	}
 	return all
