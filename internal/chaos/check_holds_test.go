@@ -23,6 +23,7 @@ type tenure struct {
 	// asked and from are the begin and the return of the acquisition. The holder believed in
 	// the hold from then until it was released, it was reported lost, or an excuse begins.
 	asked, from, until int64
+	end                string // what until is
 	// From excuse on the hold may have ended on the service although the holder was not
 	// notified: it did not run, or its session was ended by force. forever means no excuse.
 	excuse int64
@@ -31,7 +32,7 @@ type tenure struct {
 }
 
 func (x *tenure) String() string {
-	return fmt.Sprintf("%s of %s (token %#x, weight %d) [%d, %d]", x.id, x.process, x.token, x.weight, x.from, x.until)
+	return fmt.Sprintf("%s of %s (token %#x, weight %d) [%d, %d: %s]", x.id, x.process, x.token, x.weight, x.from, x.until, x.end)
 }
 
 // tenures returns the holds of a workload. expired holds the times at which sessions were
@@ -52,25 +53,28 @@ func tenures(all []*process, work string, weigh func(c *call) int) (list []*tenu
 				ends[c.Op+" "+c.ID] = c
 			}
 		}
-		lost := make(map[string]int64)
+		lost, cause := make(map[string]int64), make(map[string]string)
 		for _, e := range p.events {
 			if e.Kind == "lost" && e.Work == work {
-				lost[e.ID] = cmp.Or(e.Since, e.At)
+				lost[e.ID], cause[e.ID] = cmp.Or(e.Since, e.At), fmt.Sprintf("lost at %d, said at %d: %s", e.Since, e.At, e.Err)
 			}
 		}
 		for _, c := range p.calls {
 			if c.Work != work || c.Op != "acquire" || c.outcome != "ok" {
 				continue
 			}
-			x := &tenure{id: c.ID, process: p.name, num: c.Num, weight: weigh(c), token: c.Token, asked: cmp.Or(c.Since, c.from), from: c.to, until: p.ended, excuse: forever, gone: forever}
+			x := &tenure{id: c.ID, process: p.name, num: c.Num, weight: weigh(c), token: c.Token, asked: cmp.Or(c.Since, c.from), from: c.to, until: p.ended, end: "the process ended", excuse: forever, gone: forever}
 			if r := ends["release "+c.ID]; r != nil {
-				x.until = r.from
+				x.until, x.end = r.from, "released"
 				if r.outcome == "ok" && r.zxid != 0 {
 					x.gone = r.to
 				}
 			}
 			if at, ok := lost[c.ID]; ok {
-				x.until, x.gone = min(x.until, at), forever
+				if at < x.until {
+					x.until, x.end = at, cause[c.ID]
+				}
+				x.gone = forever
 			}
 			if at, ok := expired[c.Session]; ok {
 				x.excused(at)
@@ -102,7 +106,7 @@ func (x *tenure) excused(at int64) {
 		return
 	}
 	x.excuse = min(x.excuse, max(at, x.asked))
-	x.until = min(x.until, max(at, x.from))
+	x.until, x.end = min(x.until, max(at, x.from)), "excused"
 }
 
 // eachLock divides the tenures of a workload with several locks.
