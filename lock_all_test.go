@@ -400,13 +400,12 @@ func TestTheOutcomeOfAJointCommitIsReported(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		w.releaseAll(set)
-		x.mu.Lock()
-		defer x.mu.Unlock()
+		if err := c.Close(); err != nil { // it delivers the events
+			w.T.Fatal(err)
+		}
 		var outcomes []bool
-		for _, e := range x.all {
-			if o, ok := e.(trace.OutcomeResolved); ok {
-				outcomes = append(outcomes, o.Applied)
-			}
+		for _, o := range toldOf[trace.OutcomeResolved](x) {
+			outcomes = append(outcomes, o.Applied)
 		}
 		if !slices.Equal(outcomes, []bool{true}) {
 			w.T.Errorf("reported outcomes %v, want one that was applied", outcomes)

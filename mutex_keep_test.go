@@ -788,14 +788,7 @@ func TestTheEndOfAStayIsReportedOnce(t *testing.T) {
 				w.Settle()
 				time.Sleep(2 * time.Minute)
 				w.Settle()
-				x.mu.Lock()
-				defer x.mu.Unlock()
-				var ends []trace.KeepEnded
-				for _, e := range x.all {
-					if e, ok := e.(trace.KeepEnded); ok {
-						ends = append(ends, e)
-					}
-				}
+				ends := toldOf[trace.KeepEnded](x)
 				if len(ends) != 1 {
 					w.T.Fatalf("reported %d times, want once: %+v", len(ends), ends)
 				}

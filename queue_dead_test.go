@@ -129,7 +129,11 @@ func TestADeadLetterSaysWhy(t *testing.T) {
 				w.T.Errorf("%d: %+v", i+1, d)
 			}
 		}
-		settled := slices.DeleteFunc(toldOf[trace.ItemSettled](x), func(e trace.ItemSettled) bool { return e.Outcome != trace.ItemDead })
+		var settled []trace.ItemSettled
+		w.Eventually("two are reported", func() bool {
+			settled = slices.DeleteFunc(toldOf[trace.ItemSettled](x), func(e trace.ItemSettled) bool { return e.Outcome != trace.ItemDead })
+			return len(settled) > 1
+		})
 		if len(settled) != 2 || settled[0].Reason != trace.ReasonFailed || settled[1].Reason != trace.ReasonUndecodable {
 			w.T.Errorf("reported %+v", settled)
 		}

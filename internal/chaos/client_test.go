@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -57,6 +58,7 @@ type client struct {
 	kept     atomic.Int64   // holds with MutexOptions.Keep
 	session  atomic.Int64   // the present session
 	holds    sync.WaitGroup // goroutines that watch for the loss of holds
+	watched  sync.Map       // the *watched that are not recorded yet
 	cache    *copyOfTree
 	members  *membership
 	shards   *sharing
@@ -110,7 +112,7 @@ func (x *client) run() (err error) {
 	background.Go(func() { x.beat(ctx) })
 	opening, opened := context.WithTimeout(ctx, limit)
 	defer opened()
-	x.c, err = coord.Open(opening, backendAt(x.spec.Servers, sessionTimeout, lossMargin), &coord.Options{Trace: x.trace})
+	x.c, err = coord.Open(opening, ending{backendAt(x.spec.Servers, sessionTimeout, lossMargin), x}, &coord.Options{Trace: x.trace})
 	if err != nil {
 		cancel()
 		return err
@@ -357,20 +359,58 @@ func (w *worker) write(register string, h *coord.Hold) {
 	_, _ = w.answers.ReadString('\n') // the resource has its own history
 }
 
+// watched is a hold whose loss is to be recorded.
+type watched struct {
+	work, id string
+	h        *coord.Hold
+	once     sync.Once
+}
+
 // watch records the loss of a hold.
 func (x *client) watch(work string, h *coord.Hold, id string) {
+	v := &watched{work: work, id: id, h: h}
+	x.watched.Store(v, nil)
 	x.holds.Add(1)
 	go func() {
 		defer x.holds.Done()
 		<-h.Done()
-		if err := h.Err(); !errors.Is(err, coord.ErrReleased) && !errors.Is(err, coord.ErrClosed) {
-			e := event{Kind: "lost", Work: work, ID: id, Token: h.Token(), Session: h.Session(), Err: err.Error()}
-			// The next holder is granted a round trip after the end by force, which may be before
-			// this goroutine runs.
-			if q, ok := h.Revocation(); ok && errors.Is(err, coord.ErrRevoked) {
-				e.Since = x.rec.now() - int64(time.Since(q.At)-shardForce)
-			}
-			x.rec.say(e)
-		}
+		x.over(v)
 	}()
+}
+
+// over records the end of a hold, if it was lost.
+func (x *client) over(v *watched) {
+	v.once.Do(func() {
+		x.watched.Delete(v)
+		h, err := v.h, v.h.Err()
+		if errors.Is(err, coord.ErrReleased) || errors.Is(err, coord.ErrClosed) {
+			return
+		}
+		e := event{Kind: "lost", Work: v.work, ID: v.id, Token: h.Token(), Session: h.Session(), Err: err.Error()}
+		// The next holder is granted a round trip after the end by force, which may be before
+		// this goroutine runs.
+		if q, ok := h.Revocation(); ok && errors.Is(err, coord.ErrRevoked) {
+			e.Since = x.rec.now() - int64(time.Since(q.At)-shardForce)
+		}
+		x.rec.say(e)
+	})
+}
+
+// ending is the backend of a client. The next session can end the nodes of the one before at once,
+// so the losses are recorded before it is opened: the goroutines that wait for them may not have
+// run by then.
+type ending struct {
+	backend.Backend
+	x *client
+}
+
+func (b ending) Open(ctx context.Context) (backend.Session, error) {
+	for v := range b.x.watched.Range {
+		select {
+		case <-v.(*watched).h.Done():
+			b.x.over(v.(*watched))
+		default:
+		}
+	}
+	return b.Backend.Open(ctx)
 }
