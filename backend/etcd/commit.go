@@ -58,6 +58,17 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		s.mu.Unlock()
 		close(c.done)
 	}()
+	var sent string // see send
+	results, err := s.try(ctx, ops, &sent)
+	if err != nil && sent != "" {
+		s.doubt(sent)
+		err = backend.Uncertain(err)
+	}
+	return results, err
+}
+
+// try is commit. If it fails and sent is a key, the deletion of that key may still happen.
+func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]backend.Result, error) {
 	paths := nodesOf(ops)
 	p := s.guess(ops)
 	for tries := 0; ; {
@@ -93,7 +104,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		}
 		before := l.revision.Load()
 		on, stop := l.call(ctx)
-		reply, err := l.kv.Txn(on, s.request(p, paths))
+		reply, err := s.send(on, l, p, paths)
 		full := is(err, rpctypes.ErrGRPCNoSpace) && s.mayHaveRun(on, l, p, before)
 		stop()
 		s.checkLease()
@@ -120,11 +131,18 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 				l.fail(err)
 				continue
 			}
-			s.doubt()
 			if over == nil {
 				l.fail(err)
 				over = s.over(ctx)
 			}
+			if p.alone != "" {
+				*sent = p.alone
+				if over == nil {
+					continue
+				}
+				return nil, over
+			}
+			s.doubt("")
 			if over == nil {
 				over = fmt.Errorf("etcd: %v", err) // only shown
 			}
@@ -133,9 +151,13 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		if over := s.over(context.Background()); over != nil {
 			return nil, backend.Uncertain(over)
 		}
-		if reply.Succeeded && p.alone && reply.Responses[0].GetResponseDeleteRange().Deleted == 0 {
+		if reply.Succeeded && p.alone != "" && reply.Responses[0].GetResponseDeleteRange().Deleted == 0 {
 			// The key was that of an earlier node. There can be another one of its path.
 			s.known.forget(ops[0].Path)
+			if *sent != "" {
+				*sent = ""
+				return nil, backend.Uncertain(errGone)
+			}
 			p = nil
 			continue
 		}
@@ -183,11 +205,14 @@ func (s *session) mayHaveRun(ctx context.Context, l *link, p *plan, before int64
 	return true
 }
 
-// doubt records a commit of unknown outcome.
-func (s *session) doubt() {
+// doubt records a commit of unknown outcome, or a lone deletion of a key.
+func (s *session) doubt(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.doubts++
+	if key != "" {
+		s.unsure = append(s.unsure, key)
+	}
 }
 
 // underWay returns channels that are closed when the commits under way have returned.
@@ -228,6 +253,25 @@ func nodesOf(ops []backend.Op) []string {
 // mostReread is the size of the paths that a request has a second time, for the case that its plan
 // fails. Longer ones cost a request of their own then.
 const mostReread = 64 << 10
+
+var errGone = errors.New("etcd: the node was deleted, by this commit or before it")
+
+// send sends a plan. The key of an ephemeral, sequential node of this session is never that of
+// another node, and it goes with the lease. So its deletion, if it is all that a commit does, needs
+// no compare, not even of the epoch: it can be sent again, and one that arrives late does nothing, once
+// the key is deleted. So settle deletes the keys for which the outcome is not known. The reply tells
+// whether there was the key.
+func (s *session) send(ctx context.Context, l *link, p *plan, paths []string) (*pb.TxnResponse, error) {
+	if p.alone == "" {
+		return l.kv.Txn(ctx, s.request(p, paths))
+	}
+	reply, err := l.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(p.alone)})
+	if err != nil {
+		return nil, err
+	}
+	answer := &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: reply}}
+	return &pb.TxnResponse{Header: reply.Header, Succeeded: true, Responses: []*pb.ResponseOp{answer}}, nil
+}
 
 // request returns the request for a plan. If the plan fails, the reply has the session key and,
 // where they fit, the nodes. A plan that hardly ever fails is the smaller without them: clients and

@@ -1,8 +1,10 @@
 package etcd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -220,5 +222,155 @@ func TestContactThatNeverLastsIsMadeMoreAndMoreSlowly(t *testing.T) {
 	await(t, a.Done(), "the loss")
 	if n := l.requested(keepAlive); n < 3 || n > 60 {
 		t.Errorf("%d connections while the lease of 4 s passed", n)
+	}
+}
+
+const (
+	deleteRange = "/etcdserverpb.KV/DeleteRange"
+	txn         = "/etcdserverpb.KV/Txn"
+)
+
+func isDeletion(method string, _ []byte) bool { return method == deleteRange }
+
+// A session deletes a node of its own that has a number with one plain request. What another session
+// owns, and what is not ephemeral, it deletes with a transaction.
+func TestASessionDeletesItsOwnNodeWithoutATransaction(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l, m := s.link("a"), s.link("b")
+	a, b := open(t, l), open(t, m)
+	make := func(mode backend.CreateMode) string { return commit(t, a, backend.Create("/n-", nil, mode))[0].Path }
+	own, other, lasts, literal := make(backend.EphemeralSequential), make(backend.EphemeralSequential), make(backend.PersistentSequential), "/e"
+	commit(t, a, backend.Create(literal, nil, backend.Ephemeral))
+	if _, _, err := b.Get(t.Context(), other, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		s     backend.Session
+		l     *link
+		path  string
+		plain int
+	}{
+		{"its own", a, l, own, 1}, {"another session's", b, m, other, 0}, {"one that lasts", a, l, lasts, 0}, {"one without a number", a, l, literal, 0},
+	} {
+		plain, txns := c.l.requested(deleteRange), c.l.requested(txn)
+		commit(t, c.s, backend.Delete(c.path, backend.AnyVersion))
+		if p, n := c.l.requested(deleteRange)-plain, c.l.requested(txn)-txns; p != c.plain || n != 1-c.plain {
+			t.Errorf("%s: %d plain requests and %d transactions", c.name, p, n)
+		}
+		if _, err := b.Exists(t.Context(), c.path, nil); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("%s, after its deletion: %v", c.name, err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		end  func(path string)
+		want error
+	}{
+		{"deleted by another client", func(path string) { commit(t, b, backend.Delete(path, backend.AnyVersion)) }, backend.ErrNotFound},
+		{"gone with its session", func(string) {
+			l.silence(true) // the session does not learn of it
+			l.Expire(a.ID())
+		}, backend.ErrSessionLost},
+	} {
+		path := make(backend.EphemeralSequential)
+		c.end(path)
+		if _, err := a.Commit(t.Context(), backend.Delete(path, backend.AnyVersion)); !errors.Is(err, c.want) || errors.Is(err, backend.ErrUncertain) {
+			t.Errorf("a node that is %s: %v", c.name, err)
+		}
+	}
+}
+
+// The plain deletion is sent again when it has no answer. If the node is gone then, the session
+// cannot know by which of the two, or by another client.
+func TestADeletionWithoutAnAnswerIsSentAgain(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a := open(t, l)
+	for _, c := range []struct {
+		name      string
+		drop      func()
+		uncertain bool
+	}{{"request", l.DropNextRequest, false}, {"reply", l.DropNextReply, true}} {
+		path := commit(t, a, backend.Create("/n-", nil, backend.EphemeralSequential))[0].Path
+		before := l.requested(deleteRange)
+		c.drop()
+		_, err := a.Commit(t.Context(), backend.Delete(path, backend.AnyVersion))
+		if uncertain := errors.Is(err, backend.ErrUncertain); uncertain != c.uncertain || !uncertain && err != nil || errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("with a lost %s: %v", c.name, err)
+		}
+		if n := l.requested(deleteRange) - before; n != 2 {
+			t.Errorf("with a lost %s: %d requests", c.name, n)
+		}
+		if _, err := a.Exists(t.Context(), path, nil); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("with a lost %s, the node: %v", c.name, err)
+		}
+	}
+}
+
+// The caller of a plain deletion gives it up while the request is under way. The next call of the session
+// makes it happen, so that it has happened before or in that call, and not later.
+func TestADeletionThatIsGivenUpHappensBeforeTheNextCall(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("a")
+	a, b := open(t, l), open(t, s.link("b"))
+	// More than one request takes.
+	const nodes = 300
+	paths := make([]string, nodes)
+	held := make([]*hold, nodes)
+	for i := range paths {
+		paths[i] = commit(t, a, backend.Create("/n-", nil, backend.EphemeralSequential))[0].Path
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, path := range paths {
+		held[i] = l.holdNext(isDeletion)
+		wg.Go(func() {
+			if _, err := a.Commit(ctx, backend.Delete(path, backend.AnyVersion)); !errors.Is(err, backend.ErrUncertain) {
+				t.Errorf("a deletion that is given up: %v", err)
+			}
+		})
+		await(t, held[i].hit, "the deletion")
+	}
+	cancel()
+	wg.Wait()
+	if names, _, err := b.Children(t.Context(), "/", nil); err != nil || len(names) != nodes {
+		t.Fatalf("%d nodes are left, %v", len(names), err)
+	}
+	// An epoch that the service has begun meanwhile, for another call, has not deleted the nodes.
+	all, err := pb.NewKVClient(s.admin).Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, KeysOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range all.Kvs {
+		if strings.HasSuffix(string(kv.Key), ":session/"+strconv.FormatInt(a.ID(), 16)) {
+			_, err = pb.NewKVClient(s.admin).Put(t.Context(), &pb.PutRequest{Key: kv.Key, Lease: a.ID()})
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	names, _, err := b.Children(t.Context(), "/", nil)
+	if err != nil || len(names) != 0 {
+		t.Errorf("%d nodes are left after the next call, %v", len(names), err)
+	}
+	commit(t, a, backend.Create(paths[0], nil, backend.Persistent)) // of the same name, and another key
+	for _, h := range held {
+		close(h.release)
+		<-h.done
+	}
+	after, _, err := b.Children(t.Context(), "/", nil)
+	if err != nil || len(after) != 1 {
+		t.Errorf("after the late requests there are %v, %v", after, err)
+	}
+	// All is settled: the next call is one request.
+	before := l.requested(txn)
+	commit(t, a, backend.Delete(paths[0], 0))
+	if n := l.requested(txn) - before; n != 1 {
+		t.Errorf("%d requests when all is settled", n)
 	}
 }

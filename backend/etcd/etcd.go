@@ -14,6 +14,12 @@
 // outcome the session begins a new epoch before its next call. Then the commit either has been
 // applied, or every server refuses it.
 //
+// One commit compares nothing: the deletion, alone, of an ephemeral node of the session itself that
+// has a sequence number, as in the release of a lock. Its key is never that of another node, so the
+// request can be sent again when it has no answer, and when it arrives late it does nothing. If its
+// caller gives up first, the next call of the session deletes the key in the transaction that begins
+// the new epoch.
+//
 // The lease is counted from the moment at which the latest answered keep-alive was sent. Other
 // requests renew nothing. A keep-alive is sent every eighth of the timeout. A server that
 // leaves one without an answer for half the lease is given up for another one. Time is

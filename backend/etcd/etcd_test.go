@@ -180,7 +180,7 @@ func TestEachCallIsOneRequest(t *testing.T) {
 	requests := func() int {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.sent["/etcdserverpb.KV/Txn"] + l.sent["/etcdserverpb.KV/Range"]
+		return l.sent["/etcdserverpb.KV/Txn"] + l.sent["/etcdserverpb.KV/Range"] + l.sent[deleteRange]
 	}
 	var n string
 	var asOf int64

@@ -22,7 +22,7 @@ type plan struct {
 	outcomes []outcome
 	readers  []*reader // of the nodes, if the plan fails
 	likely   bool      // it hardly ever fails, so it does not read the nodes then
-	alone    bool      // it deletes one key, which can be missing
+	alone    string    // the key that it deletes without a compare, see session.send
 	compared map[string]bool
 	now      int64
 }
@@ -265,10 +265,11 @@ func (s *session) guess(ops []backend.Op) *plan {
 			if op.Kind == backend.OpCheck || op.Version != backend.AnyVersion || seen == nil {
 				p.likely = false
 			}
-			// The reply to a deletion that stands alone tells whether there was the key.
-			p.alone = op.Kind == backend.OpDelete && len(ops) == 1 && sequential && seen != nil && seen.ephemeral() && op.Version == backend.AnyVersion
+			if op.Kind == backend.OpDelete && len(ops) == 1 && sequential && seen != nil && seen.lease == s.id && op.Version == backend.AnyVersion {
+				p.alone = key
+			}
 			switch {
-			case p.alone:
+			case p.alone != "":
 			case op.Version == backend.AnyVersion:
 				p.compare(compareCreated(key, pb.Compare_GREATER, 0))
 			default:

@@ -450,6 +450,8 @@ func counts(method string, body []byte) bool {
 	case "/etcdserverpb.KV/Range":
 		var r pb.RangeRequest
 		return r.Unmarshal(body) == nil
+	case "/etcdserverpb.KV/DeleteRange":
+		return true
 	case "/etcdserverpb.KV/Txn":
 		var r pb.TxnRequest
 		if r.Unmarshal(body) != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +24,8 @@ import (
 // A session is a lease, and a key of that lease: the session key. The version of the session key
 // is the epoch. Each commit compares it, so the server refuses every commit of a session that
 // has ended. When the outcome of a commit is unknown, the session puts its key again before its
-// next call: then the commit has been applied, or it never will be.
+// next call: then the commit has been applied, or it never will be. Deletions that compare nothing
+// are repeated with it, see send.
 type session struct {
 	cfg     *config
 	id      int64 // of the lease
@@ -48,8 +50,9 @@ type session struct {
 	calls   int
 	commits map[*commit]struct{} // under way for their callers
 	epoch   int64
-	doubts  int // commits of unknown outcome
-	settled int // of them, those that an epoch has settled
+	doubts  int      // commits of unknown outcome
+	settled int      // of them, those that an epoch has settled
+	unsure  []string // keys of which a deletion is not settled
 	settler chan struct{}
 	serial  int64 // of keys of sequential nodes
 
@@ -421,14 +424,21 @@ func (s *session) settle(ctx context.Context, l *link) error {
 		return context.Cause(ctx)
 	}
 	s.mu.Lock()
-	doubts := s.doubts
+	doubts, unsure := s.doubts, slices.Clone(s.unsure)
 	none := doubts == s.settled
 	s.mu.Unlock()
 	if none {
 		return nil
 	}
-	if err := s.newEpoch(ctx, l, 0); err != nil {
-		return err
+	for first := true; first || len(unsure) > 0; first = false {
+		n := min(len(unsure), mostRequests-1)
+		if err := s.newEpoch(ctx, l, 0, unsure[:n]...); err != nil {
+			return err
+		}
+		unsure = unsure[n:]
+		s.mu.Lock()
+		s.unsure = s.unsure[n:]
+		s.mu.Unlock()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -437,16 +447,21 @@ func (s *session) settle(ctx context.Context, l *link) error {
 }
 
 // newEpoch begins a new epoch, later than a revision, unless another call does so at the same time.
-// Commits of the earlier one that the service has not handled by then are refused.
-func (s *session) newEpoch(ctx context.Context, l *link, rev int64) error {
+// Commits of the earlier one that the service has not handled by then are refused. In any case it
+// deletes the keys.
+func (s *session) newEpoch(ctx context.Context, l *link, rev int64, keys ...string) error {
+	drop := make([]*pb.RequestOp, len(keys))
+	for i, key := range keys {
+		drop[i] = remove(key)
+	}
 	s.mu.Lock()
 	from := s.epoch
 	s.mu.Unlock()
 	for epoch := from; ; {
 		reply, err := l.kv.Txn(ctx, &pb.TxnRequest{
 			Compare: []*pb.Compare{s.inEpoch(epoch)},
-			Success: []*pb.RequestOp{put(s.key, nil, s.id)},
-			Failure: []*pb.RequestOp{head(s.key)},
+			Success: append([]*pb.RequestOp{put(s.key, nil, s.id)}, drop...),
+			Failure: append([]*pb.RequestOp{head(s.key)}, drop...),
 		})
 		if err != nil {
 			return err

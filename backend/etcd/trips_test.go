@@ -127,6 +127,8 @@ const (
 // kindOf returns the kind of a request.
 func kindOf(method string, body []byte) string {
 	switch method {
+	case "/etcdserverpb.KV/DeleteRange":
+		return writeTxn
 	case "/etcdserverpb.KV/Txn":
 		if isWrite(method, body) {
 			return writeTxn
