@@ -29,6 +29,7 @@ type findings struct {
 	unreceived int // claims that no consumer received, and that were given back
 	reused     int // turns that reused a stay
 	expired    int // sessions that clients lost
+	ended      int // of these, those that the service had ended before their client knew
 	stale      int // reads after a Sync
 	txns       int // transactions in the servers' logs
 	tenures    map[string]int
@@ -45,6 +46,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	var writes []event
 	for _, p := range all {
 		lost := make(map[int64]bool)
+		ended := make(map[int64]bool)
 		for _, e := range p.events {
 			switch {
 			case e.Odd:
@@ -53,9 +55,13 @@ func judge(all []*process, log []zklog.Txn) *findings {
 				writes = append(writes, e)
 			case e.Kind == "state" && e.Op == "lost" && e.Err != "":
 				lost[e.Session] = true // it is reported again while there is no other session
+				if strings.Contains(e.Err, "ended it") {
+					ended[e.Session] = true
+				}
 			}
 		}
 		f.expired += len(lost)
+		f.ended += len(ended)
 	}
 	wrong, overlaps, refused := checkFence(writes)
 	f.add("fence", wrong)

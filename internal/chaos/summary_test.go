@@ -85,8 +85,8 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	}
 	figure("chaos: faults: %s", strings.Join(did, ", "))
 
-	figure("chaos: %d sessions lost by clients; transactions %v; holds %v, of which %d reused a kept lock; %d reads after a Sync that were stale, which ZooKeeper allows",
-		f.expired, f.outcomes, f.tenures, f.reused, f.stale)
+	figure("chaos: %d sessions lost by clients, of which the service had ended %d; transactions %v; holds %v, of which %d reused a kept lock; %d reads after a Sync that were stale, which ZooKeeper allows",
+		f.expired, f.ended, f.outcomes, f.tenures, f.reused, f.stale)
 	figure("chaos: the queue with MaxLen %d had at most %d items", priorityLimit, f.longest)
 	figure("chaos: %d calls found it full, %d of them although it had room, which a stale read allows; %d dead letters, of which %d were put back; %d items were given back that no consumer had received",
 		f.full, f.roomy, f.dead, f.redriven, f.unreceived)
