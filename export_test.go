@@ -119,6 +119,13 @@ func Rivals[T any](q *Consumer[T]) int {
 	return q.q.rivals
 }
 
+// Feeding reports whether a goroutine takes items for the callers.
+func Feeding[T any](q *Consumer[T]) bool {
+	q.q.mu.Lock()
+	defer q.q.mu.Unlock()
+	return q.q.feeding
+}
+
 // Decoded returns the number of values that a view keeps.
 func Decoded[T any](v *CacheView[T]) int {
 	v.mu.RLock()

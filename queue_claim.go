@@ -294,7 +294,7 @@ func (cl *itemClaim) limitUnreceived(d time.Duration) bool {
 func (cl *itemClaim) receive() bool {
 	d := cl.q.claimTimeout
 	if !cl.limit(d, func() { cl.hold.lose(ErrClaimTimeout) }) {
-		cl.later(verbGiveBack) // the timer's goroutine may not have begun to
+		cl.tooLate()
 		return false
 	}
 	if d > 0 {
@@ -303,9 +303,21 @@ func (cl *itemClaim) receive() bool {
 	return true
 }
 
+// tooLate gives an item back that was not received in time: the goroutine of the timer may not have
+// begun to, and the next item must not come before this one.
+func (cl *itemClaim) tooLate() {
+	cl.mu.Lock()
+	held := cl.state == claimHeld
+	cl.mu.Unlock()
+	if held {
+		cl.later(verbGiveBack)
+	}
+}
+
 // offer is called before the item is offered to a receiver on a channel. The caller ends
 // the claim if the item was not received when late is ready: only the caller knows that
-// at the moment at which the time has passed. It reports false as receive does.
+// at the moment at which the time has passed. It reports false as receive does; then the caller calls
+// tooLate.
 func (cl *itemClaim) offer() (late <-chan time.Time, ok bool) {
 	if cl.q.claimTimeout == 0 {
 		return nil, true

@@ -241,6 +241,7 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 			}
 			late, ok := it.claim.offer()
 			if !ok {
+				it.claim.tooLate()
 				continue
 			}
 			select {
@@ -456,10 +457,9 @@ func (q *queue) purgeSome(ctx context.Context, s *session, items []layout.QueueE
 				owner = append(owner, i)
 			}
 		}
-		_, _, err := s.commitOnce(ctx, append(ops, q.counting(len(each))...)...)
+		err := q.commitRemoval(ctx, s, items, append(ops, q.counting(len(each))...)...)
 		if err == nil {
 			*total += len(each)
-			q.forget() // a list from before shows them
 			return nil
 		}
 		i := blamed(err)

@@ -156,8 +156,8 @@ import (
 // or the commit fails, the names are forgotten, and the Pop claims an item first. If two items
 // within a second were gone, a race was lost (W5), although the list did not follow a Sync:
 // consumers that pop would otherwise meet at each item, since their lists are alike. A claim of
-// this client leaves the item to the Pop, unless there is no other; that is no race. What this
-// client removes makes it forget the names.
+// this client leaves the item to the Pop, unless there is no other; that is no race. Nor is a Remove
+// or a Purge of the same queue value, which make it forget the names.
 //
 // # Dead letters
 //
@@ -319,7 +319,7 @@ type queue struct {
 	ahead   ahead                 // what the last list showed beyond the items that were taken
 	gen     int                   // incremented when what lists show cannot be used any more
 	prompt  *session              // the session whose last list found an item at once, for a caller without a place; nil: none
-	popping map[string]bool       // paths of the items that Pops delete without a claim; whether this client claims one itself
+	popping map[string]bool       // paths of the items that Pops delete without a claim; whether this client claims or removes one itself
 	missed  time.Time             // when a Pop last found the item gone that it had read ahead
 	lists   uint                  // how many lists choose has seen
 	rivals  int                   // how many items further to look, since others take from the head

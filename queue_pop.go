@@ -72,14 +72,35 @@ func (q *queue) nextRead() (*session, *readAhead) {
 	return s, r
 }
 
-// popped ends what a nextRead has begun. It reports whether this client has begun to claim the
-// item meanwhile.
+// popped ends what a nextRead has begun. It reports whether this client has claimed or removed the
+// item meanwhile, or has begun to.
 func (q *queue) popped(r *readAhead) (mine bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	mine = q.popping[r.e.Path()]
 	delete(q.popping, r.e.Path())
 	return mine
+}
+
+// commitRemoval makes the commit that removes items for a call of this client. It forgets a list that
+// shows them, and a Pop that is about to delete one of them loses no race to others.
+func (q *queue) commitRemoval(ctx context.Context, s *session, items []layout.QueueEntry, ops ...backend.Op) error {
+	mine := func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for i := range items {
+			if _, ok := q.popping[items[i].Path()]; ok {
+				q.popping[items[i].Path()] = true
+			}
+		}
+	}
+	mine()
+	_, _, err := s.commitOnce(ctx, ops...)
+	if err == nil {
+		q.forget()
+		mine() // Pops that have begun meanwhile
+	}
+	return err
 }
 
 // spare returns the items that no Pop of this client is about to delete. If there are no others, it

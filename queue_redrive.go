@@ -353,9 +353,8 @@ func (q *queue) remove(ctx context.Context, s *session, id string) error {
 		}
 		ops, err := takeOut(ctx, s, e)
 		for err == nil {
-			_, _, err = s.commitOnce(ctx, append(ops, in.counting(1)...)...)
+			err = in.commitRemoval(ctx, s, []layout.QueueEntry{*e}, append(ops, in.counting(1)...)...)
 			if err == nil {
-				in.forget() // a list from before shows the item
 				return nil
 			}
 			i := blamed(err)
