@@ -143,13 +143,22 @@ func rawThree(c *zk.Conn, path string) step {
 }
 
 // rawPopping makes the requests of coord's Put and Pop, on a bucket at path: the commit that puts an
-// item, the list, the read of the item, and the commit that deletes it unless it was claimed.
+// item, the list, the read of the item, and the commit that deletes it unless it was claimed. Both
+// commits also write a node that tells later whether they were applied, if the reply is lost.
 func rawPopping(c *zk.Conn, path string) step {
 	all := zk.WorldACL(zk.PermAll)
 	id := "01234567-89ab-8def-8123-456789abcdef"
+	receipt := &zk.SetDataRequest{Path: path + "-receipt", Data: []byte(id), Version: -1}
+	made := false
 	return func(context.Context) error {
+		if !made {
+			if _, err := c.Create(receipt.Path, receipt.Data, zk.FlagEphemeral, all); err != nil {
+				return err
+			}
+			made = true
+		}
 		put, err := c.Multi(&zk.CheckVersionRequest{Path: path, Version: 0},
-			&zk.CreateRequest{Path: path + "/" + layout.ItemStem(id, 0), Data: []byte(payload), Acl: all, Flags: zk.FlagSequence})
+			&zk.CreateRequest{Path: path + "/" + layout.ItemStem(id, 0), Data: []byte(payload), Acl: all, Flags: zk.FlagSequence}, receipt)
 		if err != nil {
 			return err
 		}
@@ -165,7 +174,7 @@ func rawPopping(c *zk.Conn, path string) step {
 		}
 		state := path + "/" + layout.StatePrefix + id
 		_, err = c.Multi(&zk.DeleteRequest{Path: put[1].String, Version: -1},
-			&zk.CreateRequest{Path: state, Acl: all}, &zk.DeleteRequest{Path: state, Version: 0})
+			&zk.CreateRequest{Path: state, Acl: all}, &zk.DeleteRequest{Path: state, Version: 0}, receipt)
 		return err
 	}
 }

@@ -32,7 +32,6 @@ const (
 const (
 	whatOwn    = "add to a number of its own"
 	whatShared = "add to one number"
-	whatBare   = "the requests of a lock, released at once"
 )
 
 // An entrant is a contestant and the place of its clients.
@@ -100,63 +99,6 @@ func (x *etcdElection) locker(ctx context.Context, path string, caller int) (loc
 	}, nil
 }
 
-// bare makes the requests of coord's Mutex with etcd's client, and nothing else: no request depends
-// on a reply. It is the limit for a lock with these requests.
-func (x *etcdCluster) bare() *contestant {
-	mutex := x.contestant()
-	return &contestant{who: byRaw, where: onEtcd, dial: func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error) {
-		c, err := mutex.dial(ctx, p, i, timeout)
-		if err != nil {
-			return nil, err
-		}
-		return &etcdBare{etcdConn: c.(*etcdConn)}, nil
-	}}
-}
-
-type etcdBare struct{ *etcdConn }
-
-// locker creates a key with a lease if the key of the session and that of the directory are as they
-// were, and counts the keys of the directory; it deletes the key if that of the session is as it was.
-func (x *etcdBare) locker(ctx context.Context, path string, _ int) (locker, error) {
-	s, err := x.session(ctx, 0)
-	if err != nil {
-		return nil, err
-	}
-	mine := fmt.Sprintf("coord:session/%016x", int64(s.Lease()))
-	value := make([]byte, 17) // of a node: its flags and two times
-	if _, err := x.c.Put(ctx, mine, string(value), clientv3.WithLease(s.Lease())); err != nil {
-		return nil, err
-	}
-	dir := "coord" + path
-	made, err := x.c.Put(ctx, dir, string(value)+"lock")
-	if err != nil {
-		return nil, err
-	}
-	alive := clientv3.Compare(clientv3.Version(mine), ">", 0)
-	there := clientv3.Compare(clientv3.ModRevision(dir), "=", made.Header.Revision)
-	serial := 0
-	return func(ctx context.Context) (func() error, error) {
-		serial++
-		key := fmt.Sprintf("%s//_c_01234567-89ab-8def-8123-456789abcdef-lock-\x0000%s.%s", dir, strconv.FormatInt(int64(s.Lease()), 36), strconv.Itoa(serial))
-		reply, err := x.c.Txn(ctx).If(alive, there).Then(
-			clientv3.OpPut(key, string(value), clientv3.WithLease(s.Lease())),
-			clientv3.OpGet(dir+"//", clientv3.WithPrefix(), clientv3.WithCountOnly())).Commit()
-		if err == nil && (!reply.Succeeded || reply.Responses[1].GetResponseRange().Count != 1) {
-			err = fmt.Errorf("the creation of %q was refused, or there are others", key)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return func() error {
-			reply, err := x.c.Txn(context.WithoutCancel(ctx)).If(alive).Then(clientv3.OpDelete(key)).Commit()
-			if err == nil && (!reply.Succeeded || reply.Responses[0].GetResponseDeleteRange().Deleted != 1) {
-				err = fmt.Errorf("%q was not deleted", key)
-			}
-			return err
-		}, nil
-	}, nil
-}
-
 // metered returns a context with which the cells of a service count its requests.
 func (p *peers) metered(ctx context.Context, e *env, where string) context.Context {
 	if where == onEtcd {
@@ -192,23 +134,17 @@ func servicesGroups(e *env, p *peers, s sizes) []*group {
 		about: "Callers of one client, each with a lock of its own, on each service; on etcd beside package concurrency, whose Mutex and Election have no token."}
 	many := &group{name: servicesContended, warm: true, shown: shown,
 		about: "Clients with a session each take turns with one lock, or lead in turns, and hold it for no time. The times are those of a hand-over."}
-	alone := func(what string, x entrant) {
+	for _, x := range append(p.mutexes(e, e.direct), p.elections(e.direct)...) {
 		for _, n := range s.widths {
-			lone.add(what, x.who, x.where, s.long+time.Duration(n)*5*time.Millisecond, func(ctx context.Context) (sample, error) {
+			lone.add(whatCycle, x.who, x.where, s.long+time.Duration(n)*5*time.Millisecond, func(ctx context.Context) (sample, error) {
 				return native{x.contestant}.cycles(p.metered(ctx, e, x.where), x.p, e.root+e.path(), n, s.long)
 			}).at("callers", float64(n))
 		}
-	}
-	for _, x := range append(p.mutexes(e, e.direct), p.elections(e.direct)...) {
-		alone(whatCycle, x)
 		for _, n := range s.clients {
 			many.add(whatContend, x.who, x.where, s.long+time.Duration(n)*30*time.Millisecond, func(ctx context.Context) (sample, error) {
 				return native{x.contestant}.contend(p.metered(ctx, e, x.where), x.p, e.root+e.path(), n, false, s.long)
 			}).at("clients", float64(n))
 		}
-	}
-	if p.etcd != nil {
-		alone(whatBare, entrant{p.etcd.bare(), e.direct})
 	}
 	var who []*contestant
 	for _, x := range append(p.mutexes(e, e.counted), p.elections(e.counted)...) {

@@ -82,10 +82,6 @@ func judge(results []*result) []target {
 		j.ratio(fmt.Sprintf("on etcd: uncontended lock, %d callers, as a part of concurrency's Mutex", n), 0.9,
 			j.cell(servicesUncontended, whatCycle, byCoord, onEtcd, float64(n)), j.cell(servicesUncontended, whatCycle, byEtcd, onEtcd, float64(n)))
 	}
-	for _, n := range fullSizes.widths {
-		j.ratio(fmt.Sprintf("on etcd: uncontended lock, %d callers, as a part of the same requests without a library", n), 0.9,
-			j.cell(servicesUncontended, whatCycle, byCoord, onEtcd, float64(n)), j.cell(servicesUncontended, whatBare, byRaw, onEtcd, float64(n)))
-	}
 	for _, n := range fullSizes.clients {
 		j.ratio(fmt.Sprintf("on etcd: contended, %d clients, times concurrency's Mutex", n), 3,
 			j.cell(servicesContended, whatContend, byCoord, onEtcd, float64(n)), j.cell(servicesContended, whatContend, byEtcd, onEtcd, float64(n)))

@@ -256,6 +256,9 @@ const mostReread = 64 << 10
 
 var errGone = errors.New("etcd: the node was deleted, by this commit or before it")
 
+// mostAlone is the size of the keys that settle deletes in one transaction, which names each twice.
+const mostAlone = 1 << 18
+
 // send sends a plan. The key of an ephemeral, sequential node of this session is never that of
 // another node, and it goes with the lease. So its deletion, if it is all that a commit does, needs
 // no compare, not even of the epoch: it can be sent again, and one that arrives late does nothing, once

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -314,12 +313,16 @@ func TestADeletionThatIsGivenUpHappensBeforeTheNextCall(t *testing.T) {
 	s := newService(t, shared.get(t), etcd.Options{})
 	l := s.link("a")
 	a, b := open(t, l), open(t, s.link("b"))
-	// More than one request takes.
+	// More than one request takes, by their number and by their size.
 	const nodes = 300
 	paths := make([]string, nodes)
 	held := make([]*hold, nodes)
 	for i := range paths {
-		paths[i] = commit(t, a, backend.Create("/n-", nil, backend.EphemeralSequential))[0].Path
+		name := "/n-"
+		if i%25 == 0 {
+			name = "/" + strings.Repeat("n", 200_000) + "-"
+		}
+		paths[i] = commit(t, a, backend.Create(name, nil, backend.EphemeralSequential))[0].Path
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -343,13 +346,17 @@ func TestADeletionThatIsGivenUpHappensBeforeTheNextCall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	begun := 0
 	for _, kv := range all.Kvs {
-		if strings.HasSuffix(string(kv.Key), ":session/"+strconv.FormatInt(a.ID(), 16)) {
-			_, err = pb.NewKVClient(s.admin).Put(t.Context(), &pb.PutRequest{Key: kv.Key, Lease: a.ID()})
+		if strings.HasSuffix(string(kv.Key), fmt.Sprintf(":session/%016x", a.ID())) {
+			begun++
+			if _, err = pb.NewKVClient(s.admin).Put(t.Context(), &pb.PutRequest{Key: kv.Key, Lease: a.ID()}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	if err != nil {
-		t.Fatal(err)
+	if begun != 1 {
+		t.Fatalf("%d keys of the session", begun)
 	}
 	if err := a.Sync(t.Context(), "/"); err != nil {
 		t.Fatal(err)
@@ -358,7 +365,7 @@ func TestADeletionThatIsGivenUpHappensBeforeTheNextCall(t *testing.T) {
 	if err != nil || len(names) != 0 {
 		t.Errorf("%d nodes are left after the next call, %v", len(names), err)
 	}
-	commit(t, a, backend.Create(paths[0], nil, backend.Persistent)) // of the same name, and another key
+	commit(t, a, backend.Create(paths[1], nil, backend.Persistent)) // of the same name, and another key
 	for _, h := range held {
 		close(h.release)
 		<-h.done
@@ -369,7 +376,7 @@ func TestADeletionThatIsGivenUpHappensBeforeTheNextCall(t *testing.T) {
 	}
 	// All is settled: the next call is one request.
 	before := l.requested(txn)
-	commit(t, a, backend.Delete(paths[0], 0))
+	commit(t, a, backend.Delete(paths[1], 0))
 	if n := l.requested(txn) - before; n != 1 {
 		t.Errorf("%d requests when all is settled", n)
 	}

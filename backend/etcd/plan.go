@@ -265,7 +265,7 @@ func (s *session) guess(ops []backend.Op) *plan {
 			if op.Kind == backend.OpCheck || op.Version != backend.AnyVersion || seen == nil {
 				p.likely = false
 			}
-			if op.Kind == backend.OpDelete && len(ops) == 1 && sequential && seen != nil && seen.lease == s.id && op.Version == backend.AnyVersion {
+			if op.Kind == backend.OpDelete && len(ops) == 1 && sequential && seen != nil && seen.lease == s.id && op.Version == backend.AnyVersion && len(key) <= mostAlone {
 				p.alone = key
 			}
 			switch {

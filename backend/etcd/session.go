@@ -431,7 +431,11 @@ func (s *session) settle(ctx context.Context, l *link) error {
 		return nil
 	}
 	for first := true; first || len(unsure) > 0; first = false {
-		n := min(len(unsure), mostRequests-1)
+		n, size := 0, 0
+		for n < min(len(unsure), mostRequests-1) && (n == 0 || size+len(unsure[n]) <= mostAlone) {
+			size += len(unsure[n])
+			n++
+		}
 		if err := s.newEpoch(ctx, l, 0, unsure[:n]...); err != nil {
 			return err
 		}

@@ -152,4 +152,7 @@ var etcdMutants = []mutant{
 	{"only as many deletions are settled as one request takes", "backend/etcd/session.go",
 		"first || len(unsure) > 0; first = false", "first; first = false",
 		"TestADeletionThatIsGivenUpHappensBeforeTheNextCall"},
+	{"the keys of deletions that are settled exceed a request", "backend/etcd/session.go",
+		"&& (n == 0 || size+len(unsure[n]) <= mostAlone) ", "",
+		"TestADeletionThatIsGivenUpHappensBeforeTheNextCall"},
 }
