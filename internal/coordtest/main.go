@@ -10,8 +10,10 @@ import (
 )
 
 // Server is the real ZooKeeper that the tests share: one server, or in the long
-// form an ensemble of three. Tests that kill or pause servers start their own.
-var Server zktest.Shared
+// form an ensemble of three. Tests that kill or pause servers start their own. It removes no
+// containers: once a minute it would, and a test that counts requests then sees the directory of a
+// lock made again.
+var Server = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dznode.container.checkIntervalMs=86400000"}}}
 
 // Long reports whether the full counts are wanted.
 func Long() bool { return os.Getenv("COORD_LONG") != "" }
@@ -19,7 +21,7 @@ func Long() bool { return os.Getenv("COORD_LONG") != "" }
 // Main runs the tests of a package, and fails if one leaves a goroutine.
 func Main(m *testing.M) {
 	if Long() {
-		Server.Options = &zktest.Options{Servers: 3}
+		Server.Options.Servers = 3
 	}
 	goleak.VerifyTestMain(Server.Main(m))
 }
