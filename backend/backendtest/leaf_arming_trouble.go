@@ -117,11 +117,11 @@ func armTroubleLeaves() []leaf {
 			c := s.open("a")
 			latency := s.delay(c.link)
 			n := c.create("n", "", backend.Persistent)
-			ended, done := 0, 0
+			ended, done, unit := 0, 0, latency/2
 			for i := range 40 {
 				data, children := forData(n), forChildren(n)
 				since := c.stat(n, nil).Mzxid
-				ctx, cancel := context.WithTimeoutCause(s.ctx, latency*time.Duration(i%8)/2+time.Duration(i), errors.New("too slow"))
+				ctx, cancel := context.WithTimeoutCause(s.ctx, unit*time.Duration(i%8)+time.Duration(i), errors.New("too slow"))
 				err := c.Arm(ctx, since, data, children)
 				reason := context.Cause(ctx)
 				cancel()
@@ -133,7 +133,9 @@ func armTroubleLeaves() []leaf {
 					children.Watch.Stop()
 					continue
 				}
-				ended++
+				if ended++; i%8 == 7 {
+					unit *= 2 // the machine is slow
+				}
 				s.refused(err, context.DeadlineExceeded, "arm", n, 0)
 				s.refused(err, reason, "arm", n, 0)
 				s.marked(data, 0, "its Arm had failed")

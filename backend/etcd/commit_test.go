@@ -234,7 +234,7 @@ func isDeletion(method string, _ []byte) bool { return method == deleteRange }
 // A session deletes a node of its own that has a number with one plain request. What another session
 // owns, and what is not ephemeral, it deletes with a transaction.
 func TestASessionDeletesItsOwnNodeWithoutATransaction(t *testing.T) {
-	s := newService(t, shared.get(t), etcd.Options{})
+	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: 10 * time.Minute}) // no renewal tells of its end
 	l, m := s.link("a"), s.link("b")
 	a, b := open(t, l), open(t, m)
 	make := func(mode backend.CreateMode) string { return commit(t, a, backend.Create("/n-", nil, mode))[0].Path }
@@ -342,7 +342,8 @@ func TestADeletionThatIsGivenUpHappensBeforeTheNextCall(t *testing.T) {
 		t.Fatalf("%d nodes are left, %v", len(names), err)
 	}
 	// An epoch that the service has begun meanwhile, for another call, has not deleted the nodes.
-	all, err := pb.NewKVClient(s.admin).Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}, KeysOnly: true})
+	from, end := s.opts.Prefix+":session/", s.opts.Prefix+":session0"
+	all, err := pb.NewKVClient(s.admin).Range(t.Context(), &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), KeysOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}

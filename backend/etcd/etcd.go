@@ -9,7 +9,7 @@
 // # Sessions
 //
 // A session is a lease and a key that belongs to the lease. The version of this key is the
-// epoch of the session. Every commit compares it, so the servers refuse a commit of a session
+// epoch of the session. Commits compare it, so the servers refuse a commit of a session
 // that has ended, even if the request was on its way for long. After a commit of unknown
 // outcome the session begins a new epoch before its next call. Then the commit either has been
 // applied, or every server refuses it.
@@ -62,7 +62,8 @@
 //
 // A user who loses the permission to write the keys with the prefix loses its sessions: a server renews
 // a lease only for a user who may write all keys of the lease. Calls fail with backend.ErrDenied, then they
-// wait for contact, and the session is lost when its lease has passed.
+// wait for contact, and the session is lost when its lease has passed. (It lasts if all keys are left to
+// it but some that it has just deleted. If the reply to such a deletion was lost, its calls are denied.)
 //
 // # Reads and commits
 //

@@ -95,7 +95,8 @@ func (x *lostLeases) add(id int64) {
 }
 
 // revoke ends the leases. Each commit of a session compares the session's key, which goes with the
-// lease, so the servers refuse what they still have of it: a server that was paused can have
+// lease, so the servers refuse what they still have of it, and what compares nothing deletes a key
+// that is gone by then (see send): a server that was paused can have
 // received a commit long ago.
 func (x *lostLeases) revoke(ctx context.Context, leases pb.LeaseClient) error {
 	x.mu.Lock()

@@ -79,14 +79,16 @@ func (h *hub) told(w *watcher) {
 	}
 }
 
-// ownEvents handles events of the session key. Each is a fence on servers that give no other.
+// ownEvents handles events of the session key. Each is a fence, behind all earlier revisions, on
+// servers that give no other. (The transaction of an epoch can delete nodes too, see settle, and the
+// events of one revision come in any order.)
 func (h *hub) ownEvents(events []*mvccpb.Event) (revoked bool) {
 	for _, e := range events {
 		if e.Type == mvccpb.DELETE {
 			return true
 		}
 		if !h.link.ordered {
-			h.delivered = max(h.delivered, e.Kv.ModRevision)
+			h.delivered = max(h.delivered, e.Kv.ModRevision-1)
 		}
 	}
 	h.move()

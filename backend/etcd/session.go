@@ -441,7 +441,7 @@ func (s *session) settle(ctx context.Context, l *link) error {
 		}
 		unsure = unsure[n:]
 		s.mu.Lock()
-		s.unsure = s.unsure[n:]
+		s.unsure = slices.Delete(s.unsure, 0, n)
 		s.mu.Unlock()
 	}
 	s.mu.Lock()

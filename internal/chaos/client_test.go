@@ -363,17 +363,18 @@ func (w *worker) write(register string, h *coord.Hold) {
 type watched struct {
 	work, id string
 	h        *coord.Hold
+	done     <-chan struct{} // of h; the method also compares the lease with the clock
 	once     sync.Once
 }
 
 // watch records the loss of a hold.
 func (x *client) watch(work string, h *coord.Hold, id string) {
-	v := &watched{work: work, id: id, h: h}
+	v := &watched{work: work, id: id, h: h, done: h.Done()}
 	x.watched.Store(v, nil)
 	x.holds.Add(1)
 	go func() {
 		defer x.holds.Done()
-		<-h.Done()
+		<-v.done
 		x.over(v)
 	}()
 }
@@ -381,7 +382,7 @@ func (x *client) watch(work string, h *coord.Hold, id string) {
 // over records the end of a hold, if it was lost.
 func (x *client) over(v *watched) {
 	v.once.Do(func() {
-		x.watched.Delete(v)
+		defer x.watched.Delete(v)
 		h, err := v.h, v.h.Err()
 		if errors.Is(err, coord.ErrReleased) || errors.Is(err, coord.ErrClosed) {
 			return
@@ -407,7 +408,7 @@ type ending struct {
 func (b ending) Open(ctx context.Context) (backend.Session, error) {
 	for v := range b.x.watched.Range {
 		select {
-		case <-v.(*watched).h.Done():
+		case <-v.(*watched).done:
 			b.x.over(v.(*watched))
 		default:
 		}
