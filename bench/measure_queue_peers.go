@@ -35,6 +35,7 @@ const (
 	whatLocking  = "LockingQueue"
 	whatRecipe   = "recipe Queue"
 	whatThree    = "create, create and delete, without a queue"
+	whatTaking   = "the requests of Put, Take and Ack, without a queue"
 	whatPopping  = "the requests of Put and Pop, without a queue"
 )
 
@@ -60,7 +61,7 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 			"which is taken and deleted as a whole; put_all of kazoo's LockingQueue puts them together, and they are taken one by one. The other queues have no batches: "+
 			"their items are put one by one and then taken one by one. "+
 			"The first row is the limit of the queues that never lose an item: three writes, one after the other. "+
-			"The second makes the four requests of a Put and a Pop of coord, one after the other. Both have one client for all. "+
+			"The next two make the requests of coord's Put, Take and Ack, and of its Put and Pop. They have one client for all. "+
 			"The times are those of a turn, the other figures are per item. A cell fails unless every item was taken exactly once.", len(payload), batch),
 		shown: []metric{mRate, mPackets, mServerCPU, mP50, mP99},
 	}
@@ -88,6 +89,9 @@ func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time
 	}
 	add(whatThree, byRaw, onZooKeeper, crashNothing, func(ctx context.Context, _ string, n, _ int, span time.Duration) (sample, error) {
 		return e.rawSteps(ctx, n, span, rawThree)
+	})
+	add(whatTaking, byRaw, onZooKeeper, crashNothing, func(ctx context.Context, _ string, n, _ int, span time.Duration) (sample, error) {
+		return e.rawSteps(ctx, n, span, rawTaking)
 	})
 	add(whatPopping, byRaw, onZooKeeper, crashNothing, func(ctx context.Context, _ string, n, _ int, span time.Duration) (sample, error) {
 		return e.rawSteps(ctx, n, span, rawPopping)
@@ -142,39 +146,83 @@ func rawThree(c *zk.Conn, path string) step {
 	}
 }
 
-// rawPopping makes the requests of coord's Put and Pop, on a bucket at path: the commit that puts an
-// item, the list, the read of the item, and the commit that deletes it unless it was claimed. Both
-// commits also write a node that tells later whether they were applied, if the reply is lost.
-func rawPopping(c *zk.Conn, path string) step {
+// bucket makes the requests of coord's queue in a bucket at path. Its commits also write a node that
+// tells later whether they were applied, if the reply is lost.
+type bucket struct {
+	c       *zk.Conn
+	path    string
+	receipt *zk.SetDataRequest // nil until the first put
+}
+
+const itemID = "01234567-89ab-8def-8123-456789abcdef"
+
+func (b *bucket) commit(ops ...any) ([]zk.MultiResponse, error) {
+	return b.c.Multi(append(ops, b.receipt)...)
+}
+
+// put makes the commit that puts an item, and the list that finds it.
+func (b *bucket) put() (item string, err error) {
 	all := zk.WorldACL(zk.PermAll)
-	id := "01234567-89ab-8def-8123-456789abcdef"
-	receipt := &zk.SetDataRequest{Path: path + "-receipt", Data: []byte(id), Version: -1}
-	made := false
+	if b.receipt == nil {
+		r := &zk.SetDataRequest{Path: b.path + "-receipt", Data: []byte(itemID), Version: -1}
+		if _, err := b.c.Create(r.Path, r.Data, zk.FlagEphemeral, all); err != nil {
+			return "", err
+		}
+		b.receipt = r
+	}
+	put, err := b.commit(&zk.CheckVersionRequest{Path: b.path, Version: 0},
+		&zk.CreateRequest{Path: b.path + "/" + layout.ItemStem(itemID, 0), Data: []byte(payload), Acl: all, Flags: zk.FlagSequence})
+	if err != nil {
+		return "", err
+	}
+	names, _, err := b.c.Children(b.path)
+	if err == nil && (len(names) != 1 || b.path+"/"+names[0] != put[1].String) {
+		err = fmt.Errorf("%s has the nodes %q instead of %s", b.path, names, put[1].String)
+	}
+	return put[1].String, err
+}
+
+// rawTaking makes the requests of coord's Put, Take and Ack: a commit, the list, the commit that
+// claims the item beside the read of it, and the commit that deletes it.
+func rawTaking(c *zk.Conn, path string) step {
+	b := &bucket{c: c, path: path}
+	state, mark := path+"/"+layout.StatePrefix+itemID, path+"/"+layout.MarkPrefix+itemID+"-"+itemID
 	return func(context.Context) error {
-		if !made {
-			if _, err := c.Create(receipt.Path, receipt.Data, zk.FlagEphemeral, all); err != nil {
-				return err
-			}
-			made = true
-		}
-		put, err := c.Multi(&zk.CheckVersionRequest{Path: path, Version: 0},
-			&zk.CreateRequest{Path: path + "/" + layout.ItemStem(id, 0), Data: []byte(payload), Acl: all, Flags: zk.FlagSequence}, receipt)
+		item, err := b.put()
 		if err != nil {
 			return err
 		}
-		names, _, err := c.Children(path)
+		read := make(chan error, 1)
+		go func() {
+			_, _, err := c.Get(item)
+			read <- err
+		}()
+		all := zk.WorldACL(zk.PermAll)
+		_, err = b.commit(&zk.CheckVersionRequest{Path: item, Version: -1},
+			&zk.CreateRequest{Path: state, Data: []byte("1"), Acl: all}, &zk.CreateRequest{Path: mark, Acl: all, Flags: zk.FlagEphemeral})
+		if err = errors.Join(err, <-read); err != nil {
+			return err
+		}
+		_, err = b.commit(&zk.DeleteRequest{Path: mark, Version: -1}, &zk.DeleteRequest{Path: state, Version: -1}, &zk.DeleteRequest{Path: item, Version: -1})
+		return err
+	}
+}
+
+// rawPopping makes the requests of coord's Put and Pop: a commit, the list, the read of the item, and
+// the commit that deletes it unless it was claimed.
+func rawPopping(c *zk.Conn, path string) step {
+	b := &bucket{c: c, path: path}
+	state := path + "/" + layout.StatePrefix + itemID
+	return func(context.Context) error {
+		item, err := b.put()
 		if err != nil {
 			return err
 		}
-		if len(names) != 1 || path+"/"+names[0] != put[1].String {
-			return fmt.Errorf("%s has the nodes %q instead of %s", path, names, put[1].String)
-		}
-		if _, _, err := c.Get(put[1].String); err != nil {
+		if _, _, err := c.Get(item); err != nil {
 			return err
 		}
-		state := path + "/" + layout.StatePrefix + id
-		_, err = c.Multi(&zk.DeleteRequest{Path: put[1].String, Version: -1},
-			&zk.CreateRequest{Path: state, Acl: all}, &zk.DeleteRequest{Path: state, Version: 0}, receipt)
+		_, err = b.commit(&zk.DeleteRequest{Path: item, Version: -1},
+			&zk.CreateRequest{Path: state, Acl: zk.WorldACL(zk.PermAll)}, &zk.DeleteRequest{Path: state, Version: 0})
 		return err
 	}
 }

@@ -73,8 +73,8 @@ func judge(results []*result) []target {
 		j.ratio(fmt.Sprintf("items popped, %d consumers, times the fastest peer that can lose an item", n), 1,
 			j.cell(queuesCompared, whatPop, byCoord, onZooKeeper, float64(n)), j.fastestQueue(true, float64(n)))
 	}
-	j.ratio("items one at a time, 1 consumers, as a part of three writes in turn", 0.85,
-		j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatThree, byRaw, onZooKeeper, 1))
+	j.ratio("items one at a time, 1 consumers, as a part of the same requests without a queue", 0.85,
+		j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatTaking, byRaw, onZooKeeper, 1))
 	j.ratio("items popped, 1 consumers, as a part of the same requests without a queue", 0.85,
 		j.cell(queuesCompared, whatPop, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatPopping, byRaw, onZooKeeper, 1))
 
