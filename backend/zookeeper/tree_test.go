@@ -100,6 +100,7 @@ func TestATreeIsRemovedWhenNothingNeedsIt(t *testing.T) {
 	small := s.tree(c, n, 1)
 	change()
 	s.commit(o, backend.SetData(n, nil, backend.AnyVersion))
+	s.sync(c) // the session has the events, and sends the removal
 	check("a watch has overflowed", 1, 1, 2)
 	change()
 	if _, over := small.Take(); !over {

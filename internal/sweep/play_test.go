@@ -23,7 +23,7 @@ func newField(t *testing.T) *field {
 	addr := oneServer(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	s, err := backendAt(addr, 20*tick, 0).Open(ctx)
+	s, err := backendAt(addr, observing, 0).Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
