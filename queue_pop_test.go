@@ -48,8 +48,8 @@ func (w *world) ahead(hooks *backendtest.Hooks, o *coord.QueueOptions[int], n in
 }
 
 // A Pop costs a commit, and the read of the next item beside it. After a second the list is too old
-// for the next Pop, which lists again; so on a real server, where the machine can be slow, only most
-// Pops have to cost no more.
+// for the next Pop, which lists again. So on a real server, where the machine can be slow, eight of at
+// most a hundred Pops have to cost no more. On memory each Pop has to.
 func TestAPopIsOneCommit(t *testing.T) {
 	onEach(t, func(w *world) {
 		const want, most = 8, 100

@@ -33,12 +33,13 @@
 // way at Close ends within a few seconds, as Close does.
 //
 // Reads (Get, Exists, Children, ReadMany, Arm, WatchTree, Sync) have no uncertain outcome: when contact breaks,
-// the session repeats them until they are answered, ctx ends or the session is lost. A Commit
-// that may have been applied is never repeated, unless that cannot be told from one application: a
-// session may repeat the deletion, alone, of a node of its own whose name is never used again. If it
-// is given up, such a deletion may be applied until the next call of the session. A Commit that the
-// service reports as not run is sent again. When contact breaks during a Commit that is not repeated,
-// its error matches ErrUncertain: it may
+// the session repeats them until they are answered, ctx ends or the session is lost.
+//
+// The session sends a Commit again if the service reports that it was not run. It does not repeat
+// a Commit that may have been applied. There is one exception: a session may repeat a Commit that
+// only deletes one of its own nodes whose name is never used again. If the caller gives up such a
+// deletion, the service may apply it at any time up to the session's next call. When contact
+// breaks during a Commit that is not repeated, its error matches ErrUncertain: the Commit may
 // have been applied or not, and the caller finds out by Sync and a read. A Commit whose ctx
 // ended, or whose session was lost, while it was under way matches ErrUncertain as well as
 // the context's cause or ErrSessionLost. An error that does not match ErrUncertain is
