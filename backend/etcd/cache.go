@@ -2,8 +2,8 @@ package etcd
 
 import "sync"
 
-// cache is what a session remembers of nodes: the keys of sequential nodes, which never change, and
-// the headers of nodes that it has seen, which a commit needs for a write without a read before
+// cache is what a session remembers of nodes: the keys of sequential nodes, which never change while
+// the nodes exist, and the headers of nodes that it has seen, which a commit needs for a write without a read before
 // it. A commit compares what it took from here, so a stale entry costs a second request at most.
 type cache struct {
 	mu   sync.Mutex
@@ -11,9 +11,11 @@ type cache struct {
 	seen generations[*record]
 }
 
-// keyOfNode is the key of a sequential node.
+// keyOfNode is the key of a sequential node. It can be that of a later node by now, with another create
+// revision.
 type keyOfNode struct {
 	key       string
+	created   int64
 	ephemeral bool
 }
 
@@ -27,17 +29,20 @@ const (
 func newCache() *cache { return new(cache) }
 
 // key returns the key of the sequential node at path, or "".
-func (c *cache) key(path string) string {
+func (c *cache) key(path string) string { return c.sequential(path).key }
+
+// sequential returns what is known of the key of the sequential node at path.
+func (c *cache) sequential(path string) keyOfNode {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, _ := c.keys.get(path, mostKeys)
-	return k.key
+	return k
 }
 
-func (c *cache) setKey(path, key string, ephemeral bool) {
+func (c *cache) setKey(path string, k keyOfNode) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keys.put(path, keyOfNode{key, ephemeral}, mostKeys)
+	c.keys.put(path, k, mostKeys)
 }
 
 // ephemeral reports whether the node at path was an ephemeral one when it was seen.

@@ -151,6 +151,9 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 		if over := s.over(context.Background()); over != nil {
 			return nil, backend.Uncertain(over)
 		}
+		if p.alone != "" && *sent == "" {
+			s.keys.giveBack(p.alone)
+		}
 		if reply.Succeeded && p.alone != "" && reply.Responses[0].GetResponseDeleteRange().Deleted == 0 {
 			// The key was that of an earlier node. There can be another one of its path.
 			s.known.forget(ops[0].Path)
@@ -259,11 +262,11 @@ var errGone = errors.New("etcd: the node was deleted, by this commit or before i
 // mostAlone is the size of the keys that settle deletes in one transaction, which names each twice.
 const mostAlone = 1 << 18
 
-// send sends a plan. The key of an ephemeral, sequential node of this session is never that of
-// another node, and it goes with the lease. So its deletion, if it is all that a commit does, needs
-// no compare, not even of the epoch: it can be sent again, and one that arrives late does nothing, once
-// the key is deleted. So settle deletes the keys for which the outcome is not known. The reply tells
-// whether there was the key.
+// send sends a plan. The key of an ephemeral, sequential node of this session goes with the lease, and
+// is that of no other node while the commit has its claim, see keyring. So its deletion, if it is all
+// that a commit does, needs no compare, not even of the epoch: it can be sent again, and one that
+// arrives late does nothing, once the key is deleted. So settle deletes the keys for which the outcome
+// is not known; no node gets them again. The reply tells whether there was the key.
 func (s *session) send(ctx context.Context, l *link, p *plan, paths []string) (*pb.TxnResponse, error) {
 	if p.alone == "" {
 		return l.kv.Txn(ctx, s.request(p, paths))

@@ -27,11 +27,11 @@ func OpsOf(prefix string, e *mvccpb.Event) (ops []zklog.Op, owner, ended int64, 
 		}
 		return nil, 0, ended, err
 	}
-	created := e.Kv.CreateRevision
+	kv := e.Kv
 	if e.Type == mvccpb.DELETE {
-		created = e.PrevKv.CreateRevision
+		kv = e.PrevKv
 	}
-	path, ok := c.pathOf(e.Kv.Key, created)
+	path, ok := c.pathOf(kv)
 	if !ok || path == "/" {
 		return nil, 0, 0, nil
 	}

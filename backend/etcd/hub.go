@@ -203,7 +203,7 @@ func (h *hub) watcherLocked(key watchKey) *watcher {
 		r.RangeEnd = []byte(after(key.key))
 	case belowRange:
 		r.RangeEnd = []byte(after(key.key))
-		r.PrevKv = true // a deletion of a sequential node does not show its number
+		r.PrevKv = true // a deletion does not show the name and the number of a sequential node
 	}
 	h.request(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}})
 	return w

@@ -21,13 +21,22 @@ import (
 //	children of p  all keys with the prefix PREFIX p//
 //	below p        all keys with the prefix PREFIX p/
 //
-// The number of a sequential node is not known before its commit. So its key has a unique suffix
-// instead of the number, behind a zero byte, which no path contains. The number is the create
-// revision of the key, times places, plus the place of the node among the new nodes of its commit:
+// The number of a sequential node is not known before its commit. So its key has an end that no
+// other key has instead of the number, behind a zero byte, which no path contains. The number is the
+// create revision of the key, times places, plus the place of the node among the new nodes of its
+// commit:
 //
-//	/a/n-0000001285   PREFIX/a//n- 00 "05" UNIQUE, created in revision 10
+//	/a/n-0000001285   PREFIX/a//n- 00 "05" END, created in revision 10
 //
 // No two commits conflict about a number, and nothing is written for it but the node itself.
+//
+// A deleted key stays in the index of a server until a compaction, and each count of the children
+// visits it. A directory in which nodes come and go, such as that of a lock, would be the slower the
+// more often it was used. So an ephemeral sequential node has its name in the value, and its session
+// uses the key again for another node, see keyring. Only the create revision tells whether a key is that
+// of a node still:
+//
+//	/a/n-0000001285   PREFIX/a// 00 "05" END, created in revision 10
 
 // places is the number of sequential nodes that one commit can create. A server takes no more
 // operations in one commit.
@@ -83,16 +92,23 @@ func split(path string) (dir, name string) {
 	return path[:max(i, 1)], path[i+1:]
 }
 
-// sequenceKey returns the key of a new sequential node.
-func (c *config) sequenceKey(path string, place int, unique string) string {
-	return c.literalKey(path) + placeMark(place) + unique
+// numbered returns the prefix of the keys of sequential nodes with a path, which lacks the number.
+func (c *config) numbered(path string, place int) string {
+	return c.literalKey(path) + placeMark(place)
 }
+
+// nameless returns the prefix of the keys of sequential children that have their names in the value.
+func (c *config) nameless(dir string, place int) string { return c.kids(dir) + placeMark(place) }
 
 func placeMark(place int) string { return fmt.Sprintf("\x00%02x", place) }
 
-// pathOf returns the path of the node with a key, and false for a key that is none of a node.
-func (c *config) pathOf(key []byte, created int64) (string, bool) {
-	rest, ok := strings.CutPrefix(string(key), c.prefix)
+// isNumbered reports whether a key is that of a sequential node.
+func isNumbered(key string) bool { return strings.IndexByte(key, 0) >= 0 }
+
+// pathOf returns the path of the node with a key, and false for a key that is none of a node. The
+// value is needed only if a zero byte is the first of the name in the key.
+func (c *config) pathOf(kv *mvccpb.KeyValue) (string, bool) {
+	rest, ok := strings.CutPrefix(string(kv.Key), c.prefix)
 	if !ok {
 		return "", false
 	}
@@ -103,12 +119,12 @@ func (c *config) pathOf(key []byte, created int64) (string, bool) {
 	if i < 1 || rest[i-1] != '/' || rest[0] != '/' {
 		return "", false
 	}
-	name, ok := nameOf(rest[i+1:], created)
+	name, ok := nameOf(rest[i+1:], kv)
 	return rest[:i-1] + "/" + name, ok
 }
 
 // nameOf returns the name of a node whose key ends with this.
-func nameOf(end string, created int64) (string, bool) {
+func nameOf(end string, kv *mvccpb.KeyValue) (string, bool) {
 	i := strings.IndexByte(end, 0)
 	if i < 0 {
 		return end, end != ""
@@ -120,12 +136,20 @@ func nameOf(end string, created int64) (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	return end[:i] + fmt.Sprintf("%010d", created*places+int64(place)), true
+	name := end[:i]
+	if name == "" {
+		r, err := decode(kv)
+		if err != nil || r.name == "" {
+			return "", false
+		}
+		name = r.name
+	}
+	return name + fmt.Sprintf("%010d", kv.CreateRevision*places+int64(place)), true
 }
 
 // A sequence is how the key of a sequential node is found by its path.
 type sequence struct {
-	keys    string // the prefix of its key
+	keys    string // the prefix of its key, and perhaps of keys of other nodes
 	created int64  // the create revision of its key
 }
 
@@ -137,12 +161,17 @@ func (c *config) sequences(path string) []sequence {
 		digits++
 	}
 	var all []sequence
+	dir, name := split(path)
 	for n := 10; n <= min(digits, 19); n++ {
 		number, err := strconv.ParseInt(path[len(path)-n:], 10, 64)
 		if err != nil || n > 10 && path[len(path)-n] == '0' || number < places {
 			continue
 		}
-		all = append(all, sequence{c.literalKey(path[:len(path)-n]) + placeMark(int(number%places)), number / places})
+		place, created := int(number%places), number/places
+		all = append(all, sequence{c.nameless(dir, place), created})
+		if n < len(name) {
+			all = append(all, sequence{c.numbered(path[:len(path)-n], place), created})
+		}
 	}
 	return all
 }
@@ -153,10 +182,15 @@ func (c *config) sequences(path string) []sequence {
 const (
 	flagIrregular = 0x80 // the header has a delta and a birth
 	flagEphemeral = 0x40
+	flagNamed     = 0x02 // the name without its number comes before the data
 	flagNewParent = 0x01 // the commit that created the node also created its parent
 
-	knownFlags = flagIrregular | flagEphemeral | flagNewParent
+	knownFlags = flagIrregular | flagEphemeral | flagNamed | flagNewParent
 )
+
+// mostNamed is the size of the name and the data of a node that has its name in the value. Who lists the
+// children receives the values.
+const mostNamed = 256
 
 const (
 	shortHeader = 1 + 8 + 8
@@ -173,8 +207,9 @@ type record struct {
 
 	flags        byte
 	ctime, mtime int64
-	delta        int32 // version of the node, less that of a key that was put as often
-	birth        int64 // the commit that created the node, where that is not the create revision of the key
+	delta        int32  // version of the node, less that of a key that was put as often
+	birth        int64  // the commit that created the node, where that is not the create revision of the key
+	name         string // of a sequential node without its number, unless the key has it
 	data         []byte
 }
 
@@ -201,16 +236,29 @@ func decode(kv *mvccpb.KeyValue) (*record, error) {
 		r.delta, r.birth = int32(binary.BigEndian.Uint32(v[17:])), int64(binary.BigEndian.Uint64(v[21:]))
 		r.data = v[longHeader:]
 	}
+	if r.flags&flagNamed != 0 {
+		size := 2
+		if len(r.data) >= size {
+			size += int(binary.BigEndian.Uint16(r.data))
+		}
+		if len(r.data) < size {
+			return nil, fmt.Errorf("%w: %q", errNotOurs, kv.Key)
+		}
+		r.name, r.data = string(r.data[2:size]), r.data[size:]
+	}
 	return r, nil
 }
 
 // value returns the value for the key of r.
 func (r *record) value() []byte {
-	v := make([]byte, 0, longHeader+len(r.data))
-	flags := r.flags &^ flagIrregular
+	v := make([]byte, 0, longHeader+2+len(r.name)+len(r.data))
+	flags := r.flags &^ (flagIrregular | flagNamed)
 	irregular := r.delta != 0 || r.birth != 0
 	if irregular {
 		flags |= flagIrregular
+	}
+	if r.name != "" {
+		flags |= flagNamed
 	}
 	v = append(v, flags)
 	v = binary.BigEndian.AppendUint64(v, uint64(r.ctime))
@@ -218,6 +266,10 @@ func (r *record) value() []byte {
 	if irregular {
 		v = binary.BigEndian.AppendUint32(v, uint32(r.delta))
 		v = binary.BigEndian.AppendUint64(v, uint64(r.birth))
+	}
+	if r.name != "" {
+		v = binary.BigEndian.AppendUint16(v, uint16(len(r.name)))
+		v = append(v, r.name...)
 	}
 	return append(v, r.data...)
 }

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -14,12 +15,12 @@ func TestKeysAreThoseOfTheirPaths(t *testing.T) {
 		if got := c.literalKey(path); got != key {
 			t.Errorf("the key of %s is %q, want %q", path, got, key)
 		}
-		if got, ok := c.pathOf([]byte(key), 77); !ok || got != path {
+		if got, ok := c.pathOf(&mvccpb.KeyValue{Key: []byte(key), CreateRevision: 77}); !ok || got != path {
 			t.Errorf("the path of %q is %s, %v, want %s", key, got, ok, path)
 		}
 	}
-	for _, foreign := range []string{"", "q//a", "p", "px//a", "p/a", "p//", "p//n-\x00", "p//n-\x00zzu", ":session/1"} {
-		if got, ok := c.pathOf([]byte(foreign), 1); ok {
+	for _, foreign := range []string{"", "q//a", "p", "px//a", "p/a", "p//", "p//n-\x00", "p//n-\x00zzu", "p//\x0005u", ":session/1"} {
+		if got, ok := c.pathOf(&mvccpb.KeyValue{Key: []byte(foreign), CreateRevision: 1}); ok {
 			t.Errorf("%q is the key of %s", foreign, got)
 		}
 	}
@@ -43,19 +44,25 @@ func TestKeysAreThoseOfTheirPaths(t *testing.T) {
 
 func TestSequentialNodesAreFoundByTheirNumbers(t *testing.T) {
 	c := &config{prefix: "p"}
-	for _, prefix := range []string{"/a/n-", "/a/", "/n-1", "/x/00"} {
+	for _, prefix := range []string{"/a/n-", "/n-1", "/x/00", "/0"} {
 		for _, created := range []int64{2, 77, 78_125_000, 1 << 40} {
 			for _, place := range []int{0, 5, places - 1} {
-				key := c.sequenceKey(prefix, place, "unique")
-				path, ok := c.pathOf([]byte(key), created)
-				if !ok {
-					t.Fatalf("%q is no key of a node", key)
-				}
-				found := slices.ContainsFunc(c.sequences(path), func(q sequence) bool {
-					return q.created == created && q.keys <= key && key < after(q.keys)
-				})
-				if !found {
-					t.Errorf("%s with the key %q, created in %d, is not found by %+v", path, key, created, c.sequences(path))
+				dir, name := split(prefix)
+				for _, kv := range []*mvccpb.KeyValue{
+					{Key: []byte(c.numbered(prefix, place) + "end"), CreateRevision: created, Value: (&record{}).value()},
+					{Key: []byte(c.nameless(dir, place) + "end"), CreateRevision: created, Value: (&record{name: name}).value()},
+				} {
+					path, ok := c.pathOf(kv)
+					if want := fmt.Sprintf("%s%010d", prefix, created*places+int64(place)); !ok || path != want {
+						t.Fatalf("%q is the key of %s, %v, want %s", kv.Key, path, ok, want)
+					}
+					key := string(kv.Key)
+					found := slices.ContainsFunc(c.sequences(path), func(q sequence) bool {
+						return q.created == created && q.keys <= key && key < after(q.keys)
+					})
+					if !found {
+						t.Errorf("%s with the key %q, created in %d, is not found by %+v", path, key, created, c.sequences(path))
+					}
 				}
 			}
 		}
@@ -73,13 +80,15 @@ func TestHeadersComeBack(t *testing.T) {
 		{flags: flagEphemeral | flagNewParent, ctime: 1 << 40, data: []byte{}},
 		{delta: -3, birth: bornNow, data: []byte{0xff}},
 		{delta: 7, birth: 12, flags: flagEphemeral, data: nil},
+		{name: "n-", flags: flagEphemeral, data: []byte("v")},
+		{name: "n-", delta: 7, birth: 12},
 	} {
 		kv := &mvccpb.KeyValue{Key: []byte("k"), Value: r.value(), CreateRevision: 10, ModRevision: 20, Version: 5}
 		got, err := decode(kv)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.ctime != r.ctime || got.mtime != r.mtime || got.delta != r.delta || got.birth != r.birth || !bytes.Equal(got.data, r.data) || got.ephemeral() != r.ephemeral() {
+		if got.ctime != r.ctime || got.mtime != r.mtime || got.delta != r.delta || got.birth != r.birth || got.name != r.name || !bytes.Equal(got.data, r.data) || got.ephemeral() != r.ephemeral() {
 			t.Errorf("%+v came back as %+v", r, got)
 		}
 		if irregular := r.delta != 0 || r.birth != 0; got.regular() == irregular {
@@ -89,7 +98,7 @@ func TestHeadersComeBack(t *testing.T) {
 			t.Errorf("version %d of %+v", got.version(), r)
 		}
 	}
-	for _, v := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{0x20}, shortHeader), append([]byte{flagIrregular}, make([]byte, shortHeader)...)} {
+	for _, v := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{0x20}, shortHeader), append([]byte{flagIrregular}, make([]byte, shortHeader)...), append([]byte{flagNamed}, make([]byte, shortHeader)...), (&record{name: "n-"}).value()[:shortHeader+3]} {
 		if _, err := decode(&mvccpb.KeyValue{Key: []byte("k"), Value: v}); err == nil {
 			t.Errorf("%q is the value of a node", v)
 		}

@@ -139,7 +139,7 @@ func (s *session) openAt(ctx context.Context, address string) (err error) {
 		return err
 	}
 	s.id, s.timeout = grant.ID, time.Duration(grant.TTL)*time.Second
-	s.key = c.sessionKey(s.id)
+	s.key, s.keys = c.sessionKey(s.id), newKeyring(s.id)
 	s.lease = contact.Lease{From: sent, Length: c.times.Lease(s.timeout)}
 	// The root is made by the first session of all.
 	root := record{ctime: time.Now().UnixMilli(), mtime: time.Now().UnixMilli()}

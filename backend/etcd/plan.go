@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -23,6 +22,7 @@ type plan struct {
 	readers  []*reader // of the nodes, if the plan fails
 	likely   bool      // it hardly ever fails, so it does not read the nodes then
 	alone    string    // the key that it deletes without a compare, see session.send
+	keys     []string  // of new sequential nodes
 	compared map[string]bool
 	now      int64
 }
@@ -35,7 +35,7 @@ type outcome struct {
 	record  *record // after a SetData or a Carry: mod is zero if it is that of the commit
 	head    string  // the key whose version is to be asked for
 	learned *record // what the cache learns, if the commit succeeds
-	key     string  // of the node that was created
+	key     string  // of the node that is created, or of the sequential one that is deleted
 }
 
 func newPlan(ops []backend.Op) *plan {
@@ -53,13 +53,8 @@ func (p *plan) once(what, key string) bool {
 	return true
 }
 
-// unique returns the end of the key of a sequential node, which no other key has.
-func (s *session) unique() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.serial++
-	return strconv.FormatInt(s.id, 36) + "." + strconv.FormatInt(s.serial, 36)
-}
+// drop gives the keys of a plan back that was not sent.
+func (p *plan) drop(s *session) { s.keys.giveBack(p.keys...) }
 
 // countOf makes the plan count the children of a node.
 func (p *plan) countOf(path string) {
@@ -90,7 +85,15 @@ func (p *plan) create(s *session, i int, newParent bool) {
 				o.number++
 			}
 		}
-		o.key = s.cfg.sequenceKey(op.Path, o.number, s.unique())
+		prefix := s.cfg.numbered(op.Path, o.number)
+		if _, name := split(op.Path); op.Mode.Ephemeral() && len(name)+len(op.Data) <= mostNamed {
+			prefix, r.name = s.cfg.nameless(dir, o.number), name
+		}
+		again := false
+		if o.key, again = s.keys.take(prefix); again {
+			p.compare(compareCreated(o.key, pb.Compare_EQUAL, 0)) // what is not so was overlooked
+		}
+		p.keys = append(p.keys, o.key)
 	}
 	r.key = o.key
 	p.writes = append(p.writes, put(o.key, r.value(), r.lease))
@@ -138,7 +141,11 @@ func (p *plan) results(s *session, reply *pb.TxnResponse) []backend.Result {
 			path := o.path
 			if o.number >= 0 {
 				path += fmt.Sprintf("%010d", rev*places+int64(o.number))
-				s.known.setKey(path, o.key, p.ops[i].Mode.Ephemeral())
+				ephemeral := p.ops[i].Mode.Ephemeral()
+				s.known.setKey(path, keyOfNode{o.key, rev, ephemeral})
+				if ephemeral {
+					s.keys.created(path, o.key)
+				}
 			}
 			results[i] = backend.Result{Path: path, Czxid: rev, Siblings: int32(counted[dir])}
 			if o.learned != nil {
@@ -164,6 +171,9 @@ func (p *plan) results(s *session, reply *pb.TxnResponse) []backend.Result {
 			}
 		case backend.OpDelete:
 			s.known.forget(o.path)
+			if s.keys.claim(o.path, o.key) {
+				s.keys.giveBack(o.key)
+			}
 		}
 	}
 	return results
@@ -191,12 +201,23 @@ func (p *plan) later(i int) int64 {
 // were replaced.
 func (s *session) guess(ops []backend.Op) *plan {
 	p := newPlan(ops)
+	if !s.assume(p) {
+		p.drop(s)
+		return nil
+	}
+	return p
+}
+
+// assume is guess. It returns false if the session has to look first.
+func (s *session) assume(p *plan) bool {
+	ops := p.ops
 	p.likely = true
 	named := make(map[string]*backend.Op, len(ops))
 	for i := range ops {
 		op := &ops[i]
 		dir, _ := split(op.Path)
-		key := s.known.key(op.Path)
+		known := s.known.sequential(op.Path)
+		key := known.key
 		sequential := key != ""
 		if !sequential {
 			key = s.cfg.literalKey(op.Path)
@@ -204,7 +225,7 @@ func (s *session) guess(ops []backend.Op) *plan {
 		seen := s.known.record(op.Path)
 		if op.Kind != backend.OpCreate || !op.Mode.Sequential() {
 			if named[op.Path] != nil {
-				return nil
+				return false
 			}
 			named[op.Path] = op
 		}
@@ -214,20 +235,20 @@ func (s *session) guess(ops []backend.Op) *plan {
 			switch parent := named[dir]; {
 			case parent != nil && parent.Kind == backend.OpCreate:
 				if fresh = true; parent.Mode.Ephemeral() {
-					return nil
+					return false
 				}
 			case parent != nil && parent.Kind != backend.OpCheck && parent.Kind != backend.OpSetData && parent.Kind != backend.OpCarry:
-				return nil
+				return false
 			case p.once("parent", dir):
 				dirKey, r := s.known.key(dir), s.known.record(dir)
 				if dirKey == "" && r == nil && len(s.cfg.sequences(dir)) > 0 {
-					return nil
+					return false
 				}
 				if dirKey == "" {
 					dirKey = s.cfg.literalKey(dir)
 				}
 				if r != nil && (r.key != dirKey || !r.regular()) {
-					return nil
+					return false
 				}
 				if r == nil {
 					p.likely = false
@@ -242,7 +263,7 @@ func (s *session) guess(ops []backend.Op) *plan {
 			}
 			if op.Kind == backend.OpAbsent || !op.Mode.Sequential() {
 				if sequential {
-					return nil
+					return false
 				}
 				if !fresh {
 					p.compare(compareCreated(key, pb.Compare_EQUAL, 0))
@@ -258,35 +279,39 @@ func (s *session) guess(ops []backend.Op) *plan {
 		}
 		// A node that the session has seen has the key that it had then, or the compares fail.
 		if seen == nil && !sequential && len(s.cfg.sequences(op.Path)) > 0 || seen != nil && (seen.key != key || !seen.regular()) {
-			return nil
+			return false
 		}
 		switch op.Kind {
 		case backend.OpCheck, backend.OpDelete:
 			if op.Kind == backend.OpCheck || op.Version != backend.AnyVersion || seen == nil {
 				p.likely = false
 			}
-			if op.Kind == backend.OpDelete && len(ops) == 1 && sequential && seen != nil && seen.lease == s.id && op.Version == backend.AnyVersion && len(key) <= mostAlone {
+			if op.Kind == backend.OpDelete && len(ops) == 1 && op.Version == backend.AnyVersion && len(key) <= mostAlone && s.keys.claim(op.Path, key) {
 				p.alone = key
+				p.writes = append(p.writes, remove(key))
+				p.outcomes[i] = outcome{kind: op.Kind, path: op.Path}
+				continue
 			}
-			switch {
-			case p.alone != "":
-			case op.Version == backend.AnyVersion:
-				p.compare(compareCreated(key, pb.Compare_GREATER, 0))
-			default:
+			if op.Version != backend.AnyVersion {
 				p.compare(compareVersion(key, pb.Compare_EQUAL, int64(op.Version)+1), compareBelow(key, flagIrregular))
 			}
+			switch {
+			case sequential:
+				p.compare(compareCreated(key, pb.Compare_EQUAL, known.created))
+			case op.Version == backend.AnyVersion:
+				p.compare(compareCreated(key, pb.Compare_GREATER, 0))
+			}
 			if op.Kind == backend.OpDelete {
-				// The key of a sequential node is that of no other node, and an ephemeral one has no
-				// children.
-				if !sequential || seen == nil || !seen.ephemeral() {
+				// An ephemeral node has no children.
+				if !known.ephemeral {
 					p.compare(compareNone(s.cfg.kids(op.Path), after(s.cfg.kids(op.Path))))
 				}
 				p.writes = append(p.writes, remove(key))
-				p.outcomes[i] = outcome{kind: op.Kind, path: op.Path}
+				p.outcomes[i] = outcome{kind: op.Kind, path: op.Path, key: known.key}
 			}
 		case backend.OpSetData:
 			if seen == nil {
-				return nil
+				return false
 			}
 			p.likely = p.likely && op.Version == backend.AnyVersion
 			p.compare(compareCreated(key, pb.Compare_EQUAL, seen.created), compareBelow(key, flagIrregular))
@@ -304,7 +329,7 @@ func (s *session) guess(ops []backend.Op) *plan {
 			p.countOf(op.Path)
 		case backend.OpCarry:
 			if seen == nil || seen.mod == 0 || !bytes.Equal(seen.data, op.Data) {
-				return nil
+				return false
 			}
 			p.compare(compareMod(key, seen.mod))
 			p.outcomes[i] = outcome{kind: op.Kind, path: op.Path, record: seen}
@@ -319,13 +344,13 @@ func (s *session) guess(ops []backend.Op) *plan {
 		}
 		dir, _ := split(op.Path)
 		if parent := named[dir]; parent != nil && parent != op && parent.Kind == backend.OpDelete {
-			return nil
+			return false
 		}
 	}
 	if !p.fits() {
-		return nil
+		return false
 	}
-	return p
+	return true
 }
 
 // carries reports whether a Carry of the node is among the operations.
@@ -369,11 +394,13 @@ func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, erro
 	}
 	for i := range ops {
 		if err := p.apply(s, states, i); err != nil {
+			p.drop(s)
 			return nil, &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i, Err: err}
 		}
 	}
 	p.emit(s, states)
 	if !p.fits() {
+		p.drop(s)
 		return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path,
 			Err: fmt.Errorf("%w: %d compares and %d requests, limit %d", backend.ErrTooLarge, len(p.compares)+1, len(p.requests(s)), mostRequests)}
 	}

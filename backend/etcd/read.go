@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -26,8 +27,7 @@ type view struct {
 	rev      int64
 	children int64
 	names    []string
-	newest   int64 // the greatest create revision of the children, if names were asked
-	changed  bool  // the children have changed since then
+	changed  bool // the children have changed since then
 }
 
 // reader is the part of a request that reads one node.
@@ -56,7 +56,7 @@ func (s *session) reader(q question) *reader {
 	}
 	kids := s.cfg.kids(q.path)
 	if q.names {
-		r.ops = append(r.ops, list(kids))
+		r.ops = append(r.ops, list(kids)...)
 	} else {
 		r.ops = append(r.ops, count(kids))
 	}
@@ -86,13 +86,19 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 		if err != nil {
 			return nil, err
 		}
+		if isNumbered(found.key) {
+			// A find can show a node of another name, and a known key can be that of a later node.
+			if path, ok := s.cfg.pathOf(kvs[0]); !ok || path != r.q.path {
+				continue
+			}
+		}
 		v.found, v.key = found, found.key
 	}
 	if v.found == nil {
 		s.known.forget(r.q.path)
 	} else {
 		if v.key != s.cfg.literalKey(r.q.path) {
-			s.known.setKey(r.q.path, v.key, v.found.ephemeral())
+			s.known.setKey(r.q.path, keyOfNode{v.key, v.found.created, v.found.ephemeral()})
 		} else {
 			s.known.forgetKey(r.q.path) // of an earlier node of that path
 		}
@@ -101,10 +107,11 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 	kids := next()
 	v.children = kids.Count
 	if r.q.names {
-		v.names = make([]string, 0, len(kids.Kvs))
-		for _, kv := range kids.Kvs {
-			v.newest = max(v.newest, kv.CreateRevision)
-			path, ok := s.cfg.pathOf(kv.Key, kv.CreateRevision)
+		rest := next()
+		v.children += rest.Count
+		v.names = make([]string, 0, v.children)
+		for _, kv := range slices.Concat(kids.Kvs, rest.Kvs) {
+			path, ok := s.cfg.pathOf(kv)
 			if !ok {
 				return nil, fmt.Errorf("%w: %q", errNotOurs, kv.Key)
 			}
@@ -113,8 +120,8 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 				return nil, fmt.Errorf("%w: %q", errNotOurs, kv.Key)
 			}
 			v.names = append(v.names, name)
-			if key := string(kv.Key); key != s.cfg.literalKey(path) {
-				s.known.setKey(path, key, kv.Lease != 0)
+			if key := string(kv.Key); isNumbered(key) {
+				s.known.setKey(path, keyOfNode{key, kv.CreateRevision, kv.Lease != 0})
 			}
 		}
 	}

@@ -50,8 +50,12 @@ func count(prefix string) *pb.RequestOp {
 	return request(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(after(prefix)), CountOnly: true})
 }
 
-func list(prefix string) *pb.RequestOp {
-	return request(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(after(prefix)), KeysOnly: true})
+// list reads the children that have their names in the values, and the keys of the others.
+func list(prefix string) []*pb.RequestOp {
+	return []*pb.RequestOp{
+		request(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(prefix + "\x01")}),
+		request(&pb.RangeRequest{Key: []byte(prefix + "\x01"), RangeEnd: []byte(after(prefix)), KeysOnly: true}),
+	}
 }
 
 // modified reads keys that were put after a revision, up to most.
@@ -59,7 +63,7 @@ func modified(prefix string, since int64, most int64) *pb.RequestOp {
 	return request(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: []byte(after(prefix)), MinModRevision: since + 1, Limit: most})
 }
 
-// find reads a sequential node.
+// find reads a sequential node, or one with another name and the same number.
 func find(q sequence) *pb.RequestOp {
 	return request(&pb.RangeRequest{Key: []byte(q.keys), RangeEnd: []byte(after(q.keys)), MinCreateRevision: q.created, MaxCreateRevision: q.created})
 }

@@ -54,9 +54,9 @@ type session struct {
 	settled int      // of them, those that an epoch has settled
 	unsure  []string // keys of which a deletion is not settled
 	settler chan struct{}
-	serial  int64 // of keys of sequential nodes
 
 	known *cache
+	keys  *keyring
 }
 
 func (s *session) ID() int64                  { return s.id }

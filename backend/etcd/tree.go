@@ -19,6 +19,7 @@ type armedTree struct {
 	later *watcher // of another node of the path, if node is of a sequential one
 	below *watcher
 	after int64
+	over  bool // node's key is not that of the tree's node any more
 	armed bool
 	gone  bool
 	early []*batch
@@ -155,6 +156,17 @@ func (h *hub) tell(t *armedTree, b *batch) {
 		t.early = append(t.early, b)
 		return
 	}
+	if b.from == t.node && t.later != nil {
+		// Of a sequential node: the key can be used again.
+		if t.over {
+			return
+		}
+		deleted := b.events[0].Type == mvccpb.DELETE
+		path, _ := h.s.cfg.pathOf(b.events[0].Kv)
+		if t.over = deleted || path != t.path; t.over && !deleted {
+			return
+		}
+	}
 	if b.rev <= t.after {
 		return
 	}
@@ -182,17 +194,14 @@ func (h *hub) tell(t *armedTree, b *batch) {
 // that of the node, if it is known.
 func (h *hub) changes(e *mvccpb.Event, path string) ([]backend.TreeChange, bool) {
 	if path == "" {
-		created := e.Kv.CreateRevision
-		if e.Type == mvccpb.DELETE {
-			created = 0
-			if e.PrevKv != nil {
-				created = e.PrevKv.CreateRevision
-			} else if strings.IndexByte(string(e.Kv.Key), 0) >= 0 {
+		kv := e.Kv
+		if e.Type == mvccpb.DELETE && isNumbered(string(kv.Key)) {
+			if kv = e.PrevKv; kv == nil {
 				return nil, false // compacted, and with it the number of the node
 			}
 		}
 		var ok bool
-		if path, ok = h.s.cfg.pathOf(e.Kv.Key, created); !ok {
+		if path, ok = h.s.cfg.pathOf(kv); !ok {
 			return nil, true // not a node
 		}
 	}
