@@ -167,6 +167,7 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 		if reply.Succeeded {
 			return p.results(s, reply), nil
 		}
+		p.drop(s)
 		views, err := s.refusal(reply, p, paths)
 		if err != nil {
 			if over := s.over(ctx); over != nil {

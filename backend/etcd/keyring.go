@@ -26,8 +26,8 @@ const mostFree = 1 << 12
 
 func newKeyring(session int64) *keyring { return &keyring{session: strconv.FormatInt(session, 36)} }
 
-// take returns a key with a prefix, and whether it was used before.
-func (k *keyring) take(prefix string) (key string, again bool) {
+// take returns a key with a prefix that no node has.
+func (k *keyring) take(prefix string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if keys, _ := k.free.get(prefix, mostFree); len(keys) > 0 {
@@ -37,10 +37,10 @@ func (k *keyring) take(prefix string) (key string, again bool) {
 		} else {
 			k.free.put(prefix, keys[:last], mostFree)
 		}
-		return keys[last], true
+		return keys[last]
 	}
 	k.serial++
-	return prefix + k.session + "." + strconv.FormatInt(k.serial, 36), false
+	return prefix + k.session + "." + strconv.FormatInt(k.serial, 36)
 }
 
 // giveBack takes keys back that no node has, and that no request under way is for.

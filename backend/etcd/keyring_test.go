@@ -368,8 +368,14 @@ func TestTheKeyOfACreationWithoutAReply(t *testing.T) {
 		commit(t, a, op)
 	}
 	names, _, err := a.Children(t.Context(), "/d", nil)
-	if keys := s.keysBelow(t, "/d"); err != nil || len(names) != 6 || len(keys) != 6 {
+	keys := s.keysBelow(t, "/d")
+	if err != nil || len(names) != 6 || len(keys) != 6 {
 		t.Errorf("six nodes have the names %v and the keys %q, %v", names, keys, err)
+	}
+	for i, key := range keys {
+		if !strings.HasSuffix(key, fmt.Sprintf(".%d", i+1)) {
+			t.Errorf("the key of node %d is %q: those of refused creations are not used", i, key)
+		}
 	}
 }
 

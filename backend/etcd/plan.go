@@ -53,7 +53,7 @@ func (p *plan) once(what, key string) bool {
 	return true
 }
 
-// drop gives the keys of a plan back that was not sent.
+// drop gives the keys of a plan back that was not sent, or was refused.
 func (p *plan) drop(s *session) { s.keys.giveBack(p.keys...) }
 
 // countOf makes the plan count the children of a node.
@@ -89,10 +89,7 @@ func (p *plan) create(s *session, i int, newParent bool) {
 		if _, name := split(op.Path); op.Mode.Ephemeral() && len(name)+len(op.Data) <= mostNamed {
 			prefix, r.name = s.cfg.nameless(dir, o.number), name
 		}
-		again := false
-		if o.key, again = s.keys.take(prefix); again {
-			p.compare(compareCreated(o.key, pb.Compare_EQUAL, 0)) // what is not so was overlooked
-		}
+		o.key = s.keys.take(prefix)
 		p.keys = append(p.keys, o.key)
 	}
 	r.key = o.key

@@ -185,4 +185,10 @@ var etcdMutants = []mutant{
 	{"a list has the long data of the children", "backend/etcd/plan.go",
 		"len(name)+len(op.Data) <= mostNamed", "len(name) <= mostNamed",
 		"TestNodesWithLongNamesOrData"},
+	{"the key of a creation without a reply is used again", "backend/etcd/commit.go",
+		"			s.doubt(\"\")\n			if over == nil {", "			p.drop(s)\n			s.doubt(\"\")\n			if over == nil {",
+		"TestTheKeyOfACreationWithoutAReply"},
+	{"the key of a refused creation is not used again", "backend/etcd/commit.go",
+		"		p.drop(s)\n		views,", "		views,",
+		"TestTheKeyOfACreationWithoutAReply"},
 }
