@@ -344,10 +344,7 @@ func (s *session) assume(p *plan) bool {
 			return false
 		}
 	}
-	if !p.fits() {
-		return false
-	}
-	return true
+	return p.fits()
 }
 
 // carries reports whether a Carry of the node is among the operations.
