@@ -468,11 +468,11 @@ func TestALeaveDoesNotWaitForALaterNodeOfTheSameName(t *testing.T) {
 func TestTheRemovalOfALostSessionsNodeSparesALaterNodeOfTheSameName(t *testing.T) {
 	onCounters(t, func(w *world) {
 		ctx := context.Background()
-		var first string
+		var member atomic.Value // its path
 		late, let := make(chan struct{}), make(chan struct{})
 		var once sync.Once
 		c := w.Open("b", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-			if c.Path == "/d/members/"+first && (c.Op == "sync" || coordtest.Deletes(c)) {
+			if c.Path == member.Load() && (c.Op == "sync" || coordtest.Deletes(c)) {
 				once.Do(func() { close(late) })
 				<-let
 			}
@@ -481,7 +481,8 @@ func TestTheRemovalOfALostSessionsNodeSparesALaterNodeOfTheSameName(t *testing.T
 		a, b := coord.NewDoubleBarrier(w.Open("a", nil), "/d", 2, nil), coord.NewDoubleBarrier(c, "/d", 2, nil)
 		x := w.enter(ctx, b)
 		w.stand(a, coord.DoubleBarrierState{Waiting: 1})
-		first = w.Children("/d/members")[0]
+		first := w.Children("/d/members")[0]
+		member.Store("/d/members/" + first)
 		w.Link("b").Partition()
 		w.cameAnew(first)
 		<-late

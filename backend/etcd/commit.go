@@ -151,12 +151,14 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 		if over := s.over(context.Background()); over != nil {
 			return nil, backend.Uncertain(over)
 		}
-		if p.alone != "" && *sent == "" {
-			s.keys.giveBack(p.alone)
-		}
-		if reply.Succeeded && p.alone != "" && reply.Responses[0].GetResponseDeleteRange().Deleted == 0 {
-			// The key was that of an earlier node. There can be another one of its path.
+		if p.alone != "" {
 			s.known.forget(ops[0].Path)
+			if *sent == "" {
+				s.keys.giveBack(p.alone)
+			}
+		}
+		if p.alone != "" && reply.Responses[0].GetResponseDeleteRange().Deleted == 0 {
+			// The key was that of an earlier node. There can be another one of its path.
 			if *sent != "" {
 				*sent = ""
 				return nil, backend.Uncertain(errGone)
@@ -176,7 +178,7 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 			return nil, translate(err)
 		}
 		if p = nil; views != nil {
-			if p, err = s.exactly(ops, views); err != nil {
+			if p, err = s.exactly(ops, views); err != nil && !errors.Is(err, errAgain) {
 				return nil, err
 			}
 		}

@@ -583,3 +583,43 @@ func TestATreeIsToldOfANodeBeforeItsChildren(t *testing.T) {
 		st.h.end()
 	}
 }
+
+// The deletion of an earlier node with the key of the tree's node comes late, or again: it is older than
+// the read beside the tree watch.
+func TestATreeIsNotOverByTheDeletionOfAnEarlierNode(t *testing.T) {
+	const path, key = "/d/n-0000001024", "p/d//\x0000u" // created in revision 8
+	for _, late := range []bool{false, true} {          // than the arming
+		st := newStage(t, true)
+		earlier := st.armAt("/d/n-0000000384", key, false, 3)
+		st.progress(3)
+		w := backend.NewTreeWatch(0)
+		tree, err := st.h.beginTree(st.l, path, key, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.created(tree.later.id, 8)
+		st.created(tree.below.id, 8)
+		settle := func() { st.h.settleTree(tree, 8) }
+		if late {
+			settle()
+		}
+		st.deleted(earlier, 7)
+		st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 8}, WatchId: tree.node.id, Events: []*mvccpb.Event{{
+			Kv: &mvccpb.KeyValue{Key: []byte(key), Value: (&record{flags: flagEphemeral, name: "n-"}).value(), CreateRevision: 8, ModRevision: 8, Version: 1}}}})
+		st.progress(8)
+		st.fired(earlier)
+		if !late {
+			settle()
+		}
+		if got, over := w.Take(); len(got) > 0 || over {
+			t.Errorf("late %v: told %v, over %v of what was before", late, got, over)
+		}
+		st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 9}, WatchId: tree.node.id,
+			Events: []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: 9}}}})
+		st.progress(9)
+		if got, over := w.Take(); over || len(got) != 1 || got[0].Kind != backend.TreeDeleted || got[0].Path != path {
+			t.Errorf("late %v: told %v, over %v of the deletion", late, got, over)
+		}
+		st.h.end()
+	}
+}

@@ -32,9 +32,9 @@ import (
 //
 // A deleted key stays in the index of a server until a compaction, and each count of the children
 // visits it. A directory in which nodes come and go, such as that of a lock, would be the slower the
-// more often it was used. So an ephemeral sequential node has its name in the value, and its session
-// uses the key again for another node, see keyring. Only the create revision tells whether a key is that
-// of a node still:
+// more often it was used. So the session of an ephemeral sequential node uses the key again for another
+// one, see keyring. If its name and its data are short, the name is in the value, so that nodes with other
+// names can have the key too. Only the create revision tells whether a key is that of a node still:
 //
 //	/a/n-0000001285   PREFIX/a// 00 "05" END, created in revision 10
 
@@ -149,7 +149,7 @@ func nameOf(end string, kv *mvccpb.KeyValue) (string, bool) {
 
 // A sequence is how the key of a sequential node is found by its path.
 type sequence struct {
-	keys    string // the prefix of its key, and perhaps of keys of other nodes
+	keys    string // the prefix of its key, and perhaps of all ephemeral sequential ones in its directory
 	created int64  // the create revision of its key
 }
 
@@ -188,8 +188,8 @@ const (
 	knownFlags = flagIrregular | flagEphemeral | flagNamed | flagNewParent
 )
 
-// mostNamed is the size of the name and the data of a node that has its name in the value. Who lists the
-// children receives the values.
+// mostNamed is the size of the name and the data of a new node that has its name in the value. Who lists
+// the children receives the values; a SetData can make them longer.
 const mostNamed = 256
 
 const (

@@ -6,11 +6,17 @@ import (
 	"sync"
 )
 
-// keyring gives the new sequential nodes of a session their keys. A key is used again when the node
-// that had it was deleted, and when no request can be under way that would delete what has the key
-// by then. Requests that compare the create revision never do. So the only ones that matter are the
-// deletions of session.send, which compare nothing: each needs a claim, of which there is one for each
-// node, and which ends with its reply. A deletion that has lost its reply keeps its claim for ever.
+// keyring gives the new sequential nodes of a session their keys. The key of an ephemeral one is used
+// again for another ephemeral one when the node that had it was deleted, and when no request can be under
+// way that would write what has the key by then. Requests that compare the create revision never do. Two
+// compare less:
+//
+// The deletions of session.send compare nothing. Each needs a claim, of which there is one for each node,
+// and which ends with its reply. A deletion that was not sent, or has lost its reply, keeps its claim for
+// ever, and nobody uses the key again.
+//
+// A creation compares its parent with no more than the flags of a node that is not ephemeral. So a node
+// that is not has a key that none had before.
 type keyring struct {
 	session string // the same in all its keys
 
@@ -26,7 +32,19 @@ const mostFree = 1 << 12
 
 func newKeyring(session int64) *keyring { return &keyring{session: strconv.FormatInt(session, 36)} }
 
-// take returns a key with a prefix that no node has.
+// fresh returns a key with a prefix that no node has had.
+func (k *keyring) fresh(prefix string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.freshLocked(prefix)
+}
+
+func (k *keyring) freshLocked(prefix string) string {
+	k.serial++
+	return prefix + k.session + "." + strconv.FormatInt(k.serial, 36)
+}
+
+// take returns a key with a prefix for an ephemeral node: no node has it.
 func (k *keyring) take(prefix string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -39,8 +57,7 @@ func (k *keyring) take(prefix string) string {
 		}
 		return keys[last]
 	}
-	k.serial++
-	return prefix + k.session + "." + strconv.FormatInt(k.serial, 36)
+	return k.freshLocked(prefix)
 }
 
 // giveBack takes keys back that no node has, and that no request under way is for.

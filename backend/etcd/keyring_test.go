@@ -90,11 +90,14 @@ func TestASessionUsesItsKeysAgain(t *testing.T) {
 				t.Fatalf("%s has %q, %+v, %v", path, data, stat, err)
 			}
 		}
-		if i%2 == 0 {
+		switch i % 3 {
+		case 0:
 			commit(t, a, backend.Delete(second, backend.AnyVersion), backend.Delete(third, 0))
-		} else {
+		case 1:
 			commit(t, a, backend.Check("/d", backend.AnyVersion), backend.Delete(third, 0))
 			commit(t, a, backend.Delete(second, 0))
+		case 2: // the session looks first, since each node is named twice
+			commit(t, a, backend.SetData(third, nil, 0), backend.Delete(third, 1), backend.Check(second, 0), backend.Delete(second, 0))
 		}
 		commit(t, b, backend.Delete(other, backend.AnyVersion))
 	}
@@ -196,6 +199,162 @@ func TestTheNextNodeWithAKeyIsAnotherOne(t *testing.T) {
 			}
 			commit(t, a, backend.Delete(next, backend.AnyVersion))
 		}
+	}
+}
+
+// A node that can have children has a key that none had before: a client that knows an earlier node of
+// its key can create nothing below that one.
+func TestAPersistentNodeHasANewKey(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	commit(t, a, backend.Create("/d", nil, backend.Persistent))
+	long := bytes.Repeat([]byte("d"), 300) // so that the key has the name
+	for _, c := range []struct {
+		name string
+		op   func(parent string) backend.Op
+	}{
+		{"create", func(parent string) backend.Op { return backend.Create(parent+"/x", nil, backend.Persistent) }},
+		{"create a sequential one", func(parent string) backend.Op {
+			return backend.Create(parent+"/x-", nil, backend.EphemeralSequential)
+		}},
+		{"absent", func(parent string) backend.Op { return backend.Absent(parent + "/x") }},
+	} {
+		for _, by := range []backend.Session{a, b} {
+			first := commit(t, a, backend.Create("/d/n-", long, backend.EphemeralSequential))[0].Path
+			for _, s := range []backend.Session{a, b} {
+				if _, _, err := s.Get(t.Context(), first, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			key := s.keysBelow(t, "/d")
+			commit(t, a, backend.Delete(first, backend.AnyVersion))
+			if _, err := a.Commit(t.Context(), backend.Check("/d", backend.AnyVersion), backend.Create("/d/n-", nil, backend.PersistentSequential), backend.Check("/missing", 0)); !errors.Is(err, backend.ErrNotFound) {
+				t.Fatal(err)
+			}
+			parent := commit(t, a, backend.Create("/d/n-", nil, backend.PersistentSequential))[0].Path
+			if now := s.keysBelow(t, "/d"); len(key) != 1 || len(now) != 1 || key[0] == now[0] {
+				t.Errorf("the keys were %q, and are %q", key, now)
+			}
+			if _, err := by.Commit(t.Context(), c.op(first)); !errors.Is(err, backend.ErrNotFound) {
+				t.Errorf("%s below a deleted node: %v", c.name, err)
+			}
+			if keys := s.keysBelow(t, first); len(keys) > 0 {
+				t.Errorf("%s below a deleted node: it has the children %q", c.name, keys)
+			}
+			commit(t, a, backend.Delete(parent, backend.AnyVersion))
+			next := commit(t, a, backend.Create("/d/n-", long, backend.EphemeralSequential))[0].Path
+			if now := s.keysBelow(t, "/d"); !slices.Equal(now, key) {
+				t.Errorf("the keys were %q, and are %q", key, now)
+			}
+			commit(t, a, backend.Delete(next, backend.AnyVersion))
+		}
+	}
+}
+
+// A client that knows a deleted node with the key of another one names both in a commit. A server takes
+// no request that writes a key twice.
+func TestACommitThatNamesTwoNodesWithOneKey(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	commit(t, a, backend.Create("/d", nil, backend.Persistent))
+	create := func() string {
+		path := commit(t, a, backend.Create("/d/n-", []byte("data"), backend.EphemeralSequential))[0].Path
+		if _, _, err := b.Get(t.Context(), path, nil); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, c := range []struct {
+		name string
+		ops  func(first, next string) []backend.Op
+	}{
+		{"delete the first", func(first, next string) []backend.Op {
+			return []backend.Op{backend.Delete(first, backend.AnyVersion), backend.SetData(next, nil, backend.AnyVersion)}
+		}},
+		{"delete the second", func(first, next string) []backend.Op {
+			return []backend.Op{backend.SetData(first, nil, backend.AnyVersion), backend.Delete(next, backend.AnyVersion)}
+		}},
+		{"delete both", func(first, next string) []backend.Op {
+			return []backend.Op{backend.Delete(first, backend.AnyVersion), backend.Delete(next, backend.AnyVersion)}
+		}},
+		{"set both", func(first, next string) []backend.Op {
+			return []backend.Op{backend.SetData(first, nil, backend.AnyVersion), backend.SetData(next, nil, backend.AnyVersion)}
+		}},
+	} {
+		first := create()
+		commit(t, a, backend.Delete(first, backend.AnyVersion))
+		next := create()
+		_, err := b.Commit(t.Context(), c.ops(first, next)...)
+		var e *backend.Error
+		if !errors.Is(err, backend.ErrNotFound) || !errors.As(err, &e) || e.Index != 0 || e.Path != first {
+			t.Errorf("%s: %v, want that %s is missing", c.name, err, first)
+		}
+		if data, stat, err := b.Get(t.Context(), next, nil); err != nil || string(data) != "data" || stat.Version != 0 {
+			t.Errorf("%s: the second node has %q, %+v, %v", c.name, data, stat, err)
+		}
+		commit(t, a, backend.Delete(next, backend.AnyVersion))
+	}
+}
+
+// A read shows a node, and a deletion of it overtakes the reply. So its session has its key to give, and
+// takes it for that of the node.
+func TestAKeyIsFreeBeforeAReadOfItsNodeReturns(t *testing.T) {
+	t.Parallel()
+	reads := func(method string, reply []byte) bool {
+		var r pb.TxnResponse
+		if method != "/etcdserverpb.KV/Txn" || r.Unmarshal(reply) != nil || !r.Succeeded {
+			return false
+		}
+		return !slices.ContainsFunc(r.Responses, func(op *pb.ResponseOp) bool { return op.GetResponseRange() == nil })
+	}
+	for _, c := range []struct {
+		name string
+		ops  []backend.Op // on "/PATH"
+		list bool         // the read is a list before the commit, else the commit's own
+	}{
+		{"a list", []backend.Op{backend.Delete("/PATH", backend.AnyVersion)}, true},
+		{"a commit", []backend.Op{backend.SetData("/PATH", nil, backend.AnyVersion), backend.Delete("/PATH", backend.AnyVersion)}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newService(t, shared.get(t), etcd.Options{})
+			l := s.link("a")
+			a := open(t, l)
+			commit(t, a, backend.Create("/d", nil, backend.Persistent))
+			path := commit(t, a, backend.Create("/d/n-", nil, backend.EphemeralSequential))[0].Path
+			ops := append(slices.Clone(c.ops), backend.Create("/d/n-", nil, backend.EphemeralSequential))
+			for i := range c.ops {
+				ops[i].Path = path
+			}
+			held := l.holdReply(reads)
+			read := make(chan error, 1)
+			go func() {
+				if c.list {
+					_, _, err := a.Children(t.Context(), "/d", nil)
+					read <- err
+					return
+				}
+				_, err := a.Commit(t.Context(), ops...)
+				read <- err
+			}()
+			await(t, held.hit, "the reply")
+			commit(t, a, backend.Delete(path, backend.AnyVersion))
+			close(held.release)
+			err := <-read
+			if c.list {
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = a.Commit(t.Context(), ops...)
+			}
+			if !errors.Is(err, backend.ErrNotFound) {
+				t.Errorf("the commit: %v, want that %s is missing", err, path)
+			}
+			if keys := s.keysBelow(t, "/d"); len(keys) > 0 {
+				t.Errorf("the keys are %q", keys)
+			}
+		})
 	}
 }
 
@@ -379,7 +538,8 @@ func TestTheKeyOfACreationWithoutAReply(t *testing.T) {
 	}
 }
 
-// Who lists a directory receives no long data, and a name that is long is none of a value.
+// A node that is created with long data, or a long name, has its name in the key: who lists the directory
+// does not receive its value.
 func TestNodesWithLongNamesOrData(t *testing.T) {
 	t.Parallel()
 	s := newService(t, shared.get(t), etcd.Options{})

@@ -22,7 +22,7 @@ type plan struct {
 	readers  []*reader // of the nodes, if the plan fails
 	likely   bool      // it hardly ever fails, so it does not read the nodes then
 	alone    string    // the key that it deletes without a compare, see session.send
-	keys     []string  // of new sequential nodes
+	keys     []string  // of new ephemeral sequential nodes
 	compared map[string]bool
 	now      int64
 }
@@ -35,7 +35,7 @@ type outcome struct {
 	record  *record // after a SetData or a Carry: mod is zero if it is that of the commit
 	head    string  // the key whose version is to be asked for
 	learned *record // what the cache learns, if the commit succeeds
-	key     string  // of the node that is created, or of the sequential one that is deleted
+	key     string  // of the node that is created, or of one that is deleted among other things
 }
 
 func newPlan(ops []backend.Op) *plan {
@@ -89,8 +89,12 @@ func (p *plan) create(s *session, i int, newParent bool) {
 		if _, name := split(op.Path); op.Mode.Ephemeral() && len(name)+len(op.Data) <= mostNamed {
 			prefix, r.name = s.cfg.nameless(dir, o.number), name
 		}
-		o.key = s.keys.take(prefix)
-		p.keys = append(p.keys, o.key)
+		if op.Mode.Ephemeral() {
+			o.key = s.keys.take(prefix)
+			p.keys = append(p.keys, o.key)
+		} else {
+			o.key = s.keys.fresh(prefix)
+		}
 	}
 	r.key = o.key
 	p.writes = append(p.writes, put(o.key, r.value(), r.lease))
@@ -119,6 +123,26 @@ func (p *plan) fits() bool {
 		}
 	}
 	return len(p.compares)+1 <= mostRequests && n <= mostRequests
+}
+
+// collides reports whether the plan writes a key twice, which a server refuses whatever the compares say.
+// Then the session takes the key for that of a node that is gone by now: another node of the plan has it.
+func (p *plan) collides() bool {
+	if len(p.writes) < 2 {
+		return false
+	}
+	written := make(map[string]bool, len(p.writes))
+	for _, w := range p.writes {
+		key := w.GetRequestPut().GetKey()
+		if key == nil {
+			key = w.GetRequestDeleteRange().Key
+		}
+		if written[string(key)] {
+			return true
+		}
+		written[string(key)] = true
+	}
+	return false
 }
 
 // results returns the results of a plan that has succeeded.
@@ -344,7 +368,7 @@ func (s *session) assume(p *plan) bool {
 			return false
 		}
 	}
-	return p.fits()
+	return !p.collides() && p.fits()
 }
 
 // carries reports whether a Carry of the node is among the operations.
@@ -374,7 +398,8 @@ type state struct {
 	at      int // the latest operation that changed it
 }
 
-// exactly returns the plan for nodes as they are, or the error of the operation that they refuse.
+// exactly returns the plan for nodes as they are, or the error of the operation that they refuse. It
+// returns errAgain if they are not so any more.
 func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, error) {
 	p := newPlan(ops)
 	states := make(map[string]*state, len(views))
@@ -393,6 +418,10 @@ func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, erro
 		}
 	}
 	p.emit(s, states)
+	if p.collides() { // a node was deleted since, and a new one has taken its key
+		p.drop(s)
+		return nil, errAgain
+	}
 	if !p.fits() {
 		p.drop(s)
 		return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path,
@@ -466,6 +495,9 @@ func (p *plan) apply(s *session, states map[string]*state, i int) error {
 			return backend.ErrNotEmpty
 		}
 		p.outcomes[i] = outcome{kind: op.Kind, path: op.Path}
+		if found := st.view.found; found != nil {
+			p.outcomes[i].key = found.key
+		}
 		st.exists, st.fresh, st.dirty, st.at = false, 0, false, i
 		if parent != nil {
 			parent.kids--

@@ -230,6 +230,7 @@ type link struct {
 	sent      map[string]int // requests by method
 	replies   map[string]int // and what was answered
 	hold      *hold
+	late      *hold // of a reply
 	hook      *hook
 	answer    error // instead of the reply to the next commit
 	reject    error // instead of passing the next commit on
@@ -354,6 +355,28 @@ func (l *link) holds(method string, body []byte) *hold {
 	}
 	l.hold = nil
 	return h
+}
+
+// holdReply keeps the next reply that matches from the client until it is released.
+func (l *link) holdReply(match func(method string, body []byte) bool) *hold {
+	h := &hold{match: match, hit: make(chan struct{}), release: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.late = h
+	return h
+}
+
+func (l *link) delay(method string, body []byte) {
+	l.mu.Lock()
+	h := l.late
+	if h == nil || !h.match(method, body) {
+		l.mu.Unlock()
+		return
+	}
+	l.late = nil
+	l.mu.Unlock()
+	close(h.hit)
+	<-h.release
 }
 
 // forward sends a single request that was held. Its client need not be there any more.
@@ -602,6 +625,7 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 				}
 			}
 		}
+		l.delay(method, body)
 		l.trips.answered(l, &call, method, body)
 		if err := client.SendMsg(&body); err != nil {
 			return err

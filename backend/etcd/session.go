@@ -66,7 +66,8 @@ func (s *session) CheckPath(p string) error   { return checkPath(p) }
 func (s *session) Done() <-chan struct{}      { return s.done }
 
 // maxOps is the number of operations of one commit. A server takes 128 compares, and 128
-// operations, by default. Each operation needs at most two, and the epoch one.
+// operations, by default. Each operation needs at most two by the nodes as they are, and the epoch one; a
+// guess that needs more is not sent.
 const maxOps = 63
 
 func (s *session) Limits() backend.Limits {
@@ -358,7 +359,7 @@ const (
 	unknown   verdict = iota // it may have been run; the server cannot be used at the moment
 	refused                  // it was not run, and never will be
 	throttled                // it was not run; a later one can be
-	again                    // a read that has to be repeated
+	again                    // a read has to be repeated
 	stale                    // it was not run, and the token of the link is not valid any more
 )
 

@@ -18,6 +18,7 @@ type armedTree struct {
 	node  *watcher // nil for the root
 	later *watcher // of another node of the path, if node is of a sequential one
 	below *watcher
+	shown int64 // the revision of the read beside it
 	after int64
 	over  bool // node's key is not that of the tree's node any more
 	armed bool
@@ -48,18 +49,12 @@ func (s *session) WatchTree(ctx context.Context, path string, w *backend.TreeWat
 		if err != nil {
 			return err
 		}
-		v, err := s.look(ctx, l, path, false)
-		if err == nil {
-			_, err = s.hub.wait(ctx, t.node, t.later, t.below)
-		}
-		if err == nil && v.key != key {
-			err = errAgain
-		}
+		rev, err := s.lookBesideTree(ctx, l, t, key)
 		if err != nil {
 			s.hub.abandonTree(t)
 			return err
 		}
-		s.hub.settleTree(t, v.rev)
+		s.hub.settleTree(t, rev)
 		return nil
 	})
 	if err != nil {
@@ -67,6 +62,27 @@ func (s *session) WatchTree(ctx context.Context, path string, w *backend.TreeWat
 		return &backend.Error{Op: "watch", Path: path, Err: err}
 	}
 	return nil
+}
+
+// lookBesideTree reads the node of a tree while the server makes the watchers. It returns the revision of a
+// read that is no older than they are, and that shows the key that they are for.
+func (s *session) lookBesideTree(ctx context.Context, l *link, t *armedTree, key string) (int64, error) {
+	for {
+		v, err := s.look(ctx, l, t.path, false)
+		if err != nil {
+			return 0, err
+		}
+		if v.key != key {
+			return 0, errAgain
+		}
+		start, err := s.hub.wait(ctx, t.node, t.later, t.below)
+		if err != nil {
+			return 0, err
+		}
+		if v.rev >= start {
+			return v.rev, nil
+		}
+	}
 }
 
 func (h *hub) beginTree(l *link, path, key string, w *backend.TreeWatch) (*armedTree, error) {
@@ -93,8 +109,8 @@ func (h *hub) beginTree(l *link, path, key string, w *backend.TreeWatch) (*armed
 	return t, nil
 }
 
-// settleTree arms the tree watch for the events after rev, after the watchers were made, and after
-// those that other watches have fired for: the tree watch must not report an earlier one later.
+// settleTree arms the tree watch for the events after rev, and after those that other watches have fired
+// for: the tree watch must not report an earlier one later.
 func (h *hub) settleTree(t *armedTree, rev int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,12 +126,7 @@ func (h *hub) settleTree(t *armedTree, rev int64) {
 	}
 	t.armed = true
 	h.armed++
-	t.after = max(rev, t.below.start, h.fired)
-	for _, w := range []*watcher{t.node, t.later} {
-		if w != nil {
-			t.after = max(t.after, w.start)
-		}
-	}
+	t.shown, t.after = rev, max(rev, h.fired)
 	for _, b := range t.early {
 		if !t.gone {
 			h.tell(t, b)
@@ -156,8 +167,11 @@ func (h *hub) tell(t *armedTree, b *batch) {
 		t.early = append(t.early, b)
 		return
 	}
+	if b.rev <= t.shown {
+		return
+	}
 	if b.from == t.node && t.later != nil {
-		// Of a sequential node: the key can be used again.
+		// Of a sequential node: another one can have the key by now, even before t.after.
 		if t.over {
 			return
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 )
@@ -97,6 +99,46 @@ func TestANodeWithTheNameOfASequentialOne(t *testing.T) {
 	}
 	if want := []string{"deleted " + n, "created " + n, "created " + n + "/x"}; over || !slices.Equal(got, want) {
 		t.Errorf("told %q, over %v, want %q", got, over, want)
+	}
+}
+
+// The server makes the watchers of a tree watch late, when the read beside them has been answered, and
+// another node has the key of the tree's by then.
+func TestATreeIsNotOlderThanItsWatchers(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{})
+	l := s.link("b")
+	a, b := open(t, s.link("a")), open(t, l)
+	commit(t, a, backend.Create("/d", nil, backend.Persistent))
+	create := backend.Create("/d/n-", nil, backend.EphemeralSequential)
+	first := commit(t, a, create)[0].Path
+	if _, _, err := b.Children(t.Context(), "/d", nil); err != nil { // it learns the key
+		t.Fatal(err)
+	}
+	h := l.holdNext(func(method string, body []byte) bool {
+		var r pb.WatchRequest
+		return method == "/etcdserverpb.Watch/Watch" && r.Unmarshal(body) == nil && r.GetCreateRequest() != nil
+	})
+	before := l.replied("/etcdserverpb.KV/Txn")
+	tree := backend.NewTreeWatch(0)
+	armed := make(chan error, 1)
+	go func() { armed <- b.WatchTree(t.Context(), first, tree) }()
+	await(t, h.hit, "the request of the watcher")
+	for l.replied("/etcdserverpb.KV/Txn") == before {
+		time.Sleep(5 * time.Millisecond)
+	}
+	commit(t, a, backend.Delete(first, backend.AnyVersion))
+	next := commit(t, a, create)[0].Path
+	close(h.release)
+	if err := <-armed; err != nil {
+		t.Fatal(err)
+	}
+	commit(t, a, backend.Delete(next, backend.AnyVersion))
+	if err := b.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	if told, over := tree.Take(); len(told) > 0 || over {
+		t.Errorf("the tree watch of %s was told %v of %s, over %v", first, told, next, over)
 	}
 }
 
