@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -358,16 +359,18 @@ func TestAnItemThatVanishesBeforeItsBatchIsReadIsLeftOut(t *testing.T) {
 // One item of a claim cannot be read: all are given back, and none of them has failed.
 func TestAnItemThatMayNotBeReadGivesItsClaimBack(t *testing.T) {
 	onMemory(t, func(w *world) {
-		refuse, path := true, ""
+		var granted atomic.Bool
+		var path atomic.Value
 		q := w.hookedQueue("consumer", &backendtest.Hooks{
 			Results: func(c backendtest.Call, results []backend.ReadResult) {
-				if refuse {
-					results[2], path = denied(c.Reads[2]), c.Reads[2].Path
+				if !granted.Load() {
+					results[2] = denied(c.Reads[2])
+					path.Store(c.Reads[2].Path)
 				}
 			},
 			After: func(_ context.Context, c backendtest.Call, err error) error {
-				if refuse && c.Op == "get" && c.Path == path {
-					return denied(backend.Read{Path: path}).Err
+				if !granted.Load() && c.Op == "get" && c.Path == path.Load() {
+					return denied(backend.Read{Path: c.Path}).Err
 				}
 				return err
 			},
@@ -386,7 +389,7 @@ func TestAnItemThatMayNotBeReadGivesItsClaimBack(t *testing.T) {
 		if turns != 1 {
 			w.T.Errorf("%d turns of a loop that fails", turns)
 		}
-		refuse = false
+		granted.Store(true)
 		it := mustTake(w.T, q, 0)
 		if it.Attempt != 1 {
 			w.T.Errorf("attempt %d of an item that no caller received", it.Attempt)

@@ -307,6 +307,26 @@ func (s *frozenSession) Sync(ctx context.Context, p string) error {
 	return err
 }
 
+// keep stores the state at which the server is frozen, as s sees it, and returns the names.
+func (f *frozenServer) keep(tb testing.TB, s backend.Session) []string {
+	tb.Helper()
+	names, _, err := s.Children(context.Background(), "/e", nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	data, stat := make(map[string][]byte), make(map[string]backend.Stat)
+	for _, n := range names {
+		p := "/e/" + n
+		if data[p], stat[p], err = s.Get(context.Background(), p, nil); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.names, f.data, f.stat = names, data, stat
+	return names
+}
+
 func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a, b := w.candidate("a", nil), w.candidate("b", nil)
@@ -317,12 +337,7 @@ func TestObserveDoesNotGoBackOverALostSession(t *testing.T) {
 		for l := next(w.T, ch); l.ID != "a"; l = next(w.T, ch) {
 		}
 		// The state at which the reader's next server is frozen.
-		s := w.Session("observer")
-		f.data, f.stat = map[string][]byte{}, map[string]backend.Stat{}
-		f.names = w.Children("/e")
-		for _, n := range f.names {
-			f.data["/e/"+n], f.stat["/e/"+n], _ = s.Get(context.Background(), "/e/"+n, nil)
-		}
+		f.keep(w.T, w.Session("observer"))
 		coordtest.MustRelease(w.T, ta.Hold)
 		tb := mustLead(w.T, b)
 		for l := next(w.T, ch); l.ID != "b"; l = next(w.T, ch) {
@@ -481,7 +496,7 @@ func TestABlipBeforeTheContactIsWatchedEndsATermThatStepsDown(t *testing.T) {
 func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 	onMemory(t, func(w *world) {
 		h := coordtest.MustLock(w.T, coord.NewMutex(w.Open("a", nil), "/e", nil))
-		f := &frozenServer{Backend: w.Link("b"), data: make(map[string][]byte), stat: make(map[string]backend.Stat)}
+		f := &frozenServer{Backend: w.Link("b")}
 		var mu sync.Mutex
 		var head *backend.Watch // of the waiter
 		var own string
@@ -523,14 +538,8 @@ func TestADeletionBeforeTheListIsNoGrant(t *testing.T) {
 		waiter := w.Lock(context.Background(), coord.NewMutex(c, "/e", nil))
 		w.Settle()
 		s := w.Session("outsider")
-		f.names = w.Children("/e")
-		for _, name := range f.names {
-			path := "/e/" + name
-			var err error
-			if f.data[path], f.stat[path], err = s.Get(context.Background(), path, nil); err != nil {
-				w.T.Fatal(err)
-			}
-			if path != h.Path() {
+		for _, name := range f.keep(w.T, s) {
+			if path := "/e/" + name; path != h.Path() {
 				mu.Lock()
 				own = path
 				mu.Unlock()

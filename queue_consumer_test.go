@@ -506,6 +506,32 @@ func TestAnOrderlyEndGivesBackItemsThatNoHandlerReceived(t *testing.T) {
 				untouched(w, w.queue("b", &coord.QueueOptions[int]{MaxAttempts: 1}), 1, 5)
 			})
 		})
+		t.Run(how+", a Take that decodes", func(t *testing.T) {
+			onEach(t, func(w *world) {
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				c := w.Open("a", nil)
+				closed := make(chan struct{})
+				codec := coord.JSON[int]()
+				decode := codec.Decode
+				codec.Decode = func(data []byte) (int, error) {
+					go func() {
+						defer close(closed)
+						end(cancel, c)
+					}()
+					for !closing(c) {
+						time.Sleep(time.Millisecond)
+					}
+					return decode(data)
+				}
+				q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{MaxAttempts: 1, Codec: codec})
+				mustPut(w.T, q, 1, 2)
+				_, err := q.Take(ctx)
+				coordtest.WantErr(w.T, err, coord.ErrClosed)
+				<-closed
+				untouched(w, w.queue("b", &coord.QueueOptions[int]{MaxAttempts: 1}), 1, 2)
+			})
+		})
 		// The end comes at each step of a Take.
 		for step, match := range map[string]func(backendtest.Call) bool{
 			"the claim": claims,

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -356,14 +357,16 @@ func TestASiteInDoubtIsCalledAtOnce(t *testing.T) {
 func TestAServerThatLagsBehindLeavesNoSiteInDoubt(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a := &account{w: w, name: "a", doubts: make(chan error, 10)}
-		gone := false
+		var gone atomic.Bool
 		a.serve(w.Open("site a", &backendtest.Hooks{
 			Before: func(_ context.Context, c backendtest.Call) error {
 				// A server that lags answers the first reads of the record.
-				if !gone && (c.Op == "exists" || c.Op == "get") && strings.HasPrefix(c.Path, "/tx/tx/t1") {
+				if !gone.Load() && (c.Op == "exists" || c.Op == "get") && strings.HasPrefix(c.Path, "/tx/tx/t1") {
 					return &backend.Error{Op: c.Op, Path: c.Path, Err: backend.ErrNotFound}
 				}
-				gone = gone || c.Op == "sync" && strings.HasPrefix(c.Path, "/tx/sites/a/")
+				if c.Op == "sync" && strings.HasPrefix(c.Path, "/tx/sites/a/") {
+					gone.Store(true)
+				}
 				return nil
 			},
 		}))
@@ -374,7 +377,7 @@ func TestAServerThatLagsBehindLeavesNoSiteInDoubt(t *testing.T) {
 		if n := len(a.doubts); n > 0 {
 			w.T.Errorf("in doubt: %v", <-a.doubts)
 		}
-		if !gone {
+		if !gone.Load() {
 			w.T.Error("no second look")
 		}
 	})

@@ -463,15 +463,15 @@ func TestInspectReportsEachScene(t *testing.T) {
 				var mu sync.Mutex
 				calls, syncs := 0, 0
 				c := w.Open("inspector", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					mu.Lock()
+					defer mu.Unlock()
 					switch c.Op {
 					case "commit":
 						w.T.Errorf("Path writes: %v", c.Ops)
 					case "sync":
 						syncs++
 					default:
-						mu.Lock()
 						calls++
-						mu.Unlock()
 					}
 					return nil
 				}})
