@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 
@@ -619,6 +620,44 @@ func TestATreeIsNotOverByTheDeletionOfAnEarlierNode(t *testing.T) {
 		st.progress(9)
 		if got, over := w.Take(); over || len(got) != 1 || got[0].Kind != backend.TreeDeleted || got[0].Path != path {
 			t.Errorf("late %v: told %v, over %v of the deletion", late, got, over)
+		}
+		st.h.end()
+	}
+}
+
+// A commit replaces the sequential node of a tree by another one of its path, and creates a child. The
+// events of the three watchers come in any order.
+func TestATreeIsToldOfAReplacementInItsOrder(t *testing.T) {
+	const path, key = "/n-0000000384", "p//\x0000u" // created in revision 3
+	for _, order := range [][3]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		st := newStage(t, true)
+		w := backend.NewTreeWatch(0)
+		tree, err := st.h.beginTree(st.l, path, key, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.created(tree.node.id, 5)
+		st.created(tree.later.id, 5)
+		st.created(tree.below.id, 5)
+		st.h.settleTree(tree, 5)
+		st.progress(5)
+		put := func(key string, flags byte) *mvccpb.Event {
+			return &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(key), Value: (&record{flags: flags}).value(), CreateRevision: 6, ModRevision: 6, Version: 1}}
+		}
+		responses := []*pb.WatchResponse{
+			{WatchId: tree.node.id, Events: []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: 6}}}},
+			{WatchId: tree.later.id, Events: []*mvccpb.Event{put("p/"+path, 0)}},
+			{WatchId: tree.below.id, Events: []*mvccpb.Event{put("p"+path+"//c", flagNewParent)}},
+		}
+		for _, n := range order {
+			responses[n].Header = &pb.ResponseHeader{Revision: 6}
+			st.handle(responses[n])
+		}
+		st.progress(6)
+		got, over := w.Take()
+		want := []backend.TreeChange{{Path: path, Kind: backend.TreeDeleted, Zxid: 6}, {Path: path, Kind: backend.TreeCreated, Zxid: 6}, {Path: path + "/c", Kind: backend.TreeCreated, Zxid: 6}}
+		if over || !slices.Equal(got, want) {
+			t.Errorf("events in the order %v: told %v, over %v, want %v", order, got, over, want)
 		}
 		st.h.end()
 	}

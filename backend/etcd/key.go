@@ -149,7 +149,7 @@ func nameOf(end string, kv *mvccpb.KeyValue) (string, bool) {
 
 // A sequence is how the key of a sequential node is found by its path.
 type sequence struct {
-	keys    string // the prefix of its key, and perhaps of all ephemeral sequential ones in its directory
+	keys    string // the prefix of its key, and perhaps of all others of its place in the directory
 	created int64  // the create revision of its key
 }
 

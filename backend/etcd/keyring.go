@@ -9,14 +9,16 @@ import (
 // keyring gives the new sequential nodes of a session their keys. The key of an ephemeral one is used
 // again for another ephemeral one when the node that had it was deleted, and when no request can be under
 // way that would write what has the key by then. Requests that compare the create revision never do. Two
-// compare less:
+// kinds compare less:
 //
 // The deletions of session.send compare nothing. Each needs a claim, of which there is one for each node,
 // and which ends with its reply. A deletion that was not sent, or has lost its reply, keeps its claim for
 // ever, and nobody uses the key again.
 //
-// A creation compares its parent with no more than the flags of a node that is not ephemeral. So a node
-// that is not has a key that none had before.
+// A creation does not compare its own key: it would overwrite a node that has it. So a key is taken back
+// from a creation only if that has failed for certain, and a commit of unknown outcome is not sent again.
+// And it compares its parent with no more than the flags of a node that is not ephemeral. So a node that
+// is not has a key that none had before.
 type keyring struct {
 	session string // the same in all its keys
 

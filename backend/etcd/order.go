@@ -307,12 +307,16 @@ func (h *hub) incomplete(batches []*batch) bool {
 			continue
 		}
 		for t := range b.from.trees {
+			node := t.node
+			if t.later != nil { // no commit creates a sequential node with children
+				node = t.later
+			}
 			switch {
-			case t.node == nil, t.node.latest >= b.rev, t.later != nil && t.later.latest >= b.rev:
+			case node == nil, node.latest >= b.rev:
 				continue
-			case 0 < t.node.start && b.rev <= t.node.start: // the event was before the watcher
+			case 0 < node.start && b.rev <= node.start: // the event was before the watcher
 				continue
-			case slices.ContainsFunc(batches, func(o *batch) bool { return o.from == t.node || o.from == t.later }):
+			case slices.ContainsFunc(batches, func(o *batch) bool { return o.from == node }):
 				continue
 			}
 			kids := h.s.cfg.kids(t.path)

@@ -352,6 +352,9 @@ func (s *session) assume(p *plan) bool {
 			if seen == nil || seen.mod == 0 || !bytes.Equal(seen.data, op.Data) {
 				return false
 			}
+			if seen.ephemeral() && isParent(ops, op.Path) { // which relies on the Carry
+				return false
+			}
 			p.compare(compareMod(key, seen.mod))
 			p.outcomes[i] = outcome{kind: op.Kind, path: op.Path, record: seen}
 			p.countOf(op.Path)
@@ -374,6 +377,14 @@ func (s *session) assume(p *plan) bool {
 // carries reports whether a Carry of the node is among the operations.
 func carries(ops []backend.Op, path string) bool {
 	return slices.ContainsFunc(ops, func(op backend.Op) bool { return op.Kind == backend.OpCarry && op.Path == path })
+}
+
+// isParent reports whether the node is the parent of one that the operations want missing.
+func isParent(ops []backend.Op, path string) bool {
+	return slices.ContainsFunc(ops, func(op backend.Op) bool {
+		dir, _ := split(op.Path)
+		return (op.Kind == backend.OpCreate || op.Kind == backend.OpAbsent) && dir == path && op.Path != path
+	})
 }
 
 // write adds the put of a node that exists, and keeps its owner.
@@ -560,6 +571,11 @@ func (p *plan) emit(s *session, states map[string]*state) {
 		switch {
 		case found == nil:
 			p.compare(compareCreated(key, pb.Compare_EQUAL, 0))
+			for _, way := range s.cfg.sequences(st.path) {
+				if way.created > st.view.rev { // a sequential node can get this name by then
+					p.compare(compareNoneOf(way.keys, after(way.keys), way.created))
+				}
+			}
 		case !st.named && found.regular():
 			p.compare(compareBelow(found.key, flagEphemeral))
 		default:

@@ -181,7 +181,15 @@ func (h *hub) tell(t *armedTree, b *batch) {
 			return
 		}
 	}
+	replaced := b.from == t.later && t.later != nil && !t.over && isCreation(b.events[0])
+	if replaced { // in one commit, and the deletion may come after this
+		t.over = true
+	}
 	if b.rev <= t.after {
+		return
+	}
+	if replaced && !t.watch.Tell(backend.TreeChange{Path: t.path, Kind: backend.TreeDeleted, Zxid: b.rev}) {
+		h.dropTree(t)
 		return
 	}
 	path := ""
@@ -202,6 +210,15 @@ func (h *hub) tell(t *armedTree, b *batch) {
 			}
 		}
 	}
+}
+
+// isCreation reports whether an event is the creation of a node.
+func isCreation(e *mvccpb.Event) bool {
+	if e.Type == mvccpb.DELETE {
+		return false
+	}
+	r, err := decode(e.Kv)
+	return err == nil && r.newborn()
 }
 
 // changes returns what an event changed. It returns false if the event does not show it. path is

@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -47,24 +48,57 @@ func TestATreeWatchTellsTheReplacementOfASequentialNode(t *testing.T) {
 	s := newService(t, shared.get(t), etcd.Options{})
 	a, b := open(t, s.link("a")), open(t, s.link("b"))
 	commit(t, a, backend.Create("/d", nil, backend.Persistent))
-	n := commit(t, a, backend.Create("/d/n-", nil, backend.PersistentSequential))[0].Path
-	var trees []*backend.TreeWatch
-	for _, top := range []string{"/d", "/"} {
-		w := backend.NewTreeWatch(0)
-		if err := b.WatchTree(t.Context(), top, w); err != nil {
-			t.Fatal(err)
+	for _, mode := range []backend.CreateMode{backend.PersistentSequential, backend.EphemeralSequential} {
+		for range 20 { // the events of one commit come in any order
+			n := commit(t, a, backend.Create("/d/n-", nil, mode))[0].Path
+			tops := []string{"/d", "/", n}
+			var trees []*backend.TreeWatch
+			for _, top := range tops {
+				w := backend.NewTreeWatch(0)
+				if err := b.WatchTree(t.Context(), top, w); err != nil {
+					t.Fatal(err)
+				}
+				trees = append(trees, w)
+			}
+			commit(t, a, backend.Delete(n, backend.AnyVersion), backend.Create(n, nil, backend.Persistent), backend.SetData(n, []byte("x"), 0), backend.Create(n+"/c", nil, backend.Persistent))
+			if err := b.Sync(t.Context(), "/"); err != nil {
+				t.Fatal(err)
+			}
+			want := []backend.TreeChange{{Path: n, Kind: backend.TreeDeleted}, {Path: n, Kind: backend.TreeCreated}, {Path: n + "/c", Kind: backend.TreeCreated}}
+			for i, w := range trees {
+				got, over := w.Take()
+				for k := range got {
+					got[k].Zxid = 0
+				}
+				if over || !slices.Equal(got, want) {
+					t.Errorf("the tree watch of %s was told %v, over %v, want %v", tops[i], got, over, want)
+				}
+				w.Stop()
+			}
 		}
-		trees = append(trees, w)
 	}
-	commit(t, a, backend.Delete(n, backend.AnyVersion), backend.Create(n, nil, backend.Persistent), backend.SetData(n, []byte("x"), 0))
-	if err := b.Sync(t.Context(), "/"); err != nil {
+}
+
+// A commit that had to look first creates a node whose number is to come, and a sequential node gets it
+// before.
+func TestASequentialNodeWithTheNameOfANewOne(t *testing.T) {
+	server, err := start(t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range trees {
-		got, over := w.Take()
-		if len(got) != 2 || over || got[0].Kind != backend.TreeDeleted || got[1].Kind != backend.TreeCreated || got[1].Path != n {
-			t.Errorf("told %v, over %v", got, over)
+	t.Cleanup(server.stop)
+	s := newService(t, server.addr, etcd.Options{})
+	l := s.link("b")
+	a, b := open(t, s.link("a")), open(t, l)
+	next := commit(t, a, backend.Create("/d", nil, backend.Persistent))[0].Czxid + 1
+	path := fmt.Sprintf("/d/n-%010d", next*128)
+	l.before(puts, func() {
+		if got := commit(t, a, backend.Create("/d/n-", nil, backend.EphemeralSequential))[0].Path; got != path {
+			t.Errorf("the sequential node is %s, want %s", got, path)
 		}
+	})
+	if _, err := b.Commit(t.Context(), backend.Create(path, nil, backend.Persistent), backend.SetData(path, nil, 0)); !errors.Is(err, backend.ErrExists) {
+		t.Errorf("the creation of a node that exists: %v", err)
 	}
 }
 
