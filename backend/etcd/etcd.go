@@ -15,10 +15,10 @@
 // applied, or every server refuses it.
 //
 // One commit compares nothing: the deletion, alone, of an ephemeral node of the session itself that
-// has a sequence number, as in the release of a lock. Its key is never that of another node, so the
-// request can be sent again when it has no answer, and when it arrives late it does nothing. If its
-// caller gives up first, the next call of the session deletes the key in the transaction that begins
-// the new epoch.
+// has a sequence number, as in the release of a lock. Only this session can give its key to another node,
+// and does so only after the answer to each such request. So the request can be sent again when it has no
+// answer, and when it arrives late it does nothing. If its caller gives up first, the next call of the
+// session deletes the key in the transaction that begins the new epoch, and no node gets it again.
 //
 // The lease is counted from the moment at which the latest answered keep-alive was sent. Other
 // requests renew nothing. A keep-alive is sent every eighth of the timeout. A server that
@@ -87,9 +87,10 @@
 // up to five times, so a commit with more than some 250 kB of paths can fail with
 // backend.ErrTooLarge. So can Arm for the children of a node whose path is that long, and any read
 // of a path of more than some 600 kB. Each creation counts the children of the parent, for which a server visits
-// each of them in its index, and also those that were deleted since the latest compaction. So where
-// locks or items come and go in one directory, let the servers compact every few minutes or every
-// few thousand revisions (--auto-compaction-mode, --auto-compaction-retention).
+// each of them in its index, and also the keys that were deleted since the latest compaction. A session
+// uses the keys of its ephemeral sequential nodes again, such as those of a lock. But where other nodes
+// come and go in one directory, such as the items of a queue, let the servers compact every few minutes
+// or every few thousand revisions (--auto-compaction-mode, --auto-compaction-retention).
 //
 // When the database of the servers has reached its quota, commits fail, except those that only
 // check and delete, and Open waits until its ctx ends. Reads go on. A server that finds the quota

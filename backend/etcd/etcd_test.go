@@ -414,8 +414,18 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 		}
 	}
 
-	// Without the permission for its keys a lease is not renewed, so the session is long.
-	a := open(t, etcd.New([]string{addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 10 * time.Minute}))
+	// Without the permission for its keys a lease is not renewed, so the session is long. A new link sends
+	// a keep-alive at once.
+	s := newService(t, addr, etcd.Options{Username: "alice", Password: "secret", SessionTimeout: 10 * time.Minute})
+	s.opts.Prefix = "team"
+	l := s.link("a")
+	renewed := func(times int) {
+		for l.replied("/etcdserverpb.Lease/LeaseKeepAlive") < times {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	a := open(t, l)
+	renewed(1)
 	w := backend.NewWatch()
 	commit(t, a, backend.Create("/n", nil, backend.Ephemeral))
 	if _, _, err := a.Get(ctx, "/n", w); err != nil {
@@ -456,10 +466,12 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 		t.Error("contact broke because of an old token")
 	default:
 	}
-	// The stream of the watches had the token of before. It is made again.
+	// The stream of the watches had the token of before. It is made again, with a new link.
 	if _, _, err := a.Get(ctx, "/n", backend.NewWatch()); err != nil {
 		t.Fatal(err)
 	}
+	await(t, changed, "the end of the first link")
+	renewed(2)
 	// A permission that is taken away and given back: the calls in between are refused, each for
 	// itself.
 	_, changed = a.Status()

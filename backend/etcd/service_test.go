@@ -528,16 +528,14 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 	}
 	lost := errLost
 	var call tripCall
-	up := make(chan error, 1)
 	counted := make(chan bool, 1) // of the first request
 	put := make(chan bool, 1)     // likewise: it writes
 	rejected := make(chan error, 1)
-	go func() {
+	go func() { // until the call has ended
 		for n := 0; ; n++ {
 			var body []byte
 			if err := client.RecvMsg(&body); err != nil {
 				server.CloseSend()
-				up <- nil
 				return
 			}
 			l.mu.Lock()
@@ -550,13 +548,11 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 				<-h.release
 				if strings.HasPrefix(method, "/etcdserverpb.KV/") {
 					l.forward(md, method, body, h)
-					up <- nil
 					return
 				}
 			}
 			if err := l.takeReject(method, body); err != nil {
 				rejected <- err
-				up <- nil
 				cancel()
 				return
 			}
@@ -564,19 +560,16 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 				counted <- counts(method, body)
 				put <- puts(method, body)
 				if counts(method, body) && l.take(true) {
-					up <- lost
 					l.bytes.Cut()
 					cancel()
 					return
 				}
 			}
 			if err := server.SendMsg(&body); err != nil {
-				up <- nil
 				return
 			}
 		}
 	}()
-	defer func() { cancel(); <-up }()
 	for {
 		var body []byte
 		if err := server.RecvMsg(&body); err != nil {
