@@ -842,6 +842,7 @@ func TestAPopWaitsForTheRemovalOfATimedOutClaim(t *testing.T) {
 			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpDelete && op.Path == it.Path() })
 		})
 		<-it.Done()
+		<-removal.reached
 		popped := make(chan error, 1)
 		go func() {
 			v, err := q.Pop(context.Background())
@@ -850,7 +851,6 @@ func TestAPopWaitsForTheRemovalOfATimedOutClaim(t *testing.T) {
 			}
 			popped <- err
 		}()
-		<-removal.reached
 		w.Settle()
 		close(removal.open)
 		if err := receive(w, "the Pop", popped); err != nil {
