@@ -47,7 +47,7 @@ func OpsOf(prefix string, e *mvccpb.Event) (ops []zklog.Op, owner, ended int64, 
 		if r.created != r.mod { // it replaces another node
 			ops = append(ops, zklog.Op{Type: zklog.Delete, Path: path})
 		}
-		ops, owner = append(ops, zklog.Op{Type: zklog.Create, Path: path, Data: r.data, Ephemeral: r.ephemeral()}), r.lease
+		ops, owner = append(ops, zklog.Op{Type: zklog.Create, Path: path, Data: r.data, Ephemeral: r.ephemeral(), Made: time.UnixMilli(r.ctime)}), r.lease
 	} else {
 		before, err := decode(e.PrevKv)
 		if err != nil {

@@ -321,6 +321,9 @@ func (h *commitHistory) decision(s step, in *commitTx, op zklog.Op) {
 		return
 	}
 	in.decided, in.when = "abort", s.Time
+	if !op.Made.IsZero() {
+		in.when = op.Made // the log tells of it later
+	}
 	if o.Commit {
 		in.decided = "commit"
 	}

@@ -53,9 +53,10 @@ type Txn struct {
 type Op struct {
 	Type      int32
 	Path      string
-	Data      []byte // of the creates and SetData
-	Ephemeral bool   // of the creates
-	Version   int32  // of SetData: the new one
+	Data      []byte    // of the creates and SetData
+	Ephemeral bool      // of the creates
+	Version   int32     // of SetData: the new one
+	Made      time.Time // of a create, by its writer's clock; ZooKeeper does not say it
 }
 
 // IsCreate reports whether the operation creates a node of any kind.
