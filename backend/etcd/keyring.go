@@ -13,7 +13,7 @@ import (
 //
 // The deletions of session.send compare nothing. Each needs a claim, of which there is one for each node,
 // and which ends with its reply. A deletion that was not sent, or has lost its reply, keeps its claim for
-// ever, and nobody uses the key again.
+// ever, and no other node gets the key.
 //
 // A creation does not compare its own key: it would overwrite a node that has it. So a key is taken back
 // from a creation only if that has failed for certain, and a commit of unknown outcome is not sent again.
