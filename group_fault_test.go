@@ -55,9 +55,7 @@ func TestALostReplyOfAJoinLeavesExactlyOneNode(t *testing.T) {
 // A join that is given up leaves no node, at whichever request it was.
 func TestAJoinThatIsGivenUpLeavesNoNode(t *testing.T) {
 	onEach(t, func(w *world) {
-		var after coordtest.Nth
 		a := w.group("a", nil)
-		c := w.Open("b", &backendtest.Hooks{After: after.After})
 		for _, replace := range []bool{false, true} {
 			for what, match := range map[string]func(backendtest.Call) bool{
 				"create":  coordtest.Creates,
@@ -66,6 +64,8 @@ func TestAJoinThatIsGivenUpLeavesNoNode(t *testing.T) {
 			} {
 				m := mustJoin(w.T, a, "x", "a")
 				ctx, cancel := context.WithCancel(context.Background())
+				var after coordtest.Nth // a client for each case: a clean-up of the one before must not meet its fault
+				c := w.Open(fmt.Sprint("b", replace, what), &backendtest.Hooks{After: after.After})
 				after.Arm(1, match, func(ctx context.Context, c backendtest.Call, _ error) error {
 					cancel()
 					if c.Op == "commit" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -465,7 +466,7 @@ func TestTheTimeInDoubtIsReported(t *testing.T) {
 func TestLateWritesOfAnEarlierTransactionHaveNoEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		var vote, abort []backend.Op
+		var vote, abort atomic.Pointer[[]backend.Op]
 		h := coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}
 		serve := func(link *memory.Link, before func(context.Context, backendtest.Call) error) (stop func()) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -480,26 +481,26 @@ func TestLateWritesOfAnEarlierTransactionHaveNoEffect(t *testing.T) {
 		}
 		dying := st.Link("dying")
 		stop := serve(dying, func(ctx context.Context, c backendtest.Call) error {
-			if vote == nil && coordtest.Commits(c, backend.OpSetData) && coordtest.Commits(c, backend.OpCheck) && len(c.Ops) == 4 {
-				vote = c.Ops
+			if coordtest.Commits(c, backend.OpSetData) && coordtest.Commits(c, backend.OpCheck) && len(c.Ops) == 4 && vote.CompareAndSwap(nil, &c.Ops) {
 				dying.Partition() // for good
 			}
-			if vote != nil {
+			if vote.Load() != nil {
 				return coordtest.Silence(ctx, c)
 			}
 			return nil
 		})
 		co := coord.NewCoordinator(coordtest.Open(t, backendtest.Intercept(st, backendtest.Hooks{
 			After: func(_ context.Context, c backendtest.Call, err error) error {
-				if abort == nil && len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck && c.Ops[1].Kind == backend.OpCreate {
-					abort = c.Ops
+				if len(c.Ops) == 2 && c.Ops[0].Kind == backend.OpCheck && c.Ops[1].Kind == backend.OpCreate {
+					abort.CompareAndSwap(nil, &c.Ops)
 				}
 				return err
 			},
 		}), nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 		first, err := co.Propose(t.Context(), coord.Proposal[string]{ID: "t", Sites: []string{"a"}})
-		if err != nil || first.Commit || vote == nil || abort == nil {
-			t.Fatal(first, err, vote, abort)
+		voted, aborted := vote.Load(), abort.Load()
+		if err != nil || first.Commit || voted == nil || aborted == nil {
+			t.Fatal(first, err, voted, aborted)
 		}
 		stop()
 		synctest.Wait()
@@ -521,7 +522,7 @@ func TestLateWritesOfAnEarlierTransactionHaveNoEffect(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		for _, late := range [][]backend.Op{vote, vote[1:], abort} {
+		for _, late := range [][]backend.Op{*voted, (*voted)[1:], *aborted} {
 			_, err := s.Commit(t.Context(), late...)
 			coordtest.WantErr(t, err, coord.ErrNotFound)
 		}
