@@ -1,17 +1,14 @@
 package mutants
 
 import (
-	"context"
-	"encoding/json"
+	"fmt"
 	"go/build"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 const (
@@ -38,7 +35,12 @@ func TestTheListIsTrue(t *testing.T) {
 		t.Errorf("only %d mutants", len(list))
 	}
 	there := make(map[string]string) // the sources of the tests of a package
+	named := make(map[string]bool)
 	for _, m := range list {
+		if named[m.name] {
+			t.Errorf("%s: twice", m.name)
+		}
+		named[m.name] = true
 		pkg, test := m.where()
 		if there[pkg] == "" {
 			there[pkg] = testsOf(t, pkg)
@@ -68,83 +70,54 @@ func testsOf(t *testing.T, pkg string) string {
 	return all.String()
 }
 
-// Each defect makes its test fail. The short form tries two in small packages, since each costs a
-// build.
+// Each defect makes its test fail, which passes without it. The short form tries two in small
+// packages, since each package costs a build.
 func TestEachMutantIsCaught(t *testing.T) {
 	chosen := list
 	if os.Getenv("COORD_LONG") == "" {
 		chosen = []mutant{list[1], list[len(list)-1]}
 	}
-	tried, stopped := 0, 0 // tried: fewer than chosen when -run picks some
+	all, none := variantOfAll(t, chosen), newVariant(t, nil, nil)
+	tried, alone := 0, 0 // tried: fewer than chosen when -run picks some
 	for _, m := range chosen {
 		t.Run(m.name, func(t *testing.T) {
 			tried++
-			out, err := m.run(t, m.overlay(t))
-			_, test := m.where()
-			switch {
-			case err == nil:
-				t.Errorf("%s does not detect it:\n%s", test, tail(out))
-			case strings.Contains(out, "[build failed]") || strings.Contains(out, "[setup failed]"):
-				t.Errorf("it does not build:\n%s", tail(out))
-			case !strings.Contains(out, test) && !strings.Contains("\n"+out, "\npanic: "):
-				t.Errorf("another test failed than %s:\n%s", test, tail(out))
-			case strings.Contains(out, "panic: test timed out"):
-				// The defect made the test wait, unless the machine is too slow for the test.
-				stopped++
-				begin := time.Now()
-				if out, err := m.run(t, "{}"); err != nil || time.Since(begin) > limit/2 {
-					t.Errorf("the time limit ended %s, which takes %v without the defect: %v\n%s", test, time.Since(begin), err, tail(out))
-				}
+			missed := "it is not in that build"
+			if number := all.number[m.name]; number > 0 {
+				missed = m.missed(t, all.run(t, &m, number), all)
+			}
+			if missed != "" {
+				// By itself it is judged as the change of the source that it is.
+				alone++
+				missed = m.missed(t, variantOf(t, &m).run(t, &m, 0), none)
+			}
+			if missed != "" {
+				t.Error(missed)
 			}
 		})
 	}
-	t.Logf("figure: %d of %d mutants tried, all caught: %t, by the time limit: %d", tried, len(list), !t.Failed(), stopped)
+	t.Logf("figure: %d of %d mutants tried, all caught: %t; %d in a build of their own", tried, len(list), !t.Failed(), alone)
 }
 
-// limit ends a test that waits for ever.
-const limit = 90 * time.Second
-
-// overlay returns the JSON by which the go command reads the file with the defect.
-func (m *mutant) overlay(t *testing.T) string {
+// missed says why the outcome of a mutant's test does not show that the test detects it, if it
+// does not. without is the build in which the test has to pass.
+func (m *mutant) missed(t *testing.T, o outcome, without *variant) string {
 	t.Helper()
-	abs, err := filepath.Abs(filepath.Join(root, m.file))
-	if err != nil {
-		t.Fatal(err)
+	_, test := m.where()
+	if o.err == nil {
+		return fmt.Sprintf("%s does not detect it:\n%s", test, tail(o.out))
 	}
-	file := filepath.Join(t.TempDir(), "mutant.go")
-	if err := os.WriteFile(file, []byte(m.apply(t)), 0o600); err != nil {
-		t.Fatal(err)
+	if !strings.Contains(o.out, test) && !strings.Contains("\n"+o.out, "\npanic: ") {
+		return fmt.Sprintf("another test failed than %s:\n%s", test, tail(o.out))
 	}
-	text, err := json.Marshal(map[string]map[string]string{"Replace": {abs: file}})
-	if err != nil {
-		t.Fatal(err)
+	switch c := without.control(t, m); {
+	case c.err != nil:
+		return fmt.Sprintf("%s fails without the defect: %v\n%s", test, c.err, tail(c.out))
+	case strings.Contains(o.out, "panic: test timed out") && c.took > limit/2:
+		// The machine is too slow for the test, and not the defect makes it wait.
+		return fmt.Sprintf("the time limit ended %s, which takes %v without the defect:\n%s", test, c.took, tail(o.out))
 	}
-	return string(text)
-}
-
-// run runs the test of the mutant with an overlay, on memory only.
-func (m *mutant) run(t *testing.T, overlay string) (string, error) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "overlay.json")
-	if err := os.WriteFile(file, []byte(overlay), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	// Without fake time, a test that waits for ever is ended by its limit; the context is for
-	// what does not even end then.
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	pkg, test := m.where()
-	pattern := "^" + test + "$"
-	if _, sub, ok := strings.Cut(m.test, test+"/"); ok {
-		pattern += "/^" + sub + "$"
-	}
-	dir, pkg, work := home(t, strings.TrimPrefix(pkg, module))
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", file, "-vet=off", "-ldflags=-s -w", "-count=1", "-timeout="+limit.String(),
-		"-run", pattern, "-skip", "/zookeeper|//zookeeper", pkg)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "COORD_LONG=", work)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return ""
 }
 
 // home returns the folder of the module that has a folder, the folder as seen from there, and the
