@@ -33,6 +33,9 @@ type spec struct {
 	prefix string // the path of the node without its number
 	data   []byte
 	made   bool // an earlier attempt with this prefix may have created it: look first
+	// counted: clients count the node as long as it exists, whether or not its call still
+	// waits. What a lost session has left is removed over the next one.
+	counted bool
 	// check is a condition of the creation, unless its Kind is zero. If the condition
 	// does not hold, the node is created without it, and check is cleared. (If the
 	// siblings of the created node are not known, check says nothing.)
@@ -52,7 +55,7 @@ func newSpec(c *Client, g ground, kind string, data []byte) spec {
 
 // create creates the node of sp exactly once, or none that lasts: when it returns an
 // error, a node that may have been created is removed in the background, or goes with
-// its session.
+// its session (see spec.counted).
 //
 // After a creation with an unknown outcome, create looks for the GUID, after a Sync,
 // since the server may lag (ZooKeeper's recipe guide; see Curator-45 and -79 for the
@@ -72,7 +75,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 				// The Stat that shows whether the directory is the known one was lost.
 				if f, ok := s.c.known(sp.ground); !ok || f.mark != nil {
 					if _, err := s.examineAnew(ctx, sp.ground, n.path, 0); err != nil {
-						s.giveUp(n.path)
+						s.abandon(sp, n.path)
 						return node{}, err
 					}
 				}
@@ -174,7 +177,7 @@ func (s *session) made(ctx context.Context, sp *spec, res backend.Result, dir *b
 		if now, anew := s.c.wrote(sp.ground, seq, *dir); anew {
 			listed, err := s.examineAnew(ctx, sp.ground, path, dir.Czxid)
 			if err != nil {
-				s.giveUp(path)
+				s.abandon(sp, path)
 				return node{}, err
 			}
 			s.c.confirm(sp.ground, now)
@@ -249,15 +252,28 @@ func (sp *spec) names(name string) bool {
 	return ok
 }
 
+// abandon removes a node of sp that create has made and does not return, see giveUp.
+func (s *session) abandon(sp *spec, path string) {
+	if sp.counted {
+		s.disown(*sp).wait(s, sp.dir)
+		return
+	}
+	s.giveUp(path)
+}
+
 // disown removes in the background the nodes that attempts to create, all in one
-// directory, may have made. It looks at least twice, and until it finds none.
+// directory, may have made. It looks at least twice, and until it finds none. Nodes that
+// are counted it removes over the next session if this one is lost: the service may not
+// know of the loss yet.
 func (s *session) disown(specs ...spec) *cleanUp {
 	if s.c.isClosing() {
 		return nil // it goes with the session
 	}
+	prefix := specs[0].prefix
 	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
-		for looks, found := 0, true; looks < 2 || found; looks++ {
-			ok := s.retry(ctx, u, "remove", specs[0].prefix, func(ctx context.Context) error {
+		ok := true
+		for looks, found := 0, true; ok && (looks < 2 || found); looks++ {
+			ok = s.retry(ctx, u, "remove", prefix, func(ctx context.Context) error {
 				paths, err := s.find(ctx, specs)
 				if err != nil {
 					return err
@@ -270,11 +286,34 @@ func (s *session) disown(specs ...spec) *cleanUp {
 				}
 				return nil
 			})
-			if !ok {
-				return
-			}
 		}
-	})
+		if ok || !specs[0].counted {
+			return
+		}
+		s.c.overSessions(ctx, func(next *session) {
+			next.retry(ctx, u, "remove", prefix, func(ctx context.Context) error {
+				paths, err := next.find(ctx, specs)
+				for _, p := range paths {
+					err = errors.Join(err, next.removeOf(ctx, s.b.ID(), p))
+				}
+				return err
+			})
+		})
+	}).madeFor(prefix)
+}
+
+// removeOf removes the node at path if the session with the ID owner created it, and
+// spares a later node of the same name: a call that goes on over sessions keeps its GUID.
+// The caller has made sure that the server has caught up.
+func (s *session) removeOf(ctx context.Context, owner int64, path string) error {
+	stat, err := s.b.Exists(ctx, path, nil)
+	if isNotFound(err) || err == nil && stat.EphemeralOwner != owner {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.remove(ctx, path)
 }
 
 // makeDir creates the directory of a recipe, with its mark, and its missing parents. It

@@ -129,7 +129,9 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		return nil, opError(op, d.path.full, err)
 	}
 	trail := d.c.trail("doublebarrier", d.path.full, op)
-	for sp := newSpec(d.c, d.ground().within(d.members, layout.KindMembers), layout.EntrantInfix, nil); ; {
+	sp := newSpec(d.c, d.ground().within(d.members, layout.KindMembers), layout.EntrantInfix, nil)
+	sp.counted = true
+	for {
 		m := &entrant{d: d, trail: trail}
 		e, err := m.enter(ctx, sp)
 		if err == nil {

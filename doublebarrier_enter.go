@@ -46,9 +46,6 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
-		if sp.made && s.b.Err() != nil {
-			m.d.disownLost(s.b.ID(), sp)
-		}
 		return nil, err
 	}
 	m.s, m.path, m.czxid, m.prefix = s, n.path, n.czxid, sp.prefix
@@ -58,37 +55,6 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 		m.d.takeOut(m.s, sp.prefix, "withdraw", m.undo, m.path, m.guest)
 	}
 	return e, err
-}
-
-// disownLost removes, in the background and over the next session, the nodes that a
-// lost session may have created. The GUID alone does not identify them, because a
-// call that goes on keeps its GUID.
-func (d *DoubleBarrier) disownLost(lost int64, sp spec) {
-	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
-		d.c.overSessions(ctx, func(s *session) {
-			s.retry(ctx, u, "remove", sp.prefix, func(ctx context.Context) error {
-				paths, err := s.find(ctx, []spec{sp})
-				for _, p := range paths {
-					err = errors.Join(err, d.removeOf(ctx, s, lost, p))
-				}
-				return err
-			})
-		})
-	}).madeFor(sp.prefix).note(d.members)
-}
-
-// removeOf removes the node at path if the session with the ID owner created it, and
-// spares a later node of the same name. The caller has made sure that the server has
-// caught up.
-func (d *DoubleBarrier) removeOf(ctx context.Context, s *session, owner int64, path string) error {
-	stat, err := s.b.Exists(ctx, path, nil)
-	if isNotFound(err) || err == nil && stat.EphemeralOwner != owner {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.remove(ctx, path)
 }
 
 // entrantState is what an entrant does next.
@@ -372,7 +338,7 @@ func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context
 				}
 				err := next.b.Sync(ctx, path)
 				if err == nil {
-					err = d.removeOf(ctx, next, s.b.ID(), path)
+					err = next.removeOf(ctx, s.b.ID(), path)
 				}
 				if err != nil && !isOver(err) {
 					d.c.log.Warn("coord: cannot remove a node of a lost session, it stays until the service ends that session", "path", path, "error", err)

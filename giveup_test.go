@@ -428,6 +428,75 @@ func TestAnEntrantNeverCountsItsOwnAbandonedNode(t *testing.T) {
 	}
 }
 
+// Contact breaks at a request of Enter, which gives up before the client has lost the session; and
+// the client loses it before the service ends it. The next Enter does not count what the first has
+// left, whether or not that call has heard of it.
+func TestAnEntrantNeverCountsWhatItLeftWithoutContact(t *testing.T) {
+	enter := func(w *world, d *coord.DoubleBarrier, wait time.Duration) {
+		w.T.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		defer cancel()
+		e, err := d.Enter(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) {
+			w.T.Errorf("one member has passed for two: %v, %v", e, err)
+		}
+	}
+	try := func(w *world, anew, reply bool, n int) (struck bool) {
+		var fault coordtest.Nth
+		hooks := backendtest.Hooks{Before: fault.Before}
+		if reply {
+			hooks = backendtest.Hooks{After: fault.After}
+		}
+		c := w.Open("a", &hooks)
+		d := coord.NewDoubleBarrier(c, "/b", 2, nil)
+		if anew {
+			// The client remembers the directory, which is deleted and made again.
+			enter(w, d, 50*time.Millisecond)
+			for _, p := range []string{"/b/members", "/b"} {
+				_, err := w.Session("other").Commit(context.Background(), backend.Delete(w.Path(p), backend.AnyVersion))
+				w.must(err)
+			}
+			enter(w, coord.NewDoubleBarrier(w.Open("b", nil), "/b", 2, nil), 50*time.Millisecond)
+		}
+		fault.Arm(n, func(backendtest.Call) bool { return true }, func(_ context.Context, c backendtest.Call, err error) error {
+			w.Link("a").Partition()
+			if reply && c.Op == "commit" {
+				return backend.ErrUncertain
+			}
+			return err
+		})
+		enter(w, d, 50*time.Millisecond)
+		if !fault.Idle() {
+			return false // Enter made fewer requests
+		}
+		awaitPhase(w.T, c, coord.PhaseLost)
+		w.Link("a").Heal()
+		enter(w, d, 500*time.Millisecond)
+		if names := w.Children("/b/members"); len(names) != 0 {
+			w.T.Errorf("left before the service ends the lost session: %v", names)
+		}
+		return true
+	}
+	for _, anew := range []bool{false, true} {
+		for _, reply := range []bool{false, true} {
+			struck := 0
+			for n := range 20 {
+				onMemory(t, func(w *world) {
+					if try(w, anew, reply, n+1) {
+						struck++
+					}
+					if w.T.Failed() {
+						w.T.Logf("made anew: %t, reply lost: %t, request %d", anew, reply, n+1)
+					}
+				})
+			}
+			if struck < 5 || struck == 20 {
+				t.Errorf("%d requests struck", struck)
+			}
+		}
+	}
+}
+
 // One call waits while another of the same client begins, loses contact and gives up. After the
 // reconnection the first does not count the node that the second has left.
 func TestAnEntrantThatWaitsDoesNotCountAnAbandonedNode(t *testing.T) {
