@@ -26,24 +26,33 @@ func (n *cell) fits(data []byte) error {
 }
 
 // set writes data, whatever the value is. At the first use by this client it
-// examines the node first, because another recipe may use it.
+// examines the node first, because another recipe may use it, and writes under the
+// version that it has examined.
 func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
 	for {
+		_, known := n.c.known(n.ground())
 		f, err := s.footing(ctx, n.ground())
 		if err == nil {
+			version := int32(backend.AnyVersion)
+			if !known && f.czxid != 0 {
+				version = f.version
+			}
 			var results []backend.Result
 			var zxid int64
-			results, zxid, err = s.commitOnce(ctx, backend.SetData(n.path.full, data, backend.AnyVersion))
+			results, zxid, err = s.commitOnce(ctx, backend.SetData(n.path.full, data, version))
 			if err == nil {
-				return n.wasSet(ctx, s, f, results, zxid), nil
+				return n.wasSet(ctx, s, f, results, zxid)
 			}
 		}
-		if !isNotFound(err) {
+		missing := isNotFound(err)
+		if !missing && !answers(err, backend.ErrBadVersion) {
 			return content{}, err
 		}
-		n.c.unlearn(n.path.full)
-		if st, err := n.create(ctx, s, data); !answers(err, ErrConflict) {
-			return st, err
+		n.c.unlearn(n.path.full) // it is missing, or was written since it was examined
+		if missing {
+			if st, err := n.create(ctx, s, data); !answers(err, ErrConflict) {
+				return st, err
+			}
 		}
 		// This server's answer may be stale.
 		if err := s.b.Sync(ctx, n.path.full); err != nil {
@@ -54,19 +63,48 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 
 // wasSet returns the content after a write without a version. f is what was found
 // before the write.
-func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) content {
-	if results == nil {
-		stat, err := s.b.Exists(ctx, n.path.full, nil)
+func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) (content, error) {
+	var stat backend.Stat
+	if results != nil {
+		stat = results[0].Stat
+	} else {
+		var err error
+		stat, err = s.b.Exists(ctx, n.path.full, nil)
 		if err != nil || stat.Mzxid != zxid {
-			return content{created: -1, version: -1, changed: zxid}
+			return content{created: -1, version: -1, changed: zxid}, nil
 		}
-		return content{created: stat.Czxid, version: stat.Version, changed: zxid}
 	}
-	stat := results[0].Stat
-	if f.czxid != 0 && f.czxid != stat.Czxid {
-		n.c.unlearn(n.path.full) // recreated since it was examined
+	x := content{created: stat.Czxid, version: stat.Version, changed: zxid}
+	if f.czxid == 0 || f.czxid == stat.Czxid {
+		return x, nil
 	}
-	return content{created: stat.Czxid, version: stat.Version, changed: zxid}
+	n.c.unlearn(n.path.full) // made anew since it was examined
+	return x, n.retract(ctx, s, stat)
+}
+
+// retract empties the node again, which a write has just given stat, if another recipe
+// has nodes below it, and returns a KindError then. Its next use writes the mark of that
+// recipe.
+func (n *cell) retract(ctx context.Context, s *session, stat backend.Stat) error {
+	names, _, err := s.b.Children(ctx, n.path.full, nil)
+	if isNotFound(err) || answers(err, backend.ErrDenied) {
+		return nil
+	}
+	if err != nil {
+		return backend.Uncertain(err)
+	}
+	found, err := s.among(ctx, n.ground(), names)
+	switch {
+	case err != nil:
+		return backend.Uncertain(err)
+	case found == "":
+		return nil
+	}
+	err = s.commitAgain(ctx, backend.SetData(n.path.full, nil, stat.Version))
+	if err != nil && !isNotFound(err) && !answers(err, backend.ErrBadVersion) && !answers(err, backend.ErrDenied) {
+		return backend.Uncertain(err)
+	}
+	return &KindError{Path: n.path.full, Want: string(n.recipe), Found: string(found)}
 }
 
 // creation returns the operations that make the node with data, and the resulting

@@ -773,8 +773,8 @@ func TestAClientThatRemembersAnotherKindTakesItsMarkBack(t *testing.T) {
 		ctx := context.Background()
 		uses := kindUses()
 		for i, first := range uses {
-			if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" {
-				continue // the others write no mark on a path that they remember
+			if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" && first.kind != "value" && first.kind != "counter" {
+				continue // the others do not write to a path that they remember
 			}
 			for j, second := range uses {
 				for _, state := range []string{"idle", "in use"} {
@@ -1211,7 +1211,7 @@ func TestARecipeOfSeveralNodesShowsItsKindBySomeOfThem(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		for _, first := range kindUses() {
-			if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" {
+			if first.kind != "mutex" && first.kind != "rwmutex" && first.kind != "election" && first.kind != "group" && first.kind != "value" {
 				continue
 			}
 			for name, use := range w.usesInPart() {
@@ -1375,5 +1375,29 @@ func TestAContenderWhoseNodeGoesWhileItExaminesTheDirectoryIsNotTheHead(t *testi
 		coordtest.MustRelease(w.T, theirs)
 		coordtest.MustRelease(w.T, l.Hold())
 		w.Empty("/p")
+	})
+}
+
+// A lock is taken at a path between the look of a client's first Set and its write. The value is
+// not written over the mark of the lock.
+func TestAFirstSetDoesNotWriteOverTheMarkOfAnotherKind(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		w.outsider(backend.Create("/x", nil, backend.Persistent)) // nobody has used it
+		var looked coordtest.Nth
+		var hold *coord.Hold
+		looked.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(_ context.Context, _ backendtest.Call, err error) error {
+			var failed error
+			hold, failed = coord.NewMutex(w.Open("b", nil), "/x", nil).Lock(ctx)
+			w.must(failed)
+			return err
+		})
+		v := coord.NewValue[string](w.Open("a", &backendtest.Hooks{After: looked.After}), "/x", nil)
+		_, err := v.Set(ctx, "data")
+		wantKind(w.T, err, w.Path("/x"), "value", "mutex")
+		if data, _, err := w.Session("s").Get(ctx, w.Path("/x"), nil); err != nil || string(data) != "coord recipe: mutex" {
+			w.T.Errorf("the lock's directory has %q, %v", data, err)
+		}
+		w.must(hold.Release())
 	})
 }
