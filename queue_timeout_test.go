@@ -288,7 +288,12 @@ func TestAnItemThatIsOfferedInVainIsGivenBackInTime(t *testing.T) {
 		defer cancel()
 		mustPut(w.T, b, 1, 1)
 		ch := q.Items(ctx)
-		it := mustTake(w.T, b, 1) // after it was offered
+		w.Eventually("the item is claimed", func() bool {
+			st, err := b.Stats(ctx)
+			w.must(err)
+			return st.Claimed == 1
+		})
+		it := mustTake(w.T, b, 1) // offered, and given back
 		if it.Attempt != 1 {
 			w.T.Errorf("attempt %d of an item that nobody has received", it.Attempt)
 		}
@@ -296,6 +301,9 @@ func TestAnItemThatIsOfferedInVainIsGivenBackInTime(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		late := <-ch
+		if err := late.Err(); err != nil {
+			w.T.Errorf("an item was handed over after its time: %v", err)
+		}
 		<-late.Done()
 		timedOut(w, late)
 		again := mustTake(w.T, b, 1)
