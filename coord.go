@@ -17,8 +17,8 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// tellTime is the time that Close gives the user's Logger and Trace to receive pending
-// lines and events.
+// tellTime is the time that Close gives the user's code: the Logger and Trace to receive
+// pending lines and events, and the parents of contexts to let go of them.
 const tellTime = time.Second
 
 // Options are the options of a Client. Nil means the defaults. The struct is copied.
@@ -83,6 +83,8 @@ type Client struct {
 	asked  map[string]time.Time // until when no lock is kept, by directory, see stay
 	seen   map[string]string    // paths of nodes, by directory, see asksKeeper
 	ended  chan struct{}        // closed when Close is complete
+
+	contexts sync.WaitGroup // contexts of holds that are not removed from their parents yet
 
 	cleanUps int                   // number of clean-ups under way, see cleanUp
 	clean    chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
@@ -197,7 +199,8 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 // under a hold, and from that function, and does not wait for it. (It does wait for a
 // Codec.) Close gives the Logger and Trace together one second to receive pending lines
 // and events. If one of them blocks for longer, the rest is dropped, and the blocked
-// goroutine ends when the call returns. A second Close waits for the first.
+// goroutine ends when the call returns. The same second bounds the calls of the methods of
+// a parent of Hold.Context. A second Close waits for the first.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -216,12 +219,24 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// drain delivers pending lines and events to the Logger and Trace.
+// drain delivers pending lines and events to the Logger and Trace, and waits for the
+// goroutines that remove contexts from their parents. All holds have ended.
 func (c *Client) drain() {
 	start := time.Now()
+	left := make(chan struct{})
+	go func() {
+		c.contexts.Wait()
+		close(left)
+	}()
 	c.log.Drain(tellTime)
 	if c.trace != nil {
 		c.trace.Drain(tellTime - time.Since(start))
+	}
+	timer := time.NewTimer(tellTime - time.Since(start))
+	defer timer.Stop()
+	select {
+	case <-left:
+	case <-timer.C:
 	}
 }
 

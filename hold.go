@@ -84,6 +84,8 @@ type remains struct {
 	remove func(ctx context.Context, path string) error
 }
 
+// onEnd is a further function to call at the end of a hold. It does not block, and calls
+// nothing of the user's.
 type onEnd struct{ f func(error) }
 
 // heldContext is the value in the contexts of holds: the hold, and those around it.
@@ -123,23 +125,34 @@ func (h *Hold) Err() error {
 
 // Context returns a context that ends when parent ends or when the hold ends, with Err
 // as its cause. Use it for the work that is done under the hold.
+//
+// When the context ends, a goroutine removes it from parent. If parent is of a type of the
+// caller's own whose methods block, that delays no hold, and Close for a second.
 func (h *Hold) Context(parent context.Context) context.Context {
 	h.checkLease()
 	outer, _ := parent.Value(heldKey{}).(*heldContext)
-	ctx, cancel := context.WithCancelCause(context.WithValue(parent, heldKey{}, &heldContext{h, outer}))
+	// The cancel function of a context calls methods of the context's parent, which can be of a
+	// type of the user's. So the parent of ctx is link, and no goroutine that others wait for
+	// calls leave.
+	link, leave := context.WithCancel(context.WithValue(parent, heldKey{}, &heldContext{h, outer}))
+	ctx, cancel := context.WithCancelCause(link)
 	e := &onEnd{f: cancel}
 	h.mu.Lock()
 	err := h.err
 	if err == nil {
 		h.ends = append(h.ends, e)
+		h.s.c.contexts.Add(1) // before the end of the hold, and so before Close waits
 	}
 	h.mu.Unlock()
 	if err != nil {
 		cancel(err)
+		leave()
 		return ctx
 	}
-	// Remove e when the parent ends first, or a long hold would accumulate them.
 	context.AfterFunc(ctx, func() {
+		defer h.s.c.contexts.Done()
+		leave()
+		// Remove e when the parent ends first, or a long hold would accumulate them.
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if i := slices.Index(h.ends, e); i >= 0 {
@@ -445,7 +458,7 @@ func runEnds(ends []*onEnd, err error) {
 	}
 }
 
-// lose ends the hold early.
+// lose ends the hold early. It calls nothing of the user's.
 func (h *Hold) lose(cause error) {
 	e, ok := h.fail(cause)
 	if !ok {

@@ -116,7 +116,7 @@ func (s *session) follow(ctx context.Context) {
 }
 
 // end marks the session as over and ends every hold of it. It first marks all holds,
-// then cancels their contexts, and then reports the losses.
+// then cancels their contexts, and then reports the losses. It calls nothing of the user's.
 func (s *session) end(err error) {
 	s.mu.Lock()
 	if s.err == nil {

@@ -137,13 +137,16 @@ func TestALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 	})
 }
 
-// blockingContext is a user's own Context that blocks when its Value is read.
+// blockingContext is a user's own Context whose methods block.
 type blockingContext struct {
 	context.Context
 	b *Blocker
 }
 
-func (c blockingContext) Done() <-chan struct{} { return make(chan struct{}) }
+func (c blockingContext) Done() <-chan struct{} {
+	c.b.wait()
+	return make(chan struct{})
+}
 
 func (c blockingContext) Value(key any) any {
 	c.b.wait()
@@ -151,32 +154,75 @@ func (c blockingContext) Value(key any) any {
 }
 
 // The context package calls the parent of a context that is cancelled. If that is a user's own
-// Context and blocks, the other holds of the session end nevertheless.
+// Context and blocks, all holds and their contexts end nevertheless, waiters of the client go on,
+// and the client opens its next session. Close waits for such a call for a second.
 func TestAContextThatBlocksDelaysNoOtherHold(t *testing.T) {
-	onMemory(t, func(w *world) {
-		b := newBlocker()
-		defer b.let()
-		c := w.Open("a", nil)
-		var done []<-chan struct{}
-		for i := range 20 {
-			h := coordtest.MustLock(w.T, coord.NewMutex(c, fmt.Sprintf("/l%d", i), nil))
-			done = append(done, h.Done())
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			h.Context(blockingContext{ctx, b})
-		}
-		b.stop()
-		w.Link("a").Partition()
-		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l7", nil)))
-		for i, done := range done {
-			select {
-			case <-done:
-			default:
-				w.T.Errorf("hold %d has not ended", i)
-			}
-		}
-		w.Link("a").Heal()
-	})
+	for name, lost := range map[string]bool{"the session is lost": true, "the nodes are deleted": false} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				b := newBlocker()
+				defer b.let()
+				bg := context.Background()
+				c, outsider := w.Open("a", nil), w.Session("outsider")
+				type held struct {
+					h    *coord.Hold
+					done <-chan struct{}
+					ctxs []context.Context
+					next *coordtest.Locking // of the same client
+				}
+				var list []held
+				for i := range 20 {
+					m := coord.NewMutex(c, fmt.Sprintf("/l%d", i), nil)
+					h := coordtest.MustLock(w.T, m)
+					ctx, cancel := context.WithCancel(bg)
+					defer cancel()
+					list = append(list, held{h, h.Done(), []context.Context{h.Context(blockingContext{ctx, b}), h.Context(ctx)}, w.Waiting(bg, m)})
+				}
+				session := list[0].h.Session()
+				b.stop()
+				other := coord.NewMutex(w.Open("b", nil), "/l7", nil)
+				if lost {
+					w.Link("a").Partition()
+					coordtest.MustRelease(w.T, coordtest.MustLock(w.T, other))
+				} else {
+					for _, x := range list {
+						if _, err := outsider.Commit(bg, backend.Delete(x.h.Path(), backend.AnyVersion)); err != nil {
+							w.T.Fatal(err)
+						}
+						w.Eventually("the hold ends", func() bool { return x.h.Err() != nil })
+					}
+					w.Settle()
+				}
+				for i, x := range list {
+					select {
+					case <-x.done:
+					default:
+						w.T.Errorf("hold %d has not ended", i)
+					}
+					for _, ctx := range x.ctxs {
+						if ctx.Err() == nil {
+							w.T.Errorf("a context of hold %d has not ended", i)
+						} else {
+							coordtest.WantErr(w.T, context.Cause(ctx), coord.ErrLost)
+						}
+					}
+				}
+				w.Link("a").Heal()
+				for _, x := range list {
+					h := x.next.Hold()
+					if (h.Session() != session) != lost {
+						w.T.Errorf("the next hold has the session %x, the first one %x", h.Session(), session)
+					}
+					coordtest.MustRelease(w.T, h)
+				}
+				start := time.Now()
+				c.Close()
+				if took := time.Since(start); took != time.Second {
+					w.T.Errorf("Close took %v, want a second", took)
+				}
+			})
+		})
+	}
 }
 
 // Close waits until earlier events and messages are delivered, but for a Logger and a Trace
