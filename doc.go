@@ -127,11 +127,13 @@
 // the others for longer than the session lasts.
 //
 // Given up is gone. A call that ends before its turn removes its node, and returns when
-// that is done. Without contact, or without an answer for a second, it returns earlier and
-// the removal continues in the background. The client's next acquisition on the same path
-// waits for the removal first, bounded by its own ctx, so a client never meets a node of an
-// earlier call of its own. Another client can meet it until the removal is done or the
-// service has ended the session. (A removal that the service refuses is
+// that is done. (If a Release of the same client is creating the node of the next
+// [Mutex.Lock] when that call ends, the Release removes it before it returns.) Without
+// contact, or without an answer for a second, the call that removes the node returns
+// earlier, and the removal continues in the background. The client's next acquisition on
+// the same path waits for the removal first, bounded by its own ctx, so a client never
+// meets a node of an earlier call of its own. Another client can meet it until the removal
+// is done or the service has ended the session. (A removal that the service refuses is
 // logged and retried. Only [DoubleBarrier.Enter] waits for one; TryX finds the lock
 // taken.) Close waits up to two seconds for such work, while there is contact.
 //

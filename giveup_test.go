@@ -118,6 +118,52 @@ func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
 	}
 }
 
+// The ctx of a caller ends while the Release of another caller of its client is creating its
+// node. The node is gone when both calls have returned.
+func TestACallThatIsGivenUpDuringAHandOverHasLeftNothing(t *testing.T) {
+	for _, name := range []string{"the reply arrives", "the reply is lost"} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				var after coordtest.Nth
+				m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: after.After}), "/l", nil)
+				other := coord.NewMutex(w.Open("b", nil), "/l", nil)
+				slow := w.Session("slow")
+				if x, ok := w.Link("a").(interface{ SetLatency(time.Duration) }); ok {
+					x.SetLatency(50 * time.Millisecond)
+				}
+				for i := range 10 {
+					h := coordtest.MustLock(w.T, m)
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					gone := w.Waiting(ctx, m)
+					after.Arm(1, coordtest.Creates, func(_ context.Context, _ backendtest.Call, err error) error {
+						cancel()
+						<-gone.Done
+						if name == "the reply is lost" {
+							return backend.ErrUncertain
+						}
+						return err
+					})
+					mayBeReleased(w.T, h)
+					coordtest.WantErr(w.T, gone.Err, context.Canceled)
+					if err := slow.Sync(w.T.Context(), w.Path("/l")); err != nil {
+						w.T.Fatal(err)
+					}
+					names, _, err := slow.Children(w.T.Context(), w.Path("/l"), nil)
+					if err != nil || len(names) != 0 {
+						w.T.Fatalf("round %d: the calls have left nodes: %v, %v", i, names, err)
+					}
+					h, err = other.TryLock(context.Background())
+					if err != nil {
+						w.T.Fatalf("round %d: a free lock is refused: %v", i, err)
+					}
+					coordtest.MustRelease(w.T, h)
+				}
+			})
+		})
+	}
+}
+
 // If the removal of its node gets no reply, a call that gives up returns after a second. The
 // next call of the same client waits for the removal, and meets no node of the first.
 func TestTheNextCallIsOrderedBehindTheRemoval(t *testing.T) {

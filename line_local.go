@@ -180,7 +180,8 @@ func (q *localQueue) release(h *Hold) error {
 }
 
 // giveWay deletes the node of a hold that has ended, in one commit with the creation of a
-// node for the next local waiter, if there is one.
+// node for the next local waiter, if there is one. If that waiter has returned meanwhile,
+// giveWay removes the new node and waits for that, see cleanUp.wait.
 func (q *localQueue) giveWay(h *Hold) error {
 	w := q.call()
 	if w == nil {
@@ -190,15 +191,23 @@ func (q *localQueue) giveWay(h *Hold) error {
 	}
 	b, err := q.l.handOver(h, w.data)
 	if !q.pass(w, b) {
-		switch b.state {
-		case berthStands:
-			h.s.removeLater(b.place.path)
-		case berthMayStand:
-			h.s.disown(spec{ground: q.l.ground(), kind: layout.LockInfix, prefix: b.prefix}).note(q.l.dir)
-		}
+		u := q.abandon(h.s, b)
+		u.note(q.l.dir) // the next local caller waits for it
 		q.advance()
+		u.wait(h.s, q.l.dir)
 	}
 	return err
+}
+
+// abandon begins to remove the node of a berth that nothing uses.
+func (q *localQueue) abandon(s *session, b berth) *cleanUp {
+	switch b.state {
+	case berthStands:
+		return s.removal(b.place.path)
+	case berthMayStand:
+		return s.disown(spec{ground: q.l.ground(), kind: layout.LockInfix, prefix: b.prefix})
+	}
+	return nil
 }
 
 // lost passes on the turn of a holder whose hold ended early.
