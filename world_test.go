@@ -51,4 +51,16 @@ func onRevisions(t *testing.T, f func(w *world)) {
 	coordtest.OnRevisions(t, func(w *coordtest.World) { f(&world{w}) })
 }
 
+// onRevisionsOnly is onRevisions without the services whose sequence numbers count the children of
+// a node, as those of ZooKeeper do.
+func onRevisionsOnly(t *testing.T, f func(w *world)) {
+	coordtest.OnRevisions(t, func(w *coordtest.World) { f(&world{w}) })
+	if coordtest.Elsewhere != nil {
+		t.Run("zookeeper", func(t *testing.T) {
+			t.Parallel()
+			f(onServer(t, zookeeper.Options{}))
+		})
+	}
+}
+
 func onServer(t *testing.T, o zookeeper.Options) *world { return &world{coordtest.OnServer(t, o)} }

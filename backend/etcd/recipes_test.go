@@ -1,6 +1,9 @@
 package etcd_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,18 +25,59 @@ func onRealServers(t *testing.T, folder string, most int) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
-	for _, file := range files {
+	type function struct {
+		name, text string
+		uses       []string // the names in it
+	}
+	funcs := make(map[string]function)
+	tests := make([][]function, len(files)) // of each file
+	set := token.NewFileSet()
+	for i, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+		parsed, err := parser.ParseFile(set, file, text, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range parsed.Decls {
+			d, ok := decl.(*ast.FuncDecl)
+			if !ok || d.Recv != nil {
+				continue
+			}
+			f := function{name: d.Name.Name, text: string(text[set.Position(d.Pos()).Offset:set.Position(d.End()).Offset])}
+			ast.Inspect(d.Body, func(n ast.Node) bool {
+				if id, ok := n.(*ast.Ident); ok {
+					f.uses = append(f.uses, id.Name)
+				}
+				return true
+			})
+			funcs[f.name] = f
+			if strings.HasPrefix(f.name, "Test") && f.name != "TestMain" {
+				tests[i] = append(tests[i], f)
+			}
+		}
+	}
+	// has reports whether f has a half on a real server, or a function of the package that f uses.
+	known := make(map[string]bool)
+	var has func(f function) bool
+	has = func(f function) bool {
+		if found, ok := known[f.name]; ok {
+			return found
+		}
+		known[f.name] = false // for functions that use each other
+		known[f.name] = strings.Contains(f.text, "coordtest.OnEach(") || strings.Contains(f.text, `t.Run("zookeeper"`) ||
+			slices.ContainsFunc(f.uses, func(name string) bool { return has(funcs[name]) })
+		return known[f.name]
+	}
+	var names []string
+	for _, tests := range tests {
 		n := len(names)
-		for _, m := range regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`).FindAllSubmatch(text, -1) {
-			body := string(m[2])
-			if regexp.MustCompile(`\bon(Each|EachLong|All|Revisions)\(t`).MatchString(body) && !strings.Contains(body, "zkservice.") && !strings.Contains(body, "zktest.") &&
-				(most == 0 || len(names) < n+most && !slices.Contains(lengthy, string(m[1]))) {
-				names = append(names, string(m[1]))
+		for _, f := range tests {
+			if has(f) && !strings.Contains(f.text, "zkservice.") && !strings.Contains(f.text, "zktest.") &&
+				(most == 0 || len(names) < n+most && !slices.Contains(lengthy, f.name)) {
+				names = append(names, f.name)
 			}
 		}
 	}
