@@ -262,7 +262,10 @@ func TestALockThatIsOnlyPolledIsAcquired(t *testing.T) {
 	const pollers, grants, rounds = 48, 100, 6
 	type try = func(context.Context) (*coord.Hold, error)
 	for name, of := range map[string]func(c *coord.Client, i int) try{
-		"mutex":   func(c *coord.Client, _ int) try { return coord.NewMutex(c, "/l", nil).TryLock },
+		"mutex": func(c *coord.Client, _ int) try { return coord.NewMutex(c, "/l", nil).TryLock },
+		"kept mutex": func(c *coord.Client, _ int) try {
+			return coord.NewMutex(c, "/l", &coord.MutexOptions{Keep: time.Second}).TryLock
+		},
 		"writers": func(c *coord.Client, _ int) try { return coord.NewRWMutex(c, "/l", nil).TryLock },
 		"readers and writers": func(c *coord.Client, i int) try {
 			if rw := coord.NewRWMutex(c, "/l", nil); i%2 == 0 {
