@@ -69,7 +69,10 @@ import (
 //  9. A branch without its record: if the branch does not hold a yes, the transaction
 //     was aborted, since commit takes all votes. If it does, an outsider has
 //     destroyed the record: the site is in doubt, and never guesses. The same holds
-//     for a decision or a record that cannot be read.
+//     for a decision or a record that cannot be read, and for a record with neither a
+//     decision nor its open node. Open is deleted only after the decision was created,
+//     and the decision only together with the record; so an outsider has deleted the
+//     decision. One listing of the record shows that, even a stale one.
 //  10. One process serves a site at a time, under the lock. Its commits check the
 //     lock's guard, so a process that was replaced writes nothing any more. The other
 //     rules rely on the lock for one thing only: no callback runs after an
@@ -196,6 +199,28 @@ func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*layou
 		return nil, &backend.Error{Op: "get", Path: path, Err: errBadDecision}
 	}
 	return o, nil
+}
+
+// lost returns the ErrInDoubt for a decision that an outsider has deleted, or nil if it
+// was not deleted (rule 9). names are the children of the record, from one listing.
+func (d *dtx) lost(names []string) error {
+	if slices.Contains(names, base(d.open())) || slices.Contains(names, base(d.decision())) {
+		return nil
+	}
+	return &backend.Error{Op: "get", Path: d.decision(), Err: ErrInDoubt}
+}
+
+// checkLost lists the record and returns lost's error. It returns errAgain if the record
+// is gone.
+func (d *dtx) checkLost(ctx context.Context, s *session) error {
+	names, stat, err := s.b.Children(ctx, d.path, nil)
+	switch {
+	case isNotFound(err), err == nil && stat.Czxid != d.zxid:
+		return errAgain
+	case err != nil:
+		return err
+	}
+	return d.lost(names)
 }
 
 // commitOps returns the conditions under which commit is decided: all votes exist

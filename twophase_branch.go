@@ -25,7 +25,8 @@ type branchWork[T any] struct {
 	zxid    int64          // the branch's czxid, and so its record's
 	d       *dtx           // nil if the record is gone
 	unread  error          // the record exists and cannot be read; d has only its names then
-	bad     *backend.Error // as unread, or the decision cannot be read: why the site is in doubt if it has voted yes
+	bad     *backend.Error // as unread, or the decision is lost or cannot be read: why the site is in doubt if it has voted yes
+	retried bool           // this is not the first look at the branch
 
 	w     *backend.Watch // for the decision, armed or nil
 	gone  *backend.Watch // for the deletion of the record, armed with w
@@ -59,6 +60,7 @@ func (b *branchWork[T]) run(ctx context.Context) error {
 			b.c.log.Warn("coord: a site cannot go on with a transaction, trying again",
 				"site", b.site, "transaction", b.id, "error", err)
 		}
+		b.retried = true
 		b.pause.wait(ctx.Done(), b.s.b.Done())
 		if err := backend.ContextError(ctx); err != nil {
 			return err
@@ -121,6 +123,13 @@ func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 		}
 		err = nil
 	}
+	// A site that has not voted does without this request at its first look: if the
+	// decision is lost, its vote is refused.
+	if err == nil && o == nil && d != nil && (b.version > 0 || b.retried) {
+		if err = d.checkLost(ctx, b.s); answers(err, ErrInDoubt) {
+			b.bad, err = b.doubtful(err), nil
+		}
+	}
 	if err == nil {
 		b.d = d
 	}
@@ -133,8 +142,8 @@ func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 	return nil, nil
 }
 
-// doubtful returns the ErrInDoubt for a node that the decision depends on and that
-// cannot be read.
+// doubtful returns the ErrInDoubt for a node that the decision depends on, and that is
+// lost or cannot be read.
 func (b *branchWork[T]) doubtful(err error) *backend.Error {
 	e := &backend.Error{Op: "serve", Path: b.path, Err: err}
 	errors.As(err, &e) // e names the node
@@ -227,10 +236,7 @@ func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
 func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {
 	mended := backend.NewWatch()
 	defer mended.Stop()
-	if _, _, err := b.s.b.Get(ctx, first.Path, mended); err != nil {
-		if isNotFound(err) {
-			err = errAgain
-		}
+	if _, err := b.s.b.Exists(ctx, first.Path, mended); err != nil && !isNotFound(err) {
 		return err
 	}
 	// The first reads may be stale: the transaction may have ended in order.

@@ -131,11 +131,11 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // error matches ErrUncertain; propose it again.
 //
 // ErrNotFound: a site was never served, or is not served, see Unserved; the text says
-// which. Nothing was created then. ErrInDoubt: an outsider overwrote the decision; or
-// the record vanished while this call waited for the decision: an outsider deleted
-// it, or its decision was returned by a Recover that took this proposer for gone, or
-// by another Propose of the same ID while this one had no session. ErrInvalid,
-// ErrTooLarge: the proposal is not valid, or too large.
+// which. Nothing was created then. ErrInDoubt: an outsider overwrote or deleted the
+// decision; or the record vanished while this call waited for the decision: an
+// outsider deleted it, or its decision was returned by a Recover that took this
+// proposer for gone, or by another Propose of the same ID while this one had no
+// session. ErrInvalid, ErrTooLarge: the proposal is not valid, or too large.
 func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {
 	none := Decision{ID: p.ID}
 	if err := co.path.check("propose"); err != nil {

@@ -57,9 +57,9 @@ type Handler[T any] struct {
 	// one when an operator has repaired the node. If the node is the branch, the
 	// record is gone: find out the decision at the other sites, carry it out, and
 	// delete the branch. If it is the decision, write {"commit":true} or
-	// {"commit":false} into it. If it is the record, write its data again. InDoubt is
-	// called once for each transaction in each Serve. If it is nil, a line is logged,
-	// and no more.
+	// {"commit":false} into it, and create it if it is gone. If it is the record, write
+	// its data again. InDoubt is called once for each transaction in each Serve. If it
+	// is nil, a line is logged, and no more.
 	InDoubt func(ctx context.Context, tx Branch[T], err error)
 	// Codec of the payload. The zero value is JSON.
 	Codec Codec[T]

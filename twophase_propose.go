@@ -272,6 +272,8 @@ func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, mis
 	switch {
 	case slices.Contains(names, base(d.decision())):
 		o, err = d.outcome(ctx, s, nil)
+	case d.lost(names) != nil:
+		err = d.lost(names)
 	case len(missing) == 0:
 		o, err = d.decide(ctx, s, &layout.Outcome{Commit: true, By: "proposer"}, d.commitOps()...)
 	case late || !time.Now().Before(d.rec.Due()):
@@ -354,7 +356,8 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 			return layout.IsLive(name) && !slices.Contains(q.lives, d.path+"/"+name)
 		})
 		// Another transaction with the same id is not aborted by this call.
-		if there.rec.Mark != d.rec.Mark || another || slices.Contains(names, base(there.decision())) {
+		if there.rec.Mark != d.rec.Mark || another || !slices.Contains(names, base(there.open())) ||
+			slices.Contains(names, base(there.decision())) {
 			return there, nil
 		}
 		o, err := there.abort(ctx, s, "proposer", "given up by its proposer")

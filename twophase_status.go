@@ -22,7 +22,7 @@ type ProposalStatus struct {
 	Decision Decision // if Decided
 	Proposed bool     // a Propose of it is under way, or has just returned
 	Told     bool     // its decision is not owed to a Propose or Recover any more
-	InDoubt  bool     // an outsider has overwritten the decision: see ErrInDoubt
+	InDoubt  bool     // an outsider has overwritten or deleted the decision: see ErrInDoubt
 }
 
 // SiteStatus is one site's part in a transaction.
@@ -102,7 +102,10 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 		Told:     !slices.Contains(names, base(d.open())),
 	}
 	o, err := d.outcome(ctx, s, nil)
-	if st.InDoubt = errors.Is(err, ErrInDoubt); err != nil && !st.InDoubt {
+	if err == nil && o == nil {
+		err = d.lost(names)
+	}
+	if st.InDoubt = answers(err, ErrInDoubt); err != nil && !st.InDoubt {
 		return ProposalStatus{}, err
 	}
 	if o != nil {
@@ -214,17 +217,14 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			}
 			continue
 		}
-		if !slices.Contains(names, base(d.open())) && !slices.Contains(names, base(d.decision())) {
-			// No process of this library leaves a record like this: open is deleted
-			// only after the decision was created. Nothing can abort the transaction
-			// any more, so there is nothing to wait for.
-			return false, nil
+		var o *layout.Outcome
+		if err = d.lost(names); err == nil {
+			o, err = d.outcome(ctx, s, nil)
 		}
-		o, err := d.outcome(ctx, s, nil)
 		if err == nil && o == nil {
 			o, err = d.abort(ctx, s, "recovery", "its proposer is gone")
 		}
-		if isDecode(err) {
+		if answers(err, ErrInDoubt) {
 			// Its sites report it too, and List shows it.
 			s.c.log.Error("coord: a transaction is in doubt", "path", d.path, "error", err)
 			return false, nil
@@ -278,7 +278,9 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		}
 		o, err := d.outcome(ctx, s, nil)
 		if err == nil && o == nil {
-			err = fmt.Errorf("%w: undecided", ErrInvalid)
+			if err = d.checkLost(ctx, s); err == nil || errors.Is(err, errAgain) {
+				err = fmt.Errorf("%w: undecided", ErrInvalid)
+			}
 		}
 		if err == nil {
 			err = s.remove(ctx, d.open())

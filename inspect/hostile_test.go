@@ -353,6 +353,36 @@ func TestInspectNamesOneStrangeRecord(t *testing.T) {
 	})
 }
 
+// TestInspectShowsADeletedDecision as a transaction in doubt.
+func TestInspectShowsADeletedDecision(t *testing.T) {
+	onMemory(t, func(w *world) {
+		inspectTwoPhase(w)
+		// What an abort leaves whose proposer has returned and whose decision was deleted then.
+		s := w.Session("vandal")
+		for _, name := range w.Children("/app/tx/tx/t-1") {
+			if strings.HasPrefix(name, "open-") {
+				if _, err := s.Commit(context.Background(), backend.Delete("/app/tx/tx/t-1/"+name, backend.AnyVersion)); err != nil {
+					w.T.Fatal(err)
+				}
+			}
+		}
+		c := w.Open("inspector", nil)
+		in, err := inspect.Path(context.Background(), c, "/app/tx", nil)
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if list := in.TwoPhase.Transactions; len(list) != 1 || list[0].State != "in doubt" || list[0].InDoubt.IsZero() {
+			w.T.Errorf("%+v", list)
+		}
+		if in, err = inspect.Path(context.Background(), c, "/app/tx/sites/a", nil); err != nil {
+			w.T.Fatal(err)
+		}
+		if list := in.Inbox.Branches; len(list) != 1 || list[0].State != "in doubt" {
+			w.T.Errorf("%+v", list)
+		}
+	})
+}
+
 // TestARecordThatNamesNoNodesIsNone: a node that an outsider has put among the records does not
 // keep a Coordinator from listing the others.
 func TestARecordThatNamesNoNodesIsNone(t *testing.T) {

@@ -28,7 +28,7 @@ type Transaction struct {
 
 	// State is "open" (votes are missing), "prepared" (all sites have voted yes, and
 	// there is no decision yet), "committed", "aborted", or "in doubt": an outsider
-	// has overwritten the decision, see coord.ErrInDoubt.
+	// has overwritten or deleted the decision, see coord.ErrInDoubt.
 	State string `json:"state"`
 
 	// InDoubt is the time since which a site has been bound by a yes without knowing
@@ -257,7 +257,7 @@ func (x *inspector) status(ctx context.Context, sp space, id string) (t Transact
 		t.Votes = append(t.Votes, v)
 	}
 	switch {
-	case bad:
+	case bad, o == nil && rec.lost(names):
 		t.State = "in doubt"
 	case o != nil && o.Commit:
 		t.State = "committed"
@@ -306,6 +306,13 @@ func (sp space) present(site string) string { return sp.path + "/present/" + sit
 type record struct {
 	layout.Record
 	czxid int64 // identifies the transaction
+}
+
+// lost reports whether an outsider has deleted the decision. names are the children of the
+// record. The open node is deleted only after the decision was created, and the decision
+// only together with the record.
+func (r *record) lost(names []string) bool {
+	return !slices.Contains(names, layout.OpenName(r.Mark)) && !slices.Contains(names, layout.DecisionName(r.czxid))
 }
 
 // load reads the record of the transaction called id.
@@ -415,11 +422,14 @@ func (x *inspector) branchState(ctx context.Context, sp space, site string, r se
 		if !x.take() {
 			return false, nil
 		}
-		names, _, err := x.s.Children(ctx, sp.record(b.ID), nil)
+		names, stat, err := x.s.Children(ctx, sp.record(b.ID), nil)
 		if err != nil && !isNotFound(err) {
 			return false, err
 		}
-		if len(rec.Missing(rec.czxid, names)) == 0 {
+		switch {
+		case err == nil && stat.Czxid == rec.czxid && rec.lost(names):
+			b.State = "in doubt"
+		case len(rec.Missing(rec.czxid, names)) == 0:
 			b.State = "prepared"
 		}
 	case err != nil && !isNotFound(err) && !answers(err, layout.ErrDecode):
