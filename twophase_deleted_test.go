@@ -51,14 +51,20 @@ func (w *world) votedAway(co *coord.Coordinator[string]) (a, b *account, let fun
 	}
 }
 
+// left waits until no proposer of the transaction keeps its record.
+func (w *world) left(co *coord.Coordinator[string], id string) {
+	w.T.Helper()
+	w.Eventually("the proposer has left", func() bool {
+		st, err := co.Status(context.Background(), id)
+		return err == nil && st.Told && !st.Proposed
+	})
+}
+
 // deleteDecision has an outsider delete the decision of t1 once its proposer has left, and returns the
 // node.
 func (w *world) deleteDecision(co *coord.Coordinator[string], d coord.Decision) (node string) {
 	w.T.Helper()
-	w.Eventually("the proposer has left", func() bool {
-		st, err := co.Status(context.Background(), d.ID)
-		return err == nil && st.Told && !st.Proposed
-	})
+	w.left(co, d.ID)
 	node = "/tx/tx/" + d.ID + "/" + coord.DecisionName(d.Zxid)
 	if _, err := w.Session("outsider").Commit(context.Background(), backend.Delete(w.Path(node), backend.AnyVersion)); err != nil {
 		w.T.Fatal(err)

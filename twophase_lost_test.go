@@ -293,6 +293,54 @@ func TestASiteLostAtItsAcknowledgementLeavesNoRecord(t *testing.T) {
 	})
 }
 
+// The ctx of the call that serves the site, or removes it, ends while the last acknowledgement is in
+// flight. Close right after that call leaves no record.
+func TestTheEndOfServeAtTheLastAcknowledgementLeavesNoRecord(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		removes bool
+		reply   error // of the acknowledgement, which is applied
+	}{
+		{"Serve", false, nil},
+		{"Serve, without a reply", false, backend.Uncertain(context.Canceled)},
+		{"RemoveSite", true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			onEach(t, func(w *world) {
+				co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
+				_, _, let := w.votedAway(co)
+				let()
+				w.Empty("/tx/sites/b")
+				w.left(co, "t1")
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				var x coordtest.Nth
+				x.Arm(1, func(c backendtest.Call) bool {
+					return c.Op == "commit" && len(c.Ops) == 3 && c.Ops[1].Kind == backend.OpDelete && c.Ops[2].Kind == backend.OpDelete
+				}, func(_ context.Context, _ backendtest.Call, err error) error {
+					cancel()
+					if err != nil {
+						w.T.Errorf("the acknowledgement: %v", err)
+					}
+					return tt.reply
+				})
+				c := w.Open("last", &backendtest.Hooks{After: x.After})
+				var err error
+				if tt.removes {
+					_, err = coord.NewCoordinator[string](c, "/tx", nil).RemoveSite(ctx, "a")
+				} else {
+					err = coord.NewParticipant(c, "/tx", "a", coord.Handler[string]{Prepare: nothing, Commit: nothing, Abort: nothing}).Serve(ctx)
+				}
+				coordtest.WantErr(w.T, err, context.Canceled)
+				if err := c.Close(); err != nil {
+					w.T.Error(err)
+				}
+				w.over("a", "b")
+			})
+		})
+	}
+}
+
 // The last node in a record is that of a Propose whose session has ended. All sites and the
 // other proposer are alive.
 func TestRecoverCollectsARecordThatADeadProposerKept(t *testing.T) {

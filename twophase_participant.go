@@ -98,6 +98,9 @@ func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Particip
 //
 // A failure that concerns one transaction does not end it either, and is logged.
 //
+// If ctx ends during the acknowledgement of a transaction that all others are done with,
+// its record is removed in the background. Close waits for that.
+//
 // Errors: that of the context; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid.
 func (p *Participant[T]) Serve(ctx context.Context) error {
 	if err := p.path.check("serve"); err != nil {
@@ -113,6 +116,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 	}
 	lock := p.siteLock(p.site)
 	memory := newSiteMemory()
+	defer p.clearLater(memory)
 	for {
 		h, err := lock.Lock(ctx)
 		if err != nil {
@@ -293,9 +297,31 @@ func (v *serving[T]) clear(ctx context.Context, name string, d *dtx) error {
 	if isOver(err) || ctx.Err() != nil {
 		return err
 	}
-	if err != nil {
-		v.c.log.Warn("coord: cannot remove the record of a transaction that is over, left to Recover", "path", d.path, "error", err)
-	}
+	v.warnLeft(d, err)
 	v.ack(name, nil)
 	return nil
+}
+
+// clearLater is clear for the end of the call that the memory belongs to, in the
+// background: the end of its ctx can have kept that call from learning that its
+// acknowledgement was the last one.
+func (p *Participant[T]) clearLater(memory *siteMemory) {
+	for _, d := range memory.acked {
+		p.c.goCleanUp(func(ctx context.Context, _ *cleanUp) {
+			p.c.overSessions(ctx, func(s *session) {
+				err := s.b.Sync(ctx, d.path) // the acknowledgement may be in flight
+				if err == nil {
+					err = d.collectSoon(ctx, s)
+				}
+				p.warnLeft(d, err)
+			})
+		})
+	}
+}
+
+// warnLeft logs the error of a service that has refused to remove a record.
+func (p *Participant[T]) warnLeft(d *dtx, err error) {
+	if err != nil && !isOver(err) {
+		p.c.log.Warn("coord: cannot remove the record of a transaction that is over, left to Recover", "path", d.path, "error", err)
+	}
 }

@@ -284,6 +284,7 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 	v := newServing(p, h, newSiteMemory())
 	v.removes = true
+	defer p.clearLater(v.siteMemory)
 	inbox := v.inbox(p.site)
 	pause := pauses{c: v.s.c}
 	for unsure := false; ; {
