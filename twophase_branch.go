@@ -439,10 +439,23 @@ func (b *branchWork[T]) tx() (Branch[T], error) {
 		return tx, b.unread
 	}
 	tx.Deadline = b.d.rec.Due()
-	v, err := b.handler.Codec.decode(b.d.rec.Payload)
+	v, err := b.decode(b.d.rec.Payload)
 	if err != nil {
 		return tx, err
 	}
 	tx.Payload, tx.NoPayload = v, false
 	return tx, nil
+}
+
+// decode decodes the payload. A panic of the codec is an error like any other: it would
+// end the program again at each restart, for all transactions of the site.
+func (b *branchWork[T]) decode(data []byte) (v T, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			b.c.log.Error("coord: a codec panicked, the payload of the transaction cannot be decoded",
+				"site", b.site, "transaction", b.id, "type", fmt.Sprintf("%T", p), "stack", stack())
+			err = fmt.Errorf("%w: the codec panicked", ErrDecode)
+		}
+	}()
+	return b.handler.Codec.decode(data)
 }

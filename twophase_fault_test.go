@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -229,4 +230,66 @@ func TestAnAbortDoesNotWaitForASiteThatDidNotVote(t *testing.T) {
 			w.T.Error(got)
 		}
 	})
+}
+
+// The codec of a site panics at the payload of one transaction. The site votes no, as for any payload
+// that it cannot decode, and goes on.
+func TestAPayloadAtWhichTheCodecPanicsIsRefused(t *testing.T) {
+	onEach(t, func(w *world) {
+		a := &account{w: w, name: "a", codec: panicAt("secret")}
+		a.serve(w.Open("site a", nil))
+		w.served("a")
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
+		p := w.proposal("t1", "a")
+		p.Payload = "secret"
+		if d := mustPropose(w.T, co, p); d.Commit || d.By != "site a" || !strings.Contains(d.Reason, "panicked") || strings.Contains(d.Reason, "secret") {
+			w.T.Errorf("%+v", d)
+		}
+		if d := mustPropose(w.T, co, w.proposal("t2", "a")); !d.Commit {
+			w.T.Errorf("%+v", d)
+		}
+		w.over("a")
+		if got := a.did(); got != "[abort t1: prepare t2:p commit t2:p]" {
+			w.T.Error(got)
+		}
+	})
+}
+
+// A site is started again with a codec that panics at the payload of a transaction that it has to
+// commit. Other transactions go on, and this one when the codec is mended.
+func TestACodecThatPanicsAtACommitDelaysItsTransactionOnly(t *testing.T) {
+	onEach(t, func(w *world) {
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
+		a, b, let := w.votedAway(co)
+		let()
+		b.votes(nil)
+		a.codec = panicAt("p")
+		stop := a.serve(w.Open("site a again", nil))
+		w.served("a")
+		p := w.proposal("t2", "a", "b")
+		p.Payload = "q"
+		if d := mustPropose(w.T, co, p); !d.Commit {
+			w.T.Errorf("%+v", d)
+		}
+		w.Eventually("a goes on", func() bool { return a.did() == "[prepare t1:p prepare t2:q commit t2:q]" })
+		stop()
+		a.codec = coord.Codec[string]{}
+		a.serve(w.Open("site a with another codec", nil))
+		w.over("a", "b")
+		if got := a.did(); got != "[prepare t1:p prepare t2:q commit t2:q commit t1:p]" {
+			w.T.Error(got)
+		}
+	})
+}
+
+// panicAt is JSON, and panics at one value.
+func panicAt(value string) coord.Codec[string] {
+	k := coord.JSON[string]()
+	return coord.Codec[string]{Encode: k.Encode, Decode: func(data []byte) (string, error) {
+		v, err := k.Decode(data)
+		if v == value {
+			panic("not this one: " + v)
+		}
+		return v, err
+	}}
 }

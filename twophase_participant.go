@@ -61,7 +61,9 @@ type Handler[T any] struct {
 	// its data again. InDoubt is called once for each transaction in each Serve. If it
 	// is nil, a line is logged, and no more.
 	InDoubt func(ctx context.Context, tx Branch[T], err error)
-	// Codec of the payload. The zero value is JSON.
+	// Codec of the payload. The zero value is JSON. If it cannot decode the payload, or
+	// panics, the site votes no without a call of Prepare. Commit is not called until it
+	// can.
 	Codec Codec[T]
 }
 
