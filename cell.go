@@ -79,13 +79,13 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 		return x, nil
 	}
 	n.c.unlearn(n.path.full) // made anew since it was examined
-	return x, n.retract(ctx, s, stat)
+	return x, n.takeBack(ctx, s, stat)
 }
 
-// retract empties the node again, which a write has just given stat, if another recipe
+// takeBack empties the node again, which a write has just given stat, if another recipe
 // has nodes below it, and returns a KindError then. Its next use writes the mark of that
 // recipe.
-func (n *cell) retract(ctx context.Context, s *session, stat backend.Stat) error {
+func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat) error {
 	names, _, err := s.b.Children(ctx, n.path.full, nil)
 	if isNotFound(err) || answers(err, backend.ErrDenied) {
 		return nil

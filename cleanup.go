@@ -38,6 +38,7 @@ type cleanUp struct {
 
 	// Guarded by c.mu.
 	isAnswered bool
+	refusal    error    // with which the service has answered; nil if it is done
 	dirs       []string // the directories in which it is noted
 	of         string   // the prefix of the nodes of its call, or ""
 }
@@ -106,14 +107,29 @@ type cleaningUp struct{}
 
 func isCleanUp(ctx context.Context) bool { return ctx.Value(cleaningUp{}) != nil }
 
-// answer records that the service has answered, if only by a refusal.
-func (u *cleanUp) answer() {
+// refuse records that the service has answered with a refusal. Only the first one counts.
+func (u *cleanUp) refuse(err error) {
 	u.c.mu.Lock()
 	defer u.c.mu.Unlock()
+	if !u.isAnswered {
+		u.refusal = err
+	}
 	u.setAnswered()
 }
 
-// setAnswered is answer for a caller that holds c.mu.
+// outcome waits, for as long as the session can last, until the clean-up is done or has been
+// refused. It returns the refusal.
+func (u *cleanUp) outcome() error {
+	if u == nil {
+		return nil
+	}
+	<-u.answered
+	u.c.mu.Lock()
+	defer u.c.mu.Unlock()
+	return u.refusal
+}
+
+// setAnswered closes answered. The caller holds c.mu.
 func (u *cleanUp) setAnswered() {
 	if !u.isAnswered {
 		u.isAnswered = true
@@ -297,7 +313,7 @@ func (s *session) retry(ctx context.Context, u *cleanUp, what, path string, do f
 			return err == nil
 		}
 		if u != nil {
-			u.answer()
+			u.refuse(err)
 		}
 		s.c.log.Warn("coord: failed in the background, trying again", "operation", what, "path", path, "error", err)
 		if !pause.wait(s.c.closing, s.b.Done()) {
@@ -320,11 +336,14 @@ func (s *session) removal(path string) *cleanUp {
 func (s *session) removeLater(path string) { s.removal(path).note(parent(path)) }
 
 // giveUp removes a node that is not needed any more, and waits for that, see
-// cleanUp.wait.
-func (s *session) giveUp(path string) {
-	if s.b.Err() == nil {
-		s.removal(path).wait(s, parent(path))
+// cleanUp.wait. It returns the removal, or nil if the node goes with its session.
+func (s *session) giveUp(path string) *cleanUp {
+	if s.b.Err() != nil {
+		return nil
 	}
+	u := s.removal(path)
+	u.wait(s, parent(path))
+	return u
 }
 
 // giveUpAll is giveUp for several nodes, with one commit.

@@ -32,7 +32,8 @@ type spec struct {
 	kind   string // what the sequence number follows in the name, such as "lock-"
 	prefix string // the path of the node without its number
 	data   []byte
-	made   bool // an earlier attempt with this prefix may have created it: look first
+	made   bool     // an earlier attempt with this prefix may have created it: look first
+	left   *cleanUp // removes what a creation that failed may have left
 	// counted: clients count the node as long as it exists, whether or not its call still
 	// waits. What a lost session has left is removed over the next one.
 	counted bool
@@ -66,7 +67,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		if sp.made {
 			n, found, err := s.adopt(ctx, sp)
 			if err != nil {
-				s.disown(*sp).wait(s, sp.dir)
+				s.retract(sp)
 				return node{}, err
 			}
 			s.resolved(ctx, sp.prefix, found)
@@ -89,7 +90,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		case isUncertain(err):
 			sp.made = true
 			if ctx.Err() != nil || isOver(err) {
-				s.disown(*sp).wait(s, sp.dir)
+				s.retract(sp)
 				return node{}, err
 			}
 			if pause.n == 3 {
@@ -255,10 +256,17 @@ func (sp *spec) names(name string) bool {
 // abandon removes a node of sp that create has made and does not return, see giveUp.
 func (s *session) abandon(sp *spec, path string) {
 	if sp.counted {
-		s.disown(*sp).wait(s, sp.dir)
+		s.retract(sp)
 		return
 	}
-	s.giveUp(path)
+	sp.left = s.giveUp(path)
+}
+
+// retract removes the nodes that attempts to create sp may have made, and waits for that,
+// see cleanUp.wait.
+func (s *session) retract(sp *spec) {
+	sp.left = s.disown(*sp)
+	sp.left.wait(s, sp.dir)
 }
 
 // disown removes in the background the nodes that attempts to create, all in one

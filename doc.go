@@ -135,7 +135,7 @@
 // meets a node of an earlier call of its own. Another client can meet it until the removal
 // is done or the service has ended the session. (A removal that the service refuses is
 // logged and retried. Only [DoubleBarrier.Enter] waits for one; TryX finds the lock
-// taken.) Close waits up to two seconds for such work, while there is contact.
+// taken, and Join the id.) Close waits up to two seconds for such work, while there is contact.
 //
 // Told in time. A client declares its session lost by its own clock, before the
 // service ends it: when the session timeout, less the backend's LossMargin, has passed

@@ -30,7 +30,9 @@ type Membership[T any] struct {
 
 	now *latest[*stand] // its node; nil while there is none; final when it ends
 
-	mine []spec // own nodes that may still exist, the current one last; used by Join, then by keep
+	// Used by Join, then by keep.
+	mine    []spec   // own nodes that may still exist, the current one last
+	removal *cleanUp // of the node of the latest attempt, if that has failed
 
 	turn      chan struct{} // held by the current SetValue
 	unsettled *session      // the session on which a SetValue may still be applied; guarded by turn
@@ -53,8 +55,8 @@ type stand struct {
 
 // Join enters the group under an id: any text of at most 200 bytes that can be part
 // of a node's name, without a slash. It returns when the node exists and the id
-// belongs to it. ctx bounds only the joining; if it ends first, nothing is left
-// behind.
+// belongs to it. ctx bounds only the joining; if it ends first, Join removes its node, as
+// described under "Given up is gone" in the package comment.
 //
 // If the id is taken, Join returns ErrDuplicate. With GroupOptions.TakeOver it
 // takes the id over instead: it removes the other member's node in a commit that
@@ -142,15 +144,17 @@ func (m *Membership[T]) Leave() error {
 	return m.leaveErr
 }
 
-// end ends the membership early, with err.
-func (m *Membership[T]) end(err error) {
+// end ends the membership early, with err. It reports false if Leave has ended it.
+func (m *Membership[T]) end(err error) bool {
 	m.mu.Lock()
-	if m.err == nil {
+	early := m.err == nil
+	if early {
 		m.err = opError("member", m.g.path.full, err)
 		close(m.done)
 	}
 	m.mu.Unlock()
 	m.now.set(nil, true)
+	return early
 }
 
 // keep maintains the membership until ctx ends, which Leave causes, or until it
@@ -179,14 +183,16 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 		// that a node that may have been made is found and removed.
 		next, err := m.enter(ctx, context.WithoutCancel(ctx), false)
 		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				m.leaveErr = m.withdraw(next)
-			}
+		case err == nil && ctx.Err() != nil:
+			m.leaveErr = m.withdraw(next)
+			m.parted(st, nil, false)
+			return
+		case err != nil && !m.end(err):
+			// Leave was called, even if it has not ended ctx yet.
+			m.leaveErr = opError("leave", m.g.path.full, m.removal.outcome())
 			m.parted(st, nil, false)
 			return
 		case err != nil:
-			m.end(err)
 			if !errors.Is(err, ErrClosed) {
 				c.log.Error("coord: a member cannot join again", "path", m.g.path.full, "member", m.id, "error", err)
 			}
@@ -296,7 +302,7 @@ func (m *Membership[T]) abandon() {
 
 // enter makes a node and secures the id. If a session is lost, it goes on with the
 // next one, until ctx ends. Its requests use calls as their context. If it fails,
-// no node is left.
+// no node is left, or m.removal removes it.
 func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand, error) {
 	pause := pauses{c: m.g.c}
 	for {
@@ -316,6 +322,11 @@ func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand
 }
 
 func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*stand, error) {
+	// The node of an earlier call of this client, which may be that of another Group, must
+	// not refuse the new one.
+	if err := m.g.c.awaitCleanUps(ctx, m.g.path.full, ""); err != nil {
+		return nil, err
+	}
 	s, err := m.g.c.session(ctx)
 	if err == nil {
 		err = backend.ContextError(ctx)
@@ -331,13 +342,14 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(calls, &sp)
+	m.removal = sp.left
 	if err == nil {
 		if err = m.settle(calls, s, n, takeover); err == nil {
 			m.mine = m.mine[len(m.mine)-1:] // no other own node is left
 			return &stand{s, n, rev}, nil
 		}
 		if !errors.Is(err, errGone) && !errors.Is(err, ErrDuplicate) && s.b.Err() == nil {
-			s.removeLater(n.path)
+			m.removal = s.giveUp(n.path)
 		}
 	}
 	if s.b.Err() == nil {
