@@ -34,7 +34,7 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 		f, err := s.footing(ctx, n.ground())
 		if err == nil {
 			version := int32(backend.AnyVersion)
-			if !known && f.czxid != 0 {
+			if !known && f.czxid != 0 && f.version >= 0 {
 				version = f.version
 			}
 			var results []backend.Result
