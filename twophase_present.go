@@ -147,7 +147,8 @@ func (v *siteWatch) watch(site string) *backend.Watch {
 
 // arm watches the presence of sites, in one request. The watch of a site that is not
 // present, or whose presence node has changed after the commit since, fires at once,
-// and look examines that site.
+// and look examines that site. A foreign node that is older passes for the presence of its site
+// until it is deleted or changed.
 func (v *siteWatch) arm(ctx context.Context, since int64, sites []string) error {
 	var targets []backend.Target
 	for _, site := range sites {
@@ -190,10 +191,11 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 	if err := v.s.b.Sync(ctx, v.present(site)); err != nil {
 		return 0, err
 	}
-	_, err := v.s.b.Exists(ctx, v.present(site), v.watch(site))
-	if err == nil || !isNotFound(err) {
+	stat, err := v.s.b.Exists(ctx, v.present(site), v.watch(site))
+	if err == nil && stat.EphemeralOwner != 0 || err != nil && !isNotFound(err) {
 		return siteServed, err
 	}
+	// There is no node, or a foreign one.
 	// When a process has lost its session, its next one waits behind the node of the
 	// old one.
 	w := v.watch(site)

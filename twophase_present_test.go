@@ -576,6 +576,70 @@ func TestInspectCountsNoForeignNodeAsServed(t *testing.T) {
 	})
 }
 
+// A persistent node in the place of a site's presence, as a restored backup or a copied tree has
+// it, does not serve the site.
+func TestAForeignNodeServesNoSite(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		a := &account{w: w, name: "a"}
+		stop := a.serve(w.Open("site a", nil))
+		w.served("a")
+		stop()
+		w.commit(backend.Create(w.Path("/tx/present/a"), nil, backend.Persistent))
+		w.orphan("t", "a")
+		c := w.Open("c", nil)
+		st, err := coord.NewCoordinator[string](c, "/tx", nil).Status(ctx, "t")
+		if err != nil || st.Sites[0].Served {
+			w.T.Errorf("Status: %+v, %v", st, err)
+		}
+		in, err := inspect.Path(ctx, c, "/tx", nil)
+		if err != nil || in.TwoPhase.Sites[0].Served || in.TwoPhase.Transactions[0].Votes[0].Served {
+			w.T.Errorf("%v\n%s", err, in)
+		}
+		in, err = inspect.Path(ctx, c, "/tx/sites/a", nil)
+		if err != nil || in.Inbox.Served {
+			w.T.Errorf("%v\n%s", err, in)
+		}
+		// A process that serves the site replaces the node.
+		a.serve(w.Open("site a again", nil))
+		w.Eventually("the site is served", func() bool {
+			st, err := coord.NewCoordinator[string](c, "/tx", nil).List(ctx)
+			return err == nil && st[0].Sites[0].Served
+		})
+	})
+}
+
+// The process that serves a site dies before its vote, and at that moment an outsider makes a
+// persistent node in the place of its presence. The transaction aborts all the same, long before
+// its deadline.
+func TestAForeignNodeDoesNotHideThatASiteIsGone(t *testing.T) {
+	onMemory(t, func(w *world) {
+		b := w.accounts("b")[0]
+		b.votes(isAskedForEver)
+		var before coordtest.Nth
+		co := coord.NewCoordinator[string](w.Open("co", &backendtest.Hooks{Before: before.Before}), "/tx", nil)
+		p := w.proposal("t1", "b")
+		p.Deadline = time.Now().Add(time.Hour)
+		result := proposeLater(co, p)
+		w.Eventually("b is asked", func() bool { return b.did() == "[prepare t1:p]" })
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "sync" && c.Path == "/tx/present/b" }, func(context.Context, backendtest.Call, error) error {
+			w.commit(backend.Create("/tx/present/b", nil, backend.Persistent))
+			return nil
+		})
+		began := time.Now()
+		w.Link("site b").Partition()
+		r := <-result
+		if r.err != nil || r.d.Commit || r.d.Reason != `site "b" is not served` {
+			w.T.Errorf("%+v", r)
+		}
+		if took := time.Since(began); took > w.Timeout {
+			w.T.Errorf("took %v", took)
+		}
+		w.Link("site b").Heal()
+		w.over("b")
+	})
+}
+
 // All sites have voted, and no process decides: the proposer is dead.
 func TestInspectShowsPrepared(t *testing.T) {
 	onMemory(t, func(w *world) {

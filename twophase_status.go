@@ -120,11 +120,11 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 		t.Acknowledged = err != nil
 		t.Yes = slices.Contains(names, base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
 		t.Voted = t.Yes || err == nil && stat.Version > 0
-		_, err = s.b.Exists(ctx, x.present(site), nil)
+		stat, err = s.b.Exists(ctx, x.present(site), nil)
 		if err != nil && !isNotFound(err) {
 			return ProposalStatus{}, err
 		}
-		t.Served = err == nil
+		t.Served = err == nil && stat.EphemeralOwner != 0 // otherwise it is foreign
 		st.Sites = append(st.Sites, t)
 	}
 	return st, nil

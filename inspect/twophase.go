@@ -285,11 +285,11 @@ func (x *inspector) vote(ctx context.Context, sp space, id string, rec record, s
 	case err == nil && branch.Version > 0:
 		v.Vote = layout.BranchNo
 	}
-	_, err = x.s.Exists(ctx, sp.present(site), nil)
+	present, err := x.s.Exists(ctx, sp.present(site), nil)
 	if err != nil && !isNotFound(err) {
 		return v, err
 	}
-	v.Served = err == nil
+	v.Served = err == nil && present.EphemeralOwner != 0 // otherwise it is foreign
 	return v, nil
 }
 
@@ -351,7 +351,7 @@ func (x *inspector) site(ctx context.Context, sp space, name string, known map[s
 	if err != nil {
 		return s, false, err
 	}
-	s.Served = present.stat.Czxid != 0
+	s.Served = present.stat.EphemeralOwner != 0 // otherwise there is none, or a foreign node
 	for _, branch := range names {
 		if _, _, isBranch := layout.ParseBranch(branch); !isBranch {
 			continue
