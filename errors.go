@@ -130,12 +130,24 @@ type loss struct {
 	cause error
 }
 
-func (l *loss) Error() string {
-	reason := &backend.Error{Op: "hold", Path: l.path, Err: fmt.Errorf("lost: %w", l.cause)}
-	return reason.Error()
+// text returns the loss as an error that names the node of the hold.
+func (l *loss) text() *backend.Error {
+	return &backend.Error{Op: "hold", Path: l.path, Err: fmt.Errorf("lost: %w", l.cause)}
 }
+
+func (l *loss) Error() string        { return l.text().Error() }
 func (l *loss) Unwrap() error        { return l.cause }
 func (l *loss) Is(target error) bool { return target == ErrLost }
+
+// As shows the path to the error of a call that wraps the loss, so that its text repeats neither
+// the prefix nor an equal path.
+func (l *loss) As(target any) bool {
+	e, ok := target.(**backend.Error)
+	if ok {
+		*e = l.text()
+	}
+	return ok
+}
 
 // revoked is the reason why a hold ended that was taken away by force.
 type revoked struct{ r Revocation }

@@ -524,6 +524,24 @@ func TestTheTextsOfErrors(t *testing.T) {
 			_, err := coord.NewTxn(c).Under(h.Guard()).Delete("/x").Commit(ctx)
 			return &holdError{err, h.Path()}
 		}, "coord: transaction refused: guard 0 (node %s): node not found"},
+		{func(w *world, _ *coord.Client) error {
+			var before coordtest.Nth
+			rw := coord.NewRWMutex(w.Open("rw", &backendtest.Hooks{Before: before.Before}), "/rw", nil)
+			h := coordtest.MustLock(w.T, rw)
+			node := h.Path()
+			before.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+				w.commit(backend.Delete(node, backend.AnyVersion))
+				return nil
+			})
+			return &holdError{rw.Downgrade(ctx, h), node}
+		}, "coord: downgrade %s: hold: lost: node deleted by another client"},
+		{func(w *world, c *coord.Client) error {
+			h := coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
+			w.commit(backend.Delete(h.Path(), backend.AnyVersion))
+			<-h.Done()
+			_, err := coord.NewMutex(c, "/m", nil).Lock(h.Context(ctx))
+			return &holdError{err, h.Path()}
+		}, "coord: lock /m: context canceled: hold %s: lost: node deleted by another client"},
 		{open(coord.QueueOptions[int]{MaxLen: -1}), "coord: put /q: invalid argument: MaxLen -1"},
 		{open(coord.QueueOptions[int]{MaxAttempts: -2}), "coord: put /q: invalid argument: MaxAttempts -2"},
 		{open(coord.QueueOptions[int]{Prefetch: math.MinInt}), fmt.Sprint("coord: put /q: invalid argument: Prefetch ", math.MinInt)},
