@@ -26,15 +26,15 @@ func (n *cell) fits(data []byte) error {
 }
 
 // set writes data, whatever the value is. At the first use by this client it
-// examines the node first, because another recipe may use it, and writes under the
-// version that it has examined.
+// examines the node first, because another recipe may use it. Into a node that nobody has
+// used it writes under the version that it has examined: another recipe may write its mark.
 func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
 	for {
 		_, known := n.c.known(n.ground())
 		f, err := s.footing(ctx, n.ground())
 		if err == nil {
 			version := int32(backend.AnyVersion)
-			if !known && f.czxid != 0 && f.version >= 0 {
+			if !known && f.czxid != 0 {
 				version = f.version
 			}
 			var results []backend.Result
@@ -45,10 +45,12 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 			}
 		}
 		missing := isNotFound(err)
+		if missing || isUncertain(err) || answers(err, backend.ErrBadVersion) {
+			n.c.unlearn(n.path.full) // it is missing, or another than the one that was examined
+		}
 		if !missing && !answers(err, backend.ErrBadVersion) {
 			return content{}, err
 		}
-		n.c.unlearn(n.path.full) // it is missing, or was written since it was examined
 		if missing {
 			if st, err := n.create(ctx, s, data); !answers(err, ErrConflict) {
 				return st, err
@@ -79,15 +81,30 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 		return x, nil
 	}
 	n.c.unlearn(n.path.full) // made anew since it was examined
-	return x, n.takeBack(ctx, s, stat)
+	err := n.takeBack(ctx, s, stat)
+	if isUncertain(err) {
+		// Whatever ends the call, another recipe gets its directory back.
+		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
+			s.c.overSessions(ctx, func(s *session) {
+				s.retry(ctx, u, "examine", n.path.full, func(ctx context.Context) error {
+					err := n.takeBack(ctx, s, stat)
+					if isUncertain(err) {
+						return err
+					}
+					return nil
+				})
+			})
+		})
+	}
+	return x, err
 }
 
 // takeBack empties the node again, which a write has just given stat, if another recipe
 // has nodes below it, and returns a KindError then. Its next use writes the mark of that
 // recipe.
 func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat) error {
-	names, _, err := s.b.Children(ctx, n.path.full, nil)
-	if isNotFound(err) || answers(err, backend.ErrDenied) {
+	names, now, err := s.b.Children(ctx, n.path.full, nil)
+	if isNotFound(err) || answers(err, backend.ErrDenied) || err == nil && now.Czxid != stat.Czxid {
 		return nil
 	}
 	if err != nil {

@@ -131,9 +131,10 @@
 // [Mutex.Lock] when that call ends, the Release removes it before it returns.) Without
 // contact, or without an answer for a second, the call that removes the node returns
 // earlier, and the removal continues in the background. The client's next acquisition on
-// the same path waits for the removal first, bounded by its own ctx, so a client never
-// meets a node of an earlier call of its own. Another client can meet it until the removal
-// is done or the service has ended the session. (A removal that the service refuses is
+// the same path waits for the removal first, bounded by its own ctx, so on one session a
+// client never meets a node of an earlier call of its own. Another client can meet it, and
+// after a lost session the client itself, until the removal is done or the service has
+// ended that session; [DoubleBarrier.Enter] counts none of its own client also then. (A removal that the service refuses is
 // logged and retried. Only [DoubleBarrier.Enter] waits for one; TryX finds the lock
 // taken, and Join the id.) Close waits up to two seconds for such work, while there is contact.
 //

@@ -144,8 +144,12 @@ func TestACallThatIsGivenUpDuringAHandOverHasLeftNothing(t *testing.T) {
 						}
 						return err
 					})
+					began := time.Now()
 					mayBeReleased(w.T, h)
 					coordtest.WantErr(w.T, gone.Err, context.Canceled)
+					if !w.Fake && time.Since(began) >= time.Second {
+						w.Empty("/l") // a busy machine: Release does not wait for longer
+					}
 					if err := slow.Sync(w.T.Context(), w.Path("/l")); err != nil {
 						w.T.Fatal(err)
 					}

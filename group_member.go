@@ -348,7 +348,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 			m.mine = m.mine[len(m.mine)-1:] // no other own node is left
 			return &stand{s, n, rev}, nil
 		}
-		if !errors.Is(err, errGone) && !errors.Is(err, ErrDuplicate) && s.b.Err() == nil {
+		if !answers(err, errGone) && !answers(err, ErrDuplicate) && s.b.Err() == nil {
 			m.removal = s.giveUp(n.path)
 		}
 	}

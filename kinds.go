@@ -162,6 +162,9 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 	if len(data) == 0 && stat.EphemeralOwner == 0 && !leaf {
 		f.mark = g.recipe.Mark()
 	}
+	if leaf && (len(data) > 0 || layout.IsEmptyValue(stat)) {
+		f.version = backend.AnyVersion // no other recipe writes its mark there
+	}
 	s.c.learn(g.dir, f)
 	return f, nil
 }

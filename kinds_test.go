@@ -1399,3 +1399,68 @@ func TestAFirstSetDoesNotWriteOverTheMarkOfAnotherKind(t *testing.T) {
 		w.must(hold.Release())
 	})
 }
+
+// Other clients write the value at each look of a first Set, which does not begin anew for that.
+func TestAFirstSetWritesWhateverTheValueIs(t *testing.T) {
+	onEach(t, func(w *world) {
+		for _, old := range []string{"text", ""} { // also a value of no bytes
+			ctx, path := context.Background(), "/v-"+old
+			text := &coord.ValueOptions[string]{Codec: coord.Text()}
+			other := coord.NewValue(w.Open("b"+old, nil), path, text)
+			_, err := other.Set(ctx, old)
+			w.must(err)
+			commits, looks := 0, 0
+			v := coord.NewValue(w.Open("a"+old, &backendtest.Hooks{
+				After: func(_ context.Context, c backendtest.Call, err error) error {
+					if looks++; c.Op == "get" && looks < 5 {
+						_, failed := other.Set(ctx, old)
+						w.must(failed)
+					}
+					return err
+				},
+				Before: func(_ context.Context, c backendtest.Call) error {
+					if does(backend.OpSetData, w.Path(path))(c) {
+						commits++
+					}
+					return nil
+				},
+			}), path, text)
+			_, err = v.Set(ctx, "new")
+			w.must(err)
+			if commits != 1 {
+				w.T.Errorf("%q was replaced with %d commits", old, commits)
+			}
+		}
+	})
+}
+
+// A Set in the directory of another kind is undone also if its ctx ends before that.
+func TestASetOverAnotherKindIsUndoneWhateverEndsIt(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		var after coordtest.Nth
+		v := coord.NewValue[string](w.Open("a", &backendtest.Hooks{After: after.After}), "/x", nil)
+		_, err := v.Set(ctx, "data")
+		w.must(err)
+		w.raze("/x")
+		h, err := coord.NewMutex(w.Open("b", nil), "/x", nil).Lock(ctx)
+		w.must(err)
+		after.Arm(1, does(backend.OpSetData, w.Path("/x")), func(_ context.Context, _ backendtest.Call, err error) error {
+			cancel()
+			return err
+		})
+		_, err = v.Set(ctx, "data")
+		coordtest.WantErr(w.T, err, coord.ErrUncertain)
+		coordtest.WantErr(w.T, err, context.Canceled)
+		s := w.Session("x")
+		w.Eventually("the directory of the lock has no value", func() bool {
+			data, _, err := s.Get(context.Background(), w.Path("/x"), nil)
+			w.must(err)
+			return len(data) == 0
+		})
+		_, err = v.Set(context.Background(), "data")
+		wantKind(w.T, err, w.Path("/x"), "value", "mutex")
+		w.must(h.Release())
+	})
+}

@@ -27,6 +27,7 @@ type branchWork[T any] struct {
 	unread  error          // the record exists and cannot be read; d has only its names then
 	bad     *backend.Error // as unread, or the decision is lost or cannot be read: why the site is in doubt if it has voted yes
 	retried bool           // this is not the first look at the branch
+	panics  bool           // a panic of the codec was logged
 
 	w     *backend.Watch // for the decision, armed or nil
 	gone  *backend.Watch // for the deletion of the record, armed with w
@@ -452,9 +453,13 @@ func (b *branchWork[T]) tx() (Branch[T], error) {
 func (b *branchWork[T]) decode(data []byte) (v T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: the codec panicked", ErrDecode)
+			if b.panics {
+				return
+			}
+			b.panics = true
 			b.c.log.Error("coord: a codec panicked, the payload of the transaction cannot be decoded",
 				"site", b.site, "transaction", b.id, "type", fmt.Sprintf("%T", p), "stack", stack())
-			err = fmt.Errorf("%w: the codec panicked", ErrDecode)
 		}
 	}()
 	return b.handler.Codec.decode(data)

@@ -293,3 +293,24 @@ func panicAt(value string) coord.Codec[string] {
 		return v, err
 	}}
 }
+
+// Two clients forget a transaction at once.
+func TestAForgetWhoseRecordAnotherOneRemoves(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		w.accounts("a")
+		keep := &coord.CoordinatorOptions[string]{KeepRecords: true}
+		co := coord.NewCoordinator(w.Open("co", nil), "/tx", keep)
+		mustPropose(w.T, co, w.proposal("t1", "a"))
+		var read coordtest.Nth
+		read.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && c.Path == w.Path("/tx/tx/t1") }, func(_ context.Context, _ backendtest.Call, err error) error {
+			w.must(co.Forget(ctx, "t1"))
+			w.over("a")
+			return err
+		})
+		other := coord.NewCoordinator(w.Open("other", &backendtest.Hooks{After: read.After}), "/tx", keep)
+		if err := other.Forget(ctx, "t1"); err != nil || !read.Idle() {
+			w.T.Error(err, read.Idle())
+		}
+	})
+}

@@ -2,7 +2,6 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -256,8 +255,8 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 
 // Forget marks the decision of a transaction as noted by the caller: the record is
 // removed as soon as every site has acknowledged. It is needed with KeepRecords only.
-// A transaction without a record is forgotten already. ErrInvalid: the transaction is
-// undecided.
+// A transaction without a record is forgotten already. Errors: ErrInvalid if the
+// transaction is undecided; ErrInDoubt if its decision was overwritten or deleted.
 func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 	if err := co.path.check("forget"); err != nil {
 		return err
@@ -278,8 +277,12 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		}
 		o, err := d.outcome(ctx, s, nil)
 		if err == nil && o == nil {
-			if err = d.checkLost(ctx, s); err == nil || errors.Is(err, errAgain) {
+			err = d.checkLost(ctx, s)
+			switch {
+			case err == nil:
 				err = fmt.Errorf("%w: undecided", ErrInvalid)
+			case answers(err, errAgain):
+				return struct{}{}, nil // another client has just removed the record
 			}
 		}
 		if err == nil {
