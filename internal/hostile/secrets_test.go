@@ -187,7 +187,7 @@ func TestNoSecretIsShownUnderFaults(t *testing.T) {
 // shows the path, never the content.
 func TestNoErrorQuotesAValue(t *testing.T) {
 	coordtest.OnEach(t, func(w *coordtest.World) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		var x told
 		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Logger: x.logger(), Trace: x.trace})
@@ -297,7 +297,7 @@ func (speaks) MarshalJSON() ([]byte, error) { return []byte(secretPayload), nil 
 func TestNothingPrintsThePassword(t *testing.T) {
 	t.Parallel()
 	w := coordtest.OnServer(t, zookeeper.Options{})
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var x told
 	for _, digest := range []string{"user:" + secretPassword, ":" + secretPassword, secretPassword, "user:" + secretPassword + ":" + secretPassword} {
