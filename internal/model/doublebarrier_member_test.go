@@ -256,6 +256,19 @@ func (m *dbModel) mentioned(s *dbState) (set uint16) {
 // faults adds the faults that can hit i.
 func (m *dbModel) faults(s dbState, i int) {
 	c := s.m[i]
+	if s.cancels > 0 && c.pc == dbCreate && (c.left == 0 || m.rules.meetsGhost) {
+		// Without contact Enter returns before it has heard of its node.
+		o := s
+		o.cancels--
+		node := dbBit(dbHigh(s.alive|s.names|m.mentioned(&s)) + 1)
+		o.alive |= node
+		o.m[i] = dbMember{pc: dbCreate, rounds: c.rounds, left: c.left | c.twins | node}
+		if m.rules.unheard {
+			o.m[i].left &^= node
+			o.ghosts |= node
+		}
+		m.add(o)
+	}
 	if c.pc == dbDone || c.pc == dbCreate && c.twins|c.left == 0 {
 		return
 	}

@@ -80,6 +80,7 @@ type dbRules struct {
 	neverClears bool // a stale ready is never removed
 	returnsSoon bool // Enter returns before its node is deleted, even with contact
 	meetsGhost  bool // the next Enter does not wait for the node that the last one left
+	unheard     bool // nor for a node that the last one has made without a reply
 }
 
 type dbModel struct {
@@ -216,8 +217,12 @@ func (m *dbModel) waiting(s *dbState, names uint16) uint16 {
 	set := s.alive &^ names
 	if !m.rules.countTwice {
 		for i := range s.m {
-			if c := &s.m[i]; c.own != 0 && s.alive&dbBit(c.own) != 0 {
+			c := &s.m[i]
+			if c.own != 0 && s.alive&dbBit(c.own) != 0 {
 				set &^= c.twins
+			}
+			if c.left != 0 { // of one call, since the next one waits for them
+				set &^= c.left &^ dbBit(dbHigh(c.left))
 			}
 		}
 	}

@@ -47,17 +47,18 @@ func TestTheDoubleBarriersProtocol(t *testing.T) {
 func TestTheDoubleBarriersModelCatchesEachMutant(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string]dbRules{
-		"the commit that opens does not check the members": {noChecks: true},
-		"a stale ready is deleted by its own version":      {ownVersion: true},
-		"the last leaver leaves in two steps":              {twoSteps: true},
-		"leave counts every child":                         {countAll: true},
-		"ready lets every member in":                       {anyReady: true},
-		"two nodes of one call count twice":                {countTwice: true},
-		"a member that joins keeps its node":               {keepsNode: true},
-		"an extra member watches only ready":               {watchReady: true},
-		"a stale ready is never removed":                   {neverClears: true},
-		"Enter returns before its node is deleted":         {returnsSoon: true},
-		"an Enter counts a node left by an earlier one":    {meetsGhost: true},
+		"the commit that opens does not check the members":   {noChecks: true},
+		"a stale ready is deleted by its own version":        {ownVersion: true},
+		"the last leaver leaves in two steps":                {twoSteps: true},
+		"leave counts every child":                           {countAll: true},
+		"ready lets every member in":                         {anyReady: true},
+		"two nodes of one call count twice":                  {countTwice: true},
+		"a member that joins keeps its node":                 {keepsNode: true},
+		"an extra member watches only ready":                 {watchReady: true},
+		"a stale ready is never removed":                     {neverClears: true},
+		"Enter returns before its node is deleted":           {returnsSoon: true},
+		"an Enter counts a node left by an earlier one":      {meetsGhost: true},
+		"an Enter counts a node whose creation had no reply": {unheard: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			states := 0
