@@ -25,9 +25,9 @@ func (n *cell) fits(data []byte) error {
 	return errors.Unwrap(err)
 }
 
-// set writes data, whatever the value is. At the first use by this client it
-// examines the node first, because another recipe may use it. Into a node that nobody has
-// used it writes under the version that it has examined: another recipe may write its mark.
+// set writes data, whatever the value is. At the first use by this client it examines the
+// node first, because another recipe may use it. If the node was never written, set writes
+// under the version that it has examined, because another recipe may write its mark there.
 func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
 	for {
 		_, known := n.c.known(n.ground())
@@ -63,8 +63,9 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 	}
 }
 
-// wasSet returns the content after a write without a version. f is what was found
-// before the write.
+// wasSet returns the content after a write of set. f is what was found before the write.
+// If the node was deleted and created again since then, and another recipe uses it, wasSet
+// undoes the write and returns a KindError.
 func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) (content, error) {
 	var stat backend.Stat
 	if results != nil {
@@ -80,10 +81,10 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 	if f.czxid == 0 || f.czxid == stat.Czxid {
 		return x, nil
 	}
-	n.c.unlearn(n.path.full) // made anew since it was examined
+	n.c.unlearn(n.path.full) // the node was created again since it was examined
 	err := n.takeBack(ctx, s, stat)
 	if isUncertain(err) {
-		// Whatever ends the call, another recipe gets its directory back.
+		// The write is undone even if the call ends before.
 		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 			s.c.overSessions(ctx, func(s *session) {
 				s.retry(ctx, u, "examine", n.path.full, func(ctx context.Context) error {
@@ -99,9 +100,9 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 	return x, err
 }
 
-// takeBack empties the node again, which a write has just given stat, if another recipe
-// has nodes below it, and returns a KindError then. Its next use writes the mark of that
-// recipe.
+// takeBack undoes a write that gave the node stat, if another recipe has nodes below it: it
+// empties the node and returns a KindError. The other recipe writes its mark again at its
+// next use of the node.
 func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat) error {
 	names, now, err := s.b.Children(ctx, n.path.full, nil)
 	if isNotFound(err) || answers(err, backend.ErrDenied) || err == nil && now.Czxid != stat.Czxid {

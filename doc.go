@@ -134,9 +134,10 @@
 // the same path waits for the removal first, bounded by its own ctx, so on one session a
 // client never meets a node of an earlier call of its own. Another client can meet it, and
 // after a lost session the client itself, until the removal is done or the service has
-// ended that session; [DoubleBarrier.Enter] counts none of its own client also then. (A removal that the service refuses is
-// logged and retried. Only [DoubleBarrier.Enter] waits for one; TryX finds the lock
-// taken, and Join the id.) Close waits up to two seconds for such work, while there is contact.
+// ended that session. [DoubleBarrier.Enter] counts no node of an earlier call of its own
+// client, also after a lost session. (A removal that the service refuses is logged and
+// retried. Only [DoubleBarrier.Enter] waits for one; TryX finds the lock taken, and Join the
+// id.) Close waits up to two seconds for such work, while there is contact.
 //
 // Told in time. A client declares its session lost by its own clock, before the
 // service ends it: when the session timeout, less the backend's LossMargin, has passed

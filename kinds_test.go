@@ -1381,7 +1381,7 @@ func TestAContenderWhoseNodeGoesWhileItExaminesTheDirectoryIsNotTheHead(t *testi
 func TestAFirstSetDoesNotWriteOverTheMarkOfAnotherKind(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		w.outsider(backend.Create("/x", nil, backend.Persistent)) // nobody has used it
+		w.outsider(backend.Create("/x", nil, backend.Persistent)) // no recipe has used the node
 		var looked coordtest.Nth
 		var hold *coord.Hold
 		looked.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(_ context.Context, _ backendtest.Call, err error) error {
@@ -1400,7 +1400,8 @@ func TestAFirstSetDoesNotWriteOverTheMarkOfAnotherKind(t *testing.T) {
 	})
 }
 
-// Other clients write the value at each look of a first Set, which does not begin anew for that.
+// Another client writes the value between the read and the write of a client's first Set. The
+// Set writes once all the same.
 func TestAFirstSetWritesWhateverTheValueIs(t *testing.T) {
 	onEach(t, func(w *world) {
 		for _, old := range []string{"text", ""} { // also a value of no bytes

@@ -48,7 +48,7 @@ var nodeMutants = []mutant{
 		"if leaf && (len(data) > 0 || layout.IsEmptyValue(stat)) {", "if leaf && len(data) > 0 {",
 		"TestAFirstSetWritesWhateverTheValueIs"},
 	{"a Set over another kind stays when its call ends", "cell.go",
-		"if isUncertain(err) {\n\t\t// Whatever", "if false {\n\t\t// Whatever",
+		"if isUncertain(err) {\n\t\t// The write is undone", "if false {\n\t\t// The write is undone",
 		"TestASetOverAnotherKindIsUndoneWhateverEndsIt"},
 	{"a Set in the directory of another kind that was made since is kept", "cell.go",
 		"err := n.takeBack(ctx, s, stat)\n\tif", "var err error\n\tif",
