@@ -1381,7 +1381,7 @@ func TestAContenderWhoseNodeGoesWhileItExaminesTheDirectoryIsNotTheHead(t *testi
 func TestAFirstSetDoesNotWriteOverTheMarkOfAnotherKind(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
-		w.outsider(backend.Create("/x", nil, backend.Persistent)) // no recipe has used the node
+		w.outsider(backend.Create(w.Path("/x"), nil, backend.Persistent)) // no recipe has used the node
 		var looked coordtest.Nth
 		var hold *coord.Hold
 		looked.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" }, func(_ context.Context, _ backendtest.Call, err error) error {
@@ -1428,7 +1428,7 @@ func TestAFirstSetWritesWhateverTheValueIs(t *testing.T) {
 			}), path, text)
 			_, err = v.Set(ctx, "new")
 			w.must(err)
-			if commits != 1 {
+			if w.Fake && commits != 1 { // a real server can break the connection
 				w.T.Errorf("%q was replaced with %d commits", old, commits)
 			}
 		}

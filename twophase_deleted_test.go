@@ -99,7 +99,7 @@ func TestADeletedDecisionLeavesItsSiteInDoubt(t *testing.T) {
 				w.T.Errorf("%+v, %v", list, err)
 			}
 			coordtest.WantErr(w.T, co.Forget(ctx, "t1"), coord.ErrInDoubt)
-			pctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+			pctx, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
 			_, err = co.Propose(pctx, w.proposal("t1", "a", "b"))
 			coordtest.WantErr(w.T, err, coord.ErrInDoubt)

@@ -42,7 +42,7 @@ func (a *account) inDoubtAbout(node string) {
 		if !errors.As(err, &e) || e.Path != a.w.Path(node) {
 			a.w.T.Errorf("in doubt about %v, want %s", err, node)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		a.w.T.Fatal("InDoubt is not called")
 	}
 }

@@ -730,7 +730,9 @@ func TestAnErrorOfPrepareAfterTheDeadlineIsNoVote(t *testing.T) {
 		proposed := make(chan result, 1)
 		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		go func() {
-			d, err := co.Propose(context.Background(), w.proposal("t", "a"))
+			p := w.proposal("t", "a")
+			p.Deadline = time.Now().Add(10 * time.Second)
+			d, err := co.Propose(context.Background(), p)
 			proposed <- result{d, err}
 		}()
 		time.Sleep(12 * time.Second) // of fake time: the deadline has passed

@@ -115,7 +115,7 @@ func (w *world) over(names ...string) {
 }
 
 func (w *world) proposal(id string, sites ...string) coord.Proposal[string] {
-	return coord.Proposal[string]{ID: id, Sites: sites, Payload: "p", Deadline: time.Now().Add(10 * time.Second)}
+	return coord.Proposal[string]{ID: id, Sites: sites, Payload: "p", Deadline: time.Now().Add(2 * time.Minute)}
 }
 
 func mustPropose(t *testing.T, co *coord.Coordinator[string], p coord.Proposal[string]) coord.Decision {
@@ -166,7 +166,7 @@ func TestATransactionAbortsOnTheFirstNo(t *testing.T) {
 		if d.Commit || d.By != "site b" || d.Reason != "no money" {
 			w.T.Errorf("%+v", d)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); w.Fake && took > 0 {
 			w.T.Errorf("took %v", took)
 		}
 		w.over("a", "b")
@@ -244,10 +244,18 @@ func TestAProposerThatGivesUpAborts(t *testing.T) {
 		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
 		p := w.proposal("t1", "a", "b")
 		p.Deadline = time.Now().Add(time.Hour)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		_, err := co.Propose(ctx, p)
-		coordtest.WantErr(w.T, err, context.DeadlineExceeded)
+		result := make(chan error, 1)
+		go func() {
+			_, err := co.Propose(ctx, p)
+			result <- err
+		}()
+		for _, a := range list {
+			w.Eventually("asked", func() bool { return a.did() == "[prepare t1:p]" })
+		}
+		cancel()
+		coordtest.WantErr(w.T, <-result, context.Canceled)
 		for _, a := range list {
 			w.Eventually("aborted", func() bool { return a.did() == "[prepare t1:p abort t1:p]" })
 		}
@@ -289,7 +297,7 @@ func TestADestroyedRecordLeavesTheSiteInDoubt(t *testing.T) {
 		result := make(chan error)
 		go func() {
 			p := w.proposal("t1", "a", "b")
-			p.Deadline = time.Now().Add(3 * time.Second)
+			p.Deadline = time.Now().Add(time.Hour)
 			_, err := co.Propose(context.Background(), p)
 			result <- err
 		}()
