@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"sync"
 )
 
 var errPortTaken = errors.New("port taken")
@@ -26,8 +27,17 @@ const (
 	highestPort = 32000
 )
 
-// FreePorts returns n different ports for servers that were free a moment ago. Another
-// process may take one before the server does: see portTaken.
+// reserved has a UDP socket at each port that FreePorts has returned, until the process ends. No
+// server here uses UDP: it keeps the tests of other packages from choosing the port of a server
+// that is down between Kill and Restart.
+var reserved struct {
+	sync.Mutex
+	sockets []net.PacketConn
+}
+
+// FreePorts returns n different ports for servers that were free a moment ago, and that no other
+// caller of FreePorts gets while this process lives. Another program may take one before the
+// server does: see portTaken.
 func FreePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
 	listeners := make([]net.Listener, 0, n)
@@ -47,6 +57,15 @@ func FreePorts(n int) ([]int, error) {
 			last = err
 			continue
 		}
+		mark, err := net.ListenPacket("udp4", loopback(port))
+		if err != nil {
+			l.Close()
+			last = err
+			continue
+		}
+		reserved.Lock()
+		reserved.sockets = append(reserved.sockets, mark)
+		reserved.Unlock()
 		listeners = append(listeners, l)
 		ports = append(ports, port)
 	}
