@@ -292,10 +292,14 @@ checks() {
 	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
-# modules are the tests of the other modules, and the tour.
-modules() {
+# large and small are the tests of the other modules, and the tour. The small ones spend their
+# time waiting.
+large() {
 	module backend/etcd
 	module bench
+}
+
+small() {
 	module examples
 	module grpcresolver
 	module oteltrace
@@ -449,7 +453,8 @@ else
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
-	start "modules and tour" modules
+	start "etcd and bench" large
+	start "other modules and tour" small
 	mapfile -t packages < <(ordered)
 	# More packages at a time than processors: most of them wait.
 	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"
