@@ -74,6 +74,11 @@ var waits = []struct {
 // which is what a reader waits for.
 type asWriter struct{}
 
+// busy reports whether a call that was given up, or that removes its node, has lasted for a second
+// since began on a real server. Then it has returned without waiting for the removal any longer, as
+// documented.
+func busy(w *world, began time.Time) bool { return !w.Fake && time.Since(began) >= time.Second }
+
 // A wait that was given up has left nothing when the call returns, so it does not block the
 // next call, of the same client or of another.
 func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
@@ -89,14 +94,19 @@ func TestAWaitThatWasGivenUpHasLeftNothing(t *testing.T) {
 					if err != nil {
 						w.T.Fatal(err)
 					}
+					var began time.Time
 					n := w.Waits.Load()
 					ctx, cancel := context.WithCancel(context.Background())
 					go func() {
 						w.Eventually("it waits", func() bool { return w.Waits.Load() > n })
+						began = time.Now()
 						cancel()
 					}()
 					_, err = call(ctx)
 					coordtest.WantErr(w.T, err, context.Canceled)
+					if busy(w, began) {
+						w.Eventually("its node is gone", func() bool { return len(w.Children(x.dir)) == 1 })
+					}
 					if err := slow.Sync(w.T.Context(), w.Path(x.dir)); err != nil {
 						w.T.Fatal(err)
 					}
@@ -147,8 +157,8 @@ func TestACallThatIsGivenUpDuringAHandOverHasLeftNothing(t *testing.T) {
 					began := time.Now()
 					mayBeReleased(w.T, h)
 					coordtest.WantErr(w.T, gone.Err, context.Canceled)
-					if !w.Fake && time.Since(began) >= time.Second {
-						w.Empty("/l") // a busy machine: Release does not wait for longer
+					if busy(w, began) {
+						w.Empty("/l")
 					}
 					if err := slow.Sync(w.T.Context(), w.Path("/l")); err != nil {
 						w.T.Fatal(err)
@@ -327,8 +337,12 @@ func TestACreationThatWasGivenUpHasLeftNothing(t *testing.T) {
 				cancel()
 				return backend.Uncertain(context.Canceled)
 			})
+			began := time.Now()
 			_, err := m.Lock(ctx)
 			coordtest.WantErr(w.T, err, context.Canceled)
+			if busy(w, began) {
+				w.Empty("/r")
+			}
 			if names := w.Children("/r"); len(names) != 0 {
 				w.T.Errorf("the node is left: %v", names)
 			}
@@ -399,15 +413,20 @@ func TestAnEntrantThatGaveUpIsNotCounted(t *testing.T) {
 				}
 				for i := range 15 {
 					d := barriers[i%len(barriers)]
+					var began time.Time
 					n := w.Waits.Load()
 					ctx, cancel := context.WithCancel(context.Background())
 					go func() {
 						w.Eventually("it waits", func() bool { return w.Waits.Load() > n })
+						began = time.Now()
 						cancel()
 					}()
 					e, err := d.Enter(ctx)
 					if !errors.Is(err, context.Canceled) {
 						w.T.Fatalf("round %d: one member has passed for two: %v, %v", i, e, err)
+					}
+					if busy(w, began) {
+						w.Empty("/b/members")
 					}
 				}
 			})
@@ -614,11 +633,15 @@ func TestALeaveThatWasGivenUpHasLeft(t *testing.T) {
 			if w.T.Failed() {
 				return
 			}
+			began := time.Now()
 			for _, e := range []*coord.Entry{e, other} {
 				if e.Extra() {
 					w.T.Errorf("round %d: an extra of the round that has ended", round)
 				}
 				coordtest.WantErr(w.T, e.Leave(ended), context.Canceled)
+			}
+			if busy(w, began) {
+				w.bare("/b")
 			}
 			if names := w.Children("/b"); !slices.Equal(names, []string{"members"}) {
 				w.T.Errorf("round %d: %s are left", round, strings.Join(names, ", "))
@@ -680,8 +703,10 @@ func TestCloseWaitsForTheRemovalOfAbandonedNodes(t *testing.T) {
 		x := holdDelete(1500 * time.Millisecond)
 		c := w.Open("a", x.hooks())
 		giveUpAtBarrier(w, c)
+		began := time.Now()
 		c.Close()
-		if err := <-x.result; err != nil {
+		// On a busy machine it may not come: Close waits for two seconds.
+		if err := <-x.result; err != nil && (w.Fake || time.Since(began) < 2*time.Second) {
 			w.T.Error("the deletion did not come before the end of the session:", err)
 		}
 	})

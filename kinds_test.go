@@ -132,7 +132,7 @@ func kindUses() []kindUse {
 			}
 			return err
 		}, func(ctx context.Context, c *coord.Client, path string) error {
-			ctx, stop := context.WithTimeout(ctx, time.Second)
+			ctx, stop := context.WithTimeout(ctx, time.Minute) // it is refused
 			defer stop()
 			told := func(context.Context, coord.Branch[string]) error { return nil }
 			err := coord.NewParticipant(c, path, "a", coord.Handler[string]{Prepare: told, Commit: told, Abort: told}).Serve(ctx)
@@ -879,8 +879,9 @@ func TestALateReplyFromADeletedDirectoryLeavesTheMarkOfTheNextOneKnown(t *testin
 func TestAClientThatRemembersAnotherKindMakesNoDirectory(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
+		var limit time.Duration // of calls that wait if they are not refused
 		briefly := func(f func(ctx context.Context) error) error {
-			ctx, stop := context.WithTimeout(ctx, 500*time.Millisecond)
+			ctx, stop := context.WithTimeout(ctx, limit)
 			defer stop()
 			if err := f(ctx); !errors.Is(err, context.DeadlineExceeded) {
 				return err
@@ -964,6 +965,7 @@ func TestAClientThatRemembersAnotherKindMakesNoDirectory(t *testing.T) {
 				}
 				path := fmt.Sprintf("/%s-%s-%s", first.kind, first.what, second.kind)
 				a, b, c := w.Open("a"+path, nil), w.Open("b"+path, nil), w.Open("c"+path, nil)
+				limit = 500 * time.Millisecond
 				use := first.use(a, path)
 				if err := use(); err != nil {
 					w.T.Fatalf("%s: %v", path, err)
@@ -981,6 +983,7 @@ func TestAClientThatRemembersAnotherKindMakesNoDirectory(t *testing.T) {
 				}
 				w.Settle()
 				before := w.dump(path)
+				limit = time.Minute
 				for range 2 {
 					wantKind(w.T, use(), w.Path(path), first.kind, second.kind)
 				}

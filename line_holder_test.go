@@ -104,9 +104,13 @@ func TestAnErrorNamesTheHolder(t *testing.T) {
 					_, err := other.TryLock(context.Background())
 					coordtest.WantErr(w.T, err, coord.ErrLocked)
 					x.reset()
+					began := time.Now()
 					_, tried := other.TryLock(context.Background())
 					triedCost := x.reset()
 					late := w.givesUp(other)
+					if !w.Fake && time.Since(began) >= time.Second {
+						return // a busy machine: the search for the holder ends after a second
+					}
 					costs[id] = [2]map[string]int{triedCost, x.reset()}
 					coordtest.WantErr(w.T, tried, coord.ErrLocked)
 					for _, err := range []error{tried, late} {

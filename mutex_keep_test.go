@@ -281,11 +281,15 @@ func TestAfterAnAskLocalWaitersQueueLikeOthers(t *testing.T) {
 		var arms coordtest.Nth
 		asked := make(chan struct{})
 		arms.Arm(1, isArm, func(_ context.Context, _ backendtest.Call, err error) error { close(asked); return err })
-		m := coord.NewMutex(w.Open("a", &backendtest.Hooks{After: arms.After}), "/l", keeps(""))
+		c := w.Open("a", &backendtest.Hooks{After: arms.After})
+		m := coord.NewMutex(c, "/l", keeps(""))
 		b := coord.NewMutex(w.Open("b", nil), "/l", nil)
 		h := coordtest.MustLock(w.T, m)
 		<-asked // the watches are armed while it holds
 		other := w.Waiting(context.Background(), b)
+		s, err := c.Session(context.Background())
+		w.must(err)
+		w.must(s.Sync(context.Background(), w.Path("/l"))) // the event of the ask has come before the reply
 		local := w.Waiting(context.Background(), m)
 		coordtest.MustRelease(w.T, h)
 		second := other.Hold()
@@ -529,7 +533,7 @@ func TestCloseDoesNotWaitForKeep(t *testing.T) {
 		idle(w, coord.NewMutex(c, "/l", keeps("")))
 		began := time.Now()
 		c.Close()
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > time.Minute || w.Fake && took > 5*time.Second { // it is kept for an hour
 			w.T.Errorf("Close took %v", took)
 		}
 		w.Empty("/l")

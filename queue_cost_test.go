@@ -362,7 +362,8 @@ func (x *idleCrew) start(name string, q *coord.Consumer[int]) {
 }
 
 // slowest puts the numbers below count, one after the other, and returns the longest time
-// between a put and its delivery. It stops early if the session of a consumer that was cut off
+// between a put and its delivery; on a real server of those only that the end of a session can
+// have ended. It stops early if the session of a consumer that was cut off
 // has ended, since further items would show nothing.
 func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (most time.Duration) {
 	x.w.T.Helper()
@@ -375,7 +376,9 @@ func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (mo
 			if d.value != n {
 				x.w.T.Fatalf("%s got %d, want %d", d.who, d.value, n)
 			}
-			most = max(most, d.at.Sub(began))
+			if x.w.Fake || !standing() {
+				most = max(most, d.at.Sub(began))
+			}
 		case <-time.After(x.w.Timeout + 10*time.Second):
 			x.w.T.Fatalf("item %d was not taken", n)
 		}
@@ -383,7 +386,7 @@ func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (mo
 			time.Sleep(time.Second) // all wait again
 		}
 	}
-	if n < 3 {
+	if n < 3 && x.w.Fake {
 		x.w.T.Fatalf("%d items: this tests too little", n)
 	}
 	return most

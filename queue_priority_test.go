@@ -124,7 +124,9 @@ func TestATakeByPriorityListsTwoNodes(t *testing.T) {
 		a := w.priorityQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
 			mu.Lock()
 			defer mu.Unlock()
-			calls = append(calls, c.Op)
+			if c.Op != "get" || !strings.Contains(c.Path, "/m-") { // the watch on a claim, some time after the grant
+				calls = append(calls, c.Op)
+			}
 			return nil
 		}})
 		coord.SetBucketSize(&a.Consumer, 100)
@@ -238,7 +240,7 @@ func TestTheDelayQueueGivesNothingBeforeItIsDue(t *testing.T) {
 		start := time.Now()
 		late, soon := start.Add(900*time.Millisecond), start.Add(400*time.Millisecond)
 		if !w.Fake { // the puts below must be over by then
-			late, soon = start.Add(6*time.Second), start.Add(5*time.Second)
+			late, soon = start.Add(13*time.Second), start.Add(12*time.Second)
 		}
 		if _, err := a.Put(ctx, late, 9); err != nil {
 			w.T.Fatal(err)

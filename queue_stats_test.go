@@ -87,7 +87,7 @@ func TestStatsCountTheClientsThatWait(t *testing.T) {
 		var waits []*taking
 		for _, name := range []string{"b", "c"} {
 			q := w.queue(name, nil)
-			waits = append(waits, w.takeWaits(ctx, q), w.take(ctx, q))
+			waits = append(waits, w.takeWaits(ctx, q), w.takeWaits(ctx, q))
 		}
 		w.Settle()
 		wantStats(w.T, q, coord.QueueStats{Claimed: 1, Waiting: 2, Buckets: 1})
@@ -115,7 +115,7 @@ func TestStatsCountTheClientsThatWait(t *testing.T) {
 func TestStatsTellTheAgeOfTheOldestReadyItem(t *testing.T) {
 	onAll(t, func(w *world) {
 		w.serviceTime()
-		const slack = 10 * time.Second // of a real server, on a busy machine
+		const slack = time.Minute // of a real server, on a busy machine
 		pass := func(d time.Duration) {
 			if w.Fake {
 				time.Sleep(d)

@@ -564,11 +564,13 @@ func TestCloseEndsTheHandlersOfWork(t *testing.T) {
 			return nil
 		})
 		receive(w, "the handler begins", begun)
+		began := time.Now()
 		c.Close()
+		late := !w.Fake && time.Since(began) >= 2*time.Second // a busy machine: Close does not wait for longer
 		coordtest.WantErr(w.T, x.ended(), coord.ErrClosed)
 		for n := 1; n <= 3; n++ {
 			it := mustTake(w.T, b, n)
-			if want := map[bool]int{true: 2, false: 1}[n == 1]; it.Attempt != want {
+			if want := map[bool]int{true: 2, false: 1}[n == 1]; it.Attempt != want && !(late && it.Attempt == 2) {
 				w.T.Errorf("%d: attempt %d, want %d", n, it.Attempt, want)
 			}
 			mustAck(w.T, it)

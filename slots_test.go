@@ -141,10 +141,12 @@ func TestDeadHoldersArePassedWhenASessionEnds(t *testing.T) {
 			dead = append(dead, w.takeWaits(ctx, w.queue(name, nil)))
 			w.Eventually(name+" has a slot", func() bool { slots, _ := standing(w, "/q"); return len(slots) == i+1 })
 			w.Settle()
-			w.Link(name).Partition()
 		}
 		live := []*taking{w.takeWaits(context.Background(), w.queue("a", nil)), w.takeWaits(context.Background(), w.queue("b", nil))}
 		w.Eventually("the others have waiters", func() bool { _, waiters := standing(w, "/q"); return len(waiters) == 2 })
+		for i := range idleSlots {
+			w.Link(fmt.Sprint("dead", i)).Partition()
+		}
 		p := w.queue("p", nil)
 		mustPut(w.T, p, 1, 2)
 		var got []int

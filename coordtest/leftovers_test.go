@@ -59,7 +59,7 @@ func TestNothingIsLeftOfATestThatFails(t *testing.T) {
 		t.Run(scene, func(t *testing.T) {
 			t.Parallel()
 			tmp := t.TempDir()
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(strings.Split(t.Name(), "/")[0])+"$", "-test.v", "-test.timeout=60s")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+regexp.QuoteMeta(strings.Split(t.Name(), "/")[0])+"$", "-test.v", "-test.timeout=5m")
 			cmd.Env = append(os.Environ(), sceneEnv+"="+scene, "TMPDIR="+tmp)
 			out, err := cmd.CombinedOutput()
 			text := string(out)

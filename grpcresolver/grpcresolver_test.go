@@ -470,7 +470,7 @@ func serve(t *testing.T, c *coord.Client, id string) *server {
 // off from the service for longer than its session lasts. No call may fail.
 func TestCallsGoToTheMembers(t *testing.T) {
 	zk := coordtest.StartZooKeeper(t, nil)
-	s := zk.Service(t, &coordtest.Options{SessionTimeout: 3 * time.Second})
+	s := zk.Service(t, &coordtest.Options{SessionTimeout: 8 * time.Second})
 	servers, c := s.Client("servers", nil), s.Client("caller", nil)
 	roundRobin, err := json.Marshal(map[string]any{"loadBalancingConfig": []any{map[string]any{"round_robin": struct{}{}}}})
 	if err != nil {

@@ -55,7 +55,7 @@ func mustPut(t *testing.T, q *coord.Queue[int], first, last int) {
 // mustTake takes an item and checks which one it is.
 func mustTake(t *testing.T, q *coord.Queue[int], want int) *coord.Item[int] {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	it, err := q.Take(ctx)
 	if err != nil {

@@ -36,7 +36,7 @@ func memoryWithout(timeout time.Duration, features backend.Features) backendtest
 }
 
 func TestMemoryKeepsTheContract(t *testing.T) {
-	h := memoryHarness(300 * time.Millisecond)
+	h := memoryHarness(2 * time.Second)
 	h.Parallel = true
 	backendtest.Run(t, h)
 }

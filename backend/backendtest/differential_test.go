@@ -19,7 +19,7 @@ import (
 )
 
 // A machine with other work loses shorter sessions.
-const differTimeout = 10 * time.Second
+const differTimeout = 40 * time.Second
 
 // scripts returns short, or long if COORD_LONG is set.
 func scripts(short, long uint64) uint64 {
@@ -32,7 +32,7 @@ func scripts(short, long uint64) uint64 {
 // realServer starts a server that does not remove containers, and logs its version.
 func realServer(t *testing.T) *zktest.Ensemble {
 	t.Helper()
-	e := zktest.Run(t, &zktest.Options{JavaArgs: []string{
+	e := zktest.Run(t, &zktest.Options{MaxSessionTimeout: differTimeout, JavaArgs: []string{
 		"-Dznode.container.checkIntervalMs=86400000",
 		"-Dzookeeper.digest.enabled=false", // allows the test to change the transaction log
 	}})

@@ -41,8 +41,9 @@ func sessionLeaves() []leaf {
 			a.link.Partition()
 			a.phase(backend.PhaseSuspended)
 			p := b.create("n", "", backend.Ephemeral)
+			reached := isClosed(changed) // later, contact can break on a busy machine
 			a.lost()
-			if b.sync(); !b.there(p, nil) || isClosed(changed) {
+			if b.sync(); !b.there(p, nil) || reached {
 				s.Fatal("the partition of another link reached this one")
 			}
 		}},
@@ -140,11 +141,11 @@ func (s *scene) refusedOpen(err error, ctx context.Context) {
 	}
 }
 
-// prompt checks that an event that should happen at once did, with tolerance for a busy
-// machine.
+// prompt checks that an event that should happen at once did, and did not wait for the end of a
+// session, with tolerance for a busy machine.
 func (s *scene) prompt(since time.Time, what string) {
 	s.Helper()
-	if took := time.Since(since); took > 2*time.Second {
+	if took := time.Since(since); took > 2*time.Second+s.timeout/2 {
 		s.Fatalf("%s took %v", what, took)
 	}
 }

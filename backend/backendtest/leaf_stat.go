@@ -266,14 +266,21 @@ func ephemeralLeaves() []leaf {
 			c, o := s.open("a"), s.open("b")
 			p := c.create("e", "", backend.Ephemeral)
 			o.sync()
-			w := backend.NewWatch()
-			o.get(p, w)
 			timer := time.NewTimer(3 * s.timeout)
 			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-w.Fired():
-				s.Fatal("an event fired for the node of an idle session")
+			for idle := true; idle; {
+				_, breaks := o.Status()
+				w := backend.NewWatch()
+				o.get(p, w)
+				select {
+				case <-timer.C:
+					idle = false
+				case <-w.Fired():
+					// On a busy machine the contact of the observer can break.
+					if w.Kind() == backend.Deleted || !isClosed(breaks) {
+						s.Fatal("an event fired for the node of an idle session")
+					}
+				}
 			}
 			if o.sync(); !o.there(p, nil) || c.Err() != nil {
 				s.Fatalf("the node of an idle session was deleted; Err is %v", c.Err())

@@ -28,7 +28,7 @@ func scripts(short, long uint64) uint64 {
 // Memory with revisions is the reference: the same scripts return the same results, errors,
 // Stats and events on both, except for what unlike names.
 func TestMemoryAndEtcdAgree(t *testing.T) {
-	const timeout = 6 * time.Second
+	const timeout = 20 * time.Second
 	real := backendtest.Harness{
 		SessionTimeout: timeout, Unlike: unlike,
 		New: func(t *testing.T) backendtest.Service {

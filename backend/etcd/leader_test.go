@@ -25,7 +25,7 @@ import (
 // session is lost, and its node is gone. A session whose timeout is longer than the pause is not.
 func TestTheLeaderIsPausedAndKilled(t *testing.T) {
 	t.Parallel()
-	const long, short, pause = 20 * time.Second, 6 * time.Second, 8 * time.Second
+	const long, short, pause = 40 * time.Second, 10 * time.Second, 13 * time.Second
 	c := startCluster(t, nil)
 	leader := func() ensemble.Server {
 		t.Helper()

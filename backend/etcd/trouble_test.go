@@ -97,8 +97,10 @@ func TestABlackHole(t *testing.T) {
 		t.Cleanup(func() { p.Close() })
 		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
 	}
-	o := etcd.Options{SessionTimeout: 6 * time.Second, Prefix: "black-hole"}
-	a, see := open(t, etcd.New(addrs, &o)), open(t, etcd.New([]string{shared.get(t)}, &o))
+	o := etcd.Options{SessionTimeout: 12 * time.Second, Prefix: "black-hole"}
+	longer := o
+	longer.SessionTimeout = time.Minute
+	a, see := open(t, etcd.New(addrs, &o)), open(t, etcd.New([]string{shared.get(t)}, &longer))
 	commit(t, a, backend.Create("/n", nil, backend.Ephemeral))
 	used, other := proxies[0], proxies[1]
 	if used.Count().Connections == 0 {

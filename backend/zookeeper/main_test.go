@@ -41,6 +41,9 @@ func sceneOn(t *testing.T, e *zktest.Ensemble, o zookeeper.Options) *scene {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // for a test that waits for ever
 	t.Cleanup(cancel)
+	if o.SessionTimeout == 0 {
+		o.SessionTimeout = 40 * time.Second // a busy machine breaks the contact of shorter sessions
+	}
 	s := zkservice.New(t, e, o)
 	return &scene{T: t, service: s, link: s.ZooKeeper("a"), ctx: ctx}
 }
@@ -96,6 +99,22 @@ func (s *scene) await(ch <-chan struct{}, what string) time.Duration {
 		s.Fatalf("waited %v in vain for %s", limit, what)
 	}
 	return time.Since(start)
+}
+
+// lostBy waits for the loss of the session, and judges that it comes until a time.
+func (s *scene) lostBy(session backend.Session, end time.Time) {
+	s.Helper()
+	select {
+	case <-session.Done():
+		return
+	case <-time.After(time.Until(end)):
+	}
+	select { // on a busy machine both are due, and the session's timer is served a little later
+	case <-session.Done():
+	case <-time.After(time.Second):
+		s.Errorf("not lost a second after it should be")
+		s.await(session.Done(), "the loss of the session")
+	}
 }
 
 // phase waits until the session is in the phase, and returns how long that took.

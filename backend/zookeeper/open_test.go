@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -138,7 +139,7 @@ func TestOpenReportsTheServersThatItTried(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 
 	cause := errors.New("the caller's reason")
-	ctx, cancel := context.WithTimeoutCause(s.ctx, 2500*time.Millisecond, cause)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, 8*time.Second, cause)
 	defer cancel()
 	start := time.Now()
 	b := zookeeper.New([]string{nobody, closes.Addr(), silent.Addr(), "no.such.name.invalid:1"}, &zookeeper.Options{
@@ -151,7 +152,7 @@ func TestOpenReportsTheServersThatItTried(t *testing.T) {
 		},
 	})
 	_, err := b.Open(ctx)
-	if took := time.Since(start); took > 4*time.Second {
+	if took := time.Since(start); took > 20*time.Second {
 		t.Errorf("open returned after %v", took)
 	}
 	if !errors.Is(err, cause) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, syscall.ECONNREFUSED) {
@@ -170,11 +171,14 @@ func TestOpenReportsTheServersThatItTried(t *testing.T) {
 
 	// The end of an attempt's own time is not the caller's deadline.
 	ctx2, cancel2 := context.WithCancel(s.ctx)
-	timer := time.AfterFunc(1500*time.Millisecond, cancel2)
-	defer timer.Stop()
+	defer cancel2()
+	var dials atomic.Int32
 	_, err = zookeeper.New([]string{silent.Addr()}, &zookeeper.Options{
 		SessionTimeout: time.Second,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if dials.Add(1) == 2 {
+				cancel2()
+			}
 			<-ctx.Done()
 			return nil, ctx.Err()
 		},
@@ -192,12 +196,12 @@ func TestOpenNamesALimitOfConnections(t *testing.T) {
 	e := zktest.Run(t, &zktest.Options{MaxClientCnxns: 1})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	b := zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 2 * time.Second})
+	b := zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 10 * time.Second})
 	c, err := b.Open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(ctx, time.Second)
+	short, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if _, err := b.Open(short); err == nil || !strings.Contains(err.Error(), "maxClientCnxns") {
 		t.Errorf("open: %v", err)

@@ -40,7 +40,7 @@ func TestThrottledRequestsAreSentAgain(t *testing.T) {
 			}
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := zookeeper.New([]string{p.Addr()}, nil).Open(ctx)
 	if err != nil {

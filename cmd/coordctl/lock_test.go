@@ -163,7 +163,7 @@ func theWaitEnds(t *testing.T, v *servers) {
 		t.Fatal(err)
 	}
 	never := []string{s.path, "--", os.Args[0], "-as-command", s.file, "end", "0"}
-	for _, wait := range []string{"0", "300ms"} {
+	for _, wait := range []string{"0", "3s"} {
 		if x := s.start(append([]string{"lock", "-wait", wait}, never...)...); x.status() != exitLate {
 			t.Errorf("-wait %s: status %d: %s", wait, x.status(), x.stderr.String())
 		} else if text := x.stderr.String(); !strings.Contains(text, "not obtained in time") || strings.Count(text, "\n") > 2 {

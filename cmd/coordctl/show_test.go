@@ -94,7 +94,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"-memory lock -grace 0s /a -wait 1s -- sh -c exit\u00a09", 9, ""},
 		{"-memory inspect /a", 0, "/a: missing"},
 		{"-memory queue len /a", 0, "0\n"},
-		{"-memory queue take -wait 10ms /a", exitLate, "not obtained in time"},
+		{"-memory queue take -wait 1s /a", exitLate, "not obtained in time"},
 		{"-memory queue take -wait 0 /a", exitLate, "not obtained in time"},
 		{"-servers 127.0.0.1:1 -wait 100ms queue len /a", exitFailed, ""},
 	} {

@@ -154,7 +154,7 @@ func topSaysThatTheServiceIsAway(t *testing.T, v *servers) {
 	for _, p := range stage.links {
 		addrs = append(addrs, p.Addr())
 	}
-	x := s.terminal(80, 24, "coordctl --servers "+strings.Join(addrs, ",")+" --timeout 5s top /locks; echo status $?; read _")
+	x := s.terminal(80, 24, "coordctl --servers "+strings.Join(addrs, ",")+" --timeout 10s top /locks; echo status $?; read _")
 	x.shows("/locks/report", "connected")
 	for _, p := range stage.links {
 		p.Blackhole(true)
@@ -260,7 +260,7 @@ func topWithoutATerminal(t *testing.T, v *servers) {
 	if r == nil || len(r.Holders) != 1 || r.Holders[0].Label != "web-1" || len(r.Waiters) != 1 || r.Waiters[0].Label != "web-2" || r.Waiters[0].Since.IsZero() {
 		t.Errorf("the lock is %+v", r)
 	}
-	out, status = s.run("coordctl top --json --wait 3s")
+	out, status = s.run("coordctl top --json --wait 10s")
 	if list = views(out); status != 0 || len(list) < 2 {
 		t.Errorf("status %d, %d lines: %s", status, len(list), out)
 	}

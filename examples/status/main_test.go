@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	timeout = 4 * time.Second     // of the sessions of the replicas
+	timeout = 8 * time.Second     // of the sessions of the replicas
 	lease   = timeout - timeout/3 // after which a client without contact has lost its session
 	longer  = 10 * time.Minute    // of the session of the observer, which outlives the server
 )

@@ -24,7 +24,7 @@ const (
 
 func newService(tb testing.TB) *zkservice.Service {
 	tb.Helper()
-	return zkservice.New(tb, server.Get(tb), zookeeper.Options{SessionTimeout: mostTimeout})
+	return zkservice.New(tb, server.Get(tb), zookeeper.Options{SessionTimeout: countTimeout})
 }
 
 // inRoundTrips converts a duration to a number of round trips.

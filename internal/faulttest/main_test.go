@@ -16,7 +16,11 @@ import (
 
 // server is the single server for counting requests and round trips. The tests that kill and
 // pause servers start their own ensembles.
-var server zktest.Shared
+var server = zktest.Shared{Options: &zktest.Options{
+	MaxSessionTimeout: countTimeout, // a stall of the machine must not break what is counted
+}}
+
+const countTimeout = 40 * time.Second
 
 func TestMain(m *testing.M) {
 	if spec := os.Getenv(workerEnv); spec != "" {

@@ -57,7 +57,7 @@ func TestTwoProcesses(t *testing.T) {
 // holderKilled: only the servers release the lock of a dead process, when its session has
 // timed out.
 func holderKilled(t *testing.T, e servers) {
-	const timeout = 3 * time.Second
+	const timeout = 5 * time.Second
 	s := newStage(t, e)
 	var took figures[time.Duration]
 	violations, n := 0, rounds(3)
@@ -86,7 +86,7 @@ func holderKilled(t *testing.T, e servers) {
 // keeperMet: how long another client waits for a lock that a client keeps (MutexOptions.Keep). A
 // client that lives gives way at once; one that does not, when its session has timed out.
 func keeperMet(t *testing.T, e servers) {
-	const timeout = 3 * time.Second
+	const timeout = 5 * time.Second
 	for _, v := range []struct {
 		state  string
 		strike func(keeper *actor)
@@ -183,7 +183,7 @@ func holderBlackholed(t *testing.T, e servers) {
 // holderPaused: a process that does not run cannot be notified. It must see its loss as soon
 // as it runs and checks, and the resource must refuse its write if it does not check.
 func holderPaused(t *testing.T, e servers) {
-	const timeout = 2 * time.Second
+	const timeout = 4 * time.Second
 	s := newStage(t, e)
 	var look figures[time.Duration]
 	violations, n := 0, rounds(3)

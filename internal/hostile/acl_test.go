@@ -105,7 +105,7 @@ func wantDenied(t *testing.T, err error, path, perm string) {
 
 func TestClientsWithDifferentCredentialsWorkBesideEachOther(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	w := coordtest.OnServer(t, zookeeper.Options{})
 	ns := &coord.Options{Namespace: w.Path("/ns")}
@@ -236,7 +236,7 @@ func TestTheACLOfParentsIsAnOption(t *testing.T) {
 
 func TestASemaphoreWhoseNodesMayNotBeWrittenOnARealServer(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	w := coordtest.OnServer(t, noWrite())
 	coordtest.WithPermissions(t, w.Path("/s"), zk.PermAll)
@@ -299,7 +299,7 @@ func TestAReceiptThatMayNotBeDeletedGoesWithItsSession(t *testing.T) {
 // The permissions that suffice, and those that do not, as the manual states them.
 func TestPermissionsThatRecipesNeed(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	w := coordtest.OnServer(t, noWrite())
 	a, b := w.Open("a", nil), w.Open("b", nil)

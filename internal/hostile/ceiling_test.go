@@ -308,7 +308,7 @@ func TestADirectoryCrossesTheCeilingOnARealServer(t *testing.T) {
 					t.Fatal(err)
 				}
 				locks = append(locks, l)
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 			}
 		}
 		if len(locks) != 2 {

@@ -65,7 +65,7 @@ func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 		}
 		t.Run(y.recipe, func(t *testing.T) {
 			coordtest.OnEach(t, func(w *coordtest.World) {
-				ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 				defer cancel()
 				s := w.Session("x")
 				for i, data := range []string{"{", strings.Repeat("h", 900_000)} {
@@ -538,7 +538,7 @@ func TestStrangeNeighboursAreIgnored(t *testing.T) {
 	for _, y := range fullUses() {
 		t.Run(y.recipe, func(t *testing.T) {
 			coordtest.OnEach(t, func(w *coordtest.World) {
-				ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 				defer cancel()
 				var calls atomic.Int64
 				x := &useRun{w: w, a: w.Counting("a", &calls), b: w.Counting("b", &calls), path: "/r", payload: "v"}

@@ -114,7 +114,7 @@ func TestDirectoriesThatAreDeletedInUse(t *testing.T) {
 				close(stop)
 				<-stopped
 				razed(w, "/r")
-				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 				defer cancel()
 				if err := y.run(ctx, x); err != nil {
 					w.T.Errorf("afterwards: %v", err)

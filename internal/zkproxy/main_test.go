@@ -17,7 +17,7 @@ var shared zktest.Shared
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 
 // limit is the timeout of a test; nothing here takes nearly as long.
-const limit = 10 * time.Second
+const limit = time.Minute
 
 type quiet struct{}
 

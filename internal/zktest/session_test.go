@@ -65,7 +65,7 @@ func TestAnExpiredSessionHasEnded(t *testing.T) {
 
 func awaitState(t *testing.T, events <-chan zk.Event, state zk.State) {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(time.Minute)
 	for {
 		select {
 		case e := <-events:
