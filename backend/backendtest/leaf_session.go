@@ -145,7 +145,7 @@ func (s *scene) refusedOpen(err error, ctx context.Context) {
 // session, with tolerance for a busy machine.
 func (s *scene) prompt(since time.Time, what string) {
 	s.Helper()
-	if took := time.Since(since); took > 2*time.Second+s.timeout/2 {
+	if took := time.Since(since); took > max(2*time.Second, s.timeout/2) {
 		s.Fatalf("%s took %v", what, took)
 	}
 }
