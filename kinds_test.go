@@ -132,7 +132,7 @@ func kindUses() []kindUse {
 			}
 			return err
 		}, func(ctx context.Context, c *coord.Client, path string) error {
-			ctx, stop := context.WithTimeout(ctx, time.Minute) // it is refused
+			ctx, stop := context.WithTimeout(ctx, time.Minute) // Serve is refused; otherwise it waits for this long
 			defer stop()
 			told := func(context.Context, coord.Branch[string]) error { return nil }
 			err := coord.NewParticipant(c, path, "a", coord.Handler[string]{Prepare: told, Commit: told, Abort: told}).Serve(ctx)

@@ -112,7 +112,7 @@ func TestForceTakesTheLockAway(t *testing.T) {
 		waiter := w.Waiting(context.Background(), m)
 		force := 200 * time.Millisecond
 		if !w.Fake {
-			force = 3 * time.Second // the holder of a busy machine has read the request by then
+			force = 3 * time.Second // on a busy machine the holder has read the request by then
 		}
 		start := time.Now()
 		if err := m.Revoke(context.Background(), &coord.RevokeOptions{By: "ops", Reason: "stuck", ForceAfter: force}); err != nil {

@@ -364,8 +364,12 @@ func TestLockAllReturnsWhenItsContextEndsWithoutContact(t *testing.T) {
 		}()
 		w.Eventually("LockAll waits for the second", func() bool { return w.Waits.Load() > n })
 		w.Link("a").Partition()
+		start := time.Now()
 		cancel()
 		coordtest.WantErr(w.T, <-done, context.Canceled)
+		if d := time.Since(start); w.Fake && d > w.Timeout/3 {
+			w.T.Errorf("returned %v after its ctx had ended", d)
+		}
 		if s.Err() != nil {
 			w.T.Error("it returned only when the session was lost")
 		}

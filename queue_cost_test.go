@@ -362,9 +362,9 @@ func (x *idleCrew) start(name string, q *coord.Consumer[int]) {
 }
 
 // slowest puts the numbers below count, one after the other, and returns the longest time
-// between a put and its delivery; on a real server of those only that the end of a session can
-// have ended. It stops early if the session of a consumer that was cut off
-// has ended, since further items would show nothing.
+// between a put and its delivery. It stops early if the session of a consumer that was cut off
+// has ended, since further items would show nothing. On a real server only the item counts during
+// whose delivery that happened: the others may have waited for the machine.
 func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (most time.Duration) {
 	x.w.T.Helper()
 	n := 0
@@ -388,6 +388,8 @@ func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (mo
 	}
 	if n < 3 && x.w.Fake {
 		x.w.T.Fatalf("%d items: this tests too little", n)
+	} else if n < 3 {
+		x.w.T.Logf("%d items: on this machine it tests too little", n)
 	}
 	return most
 }

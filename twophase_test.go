@@ -251,9 +251,10 @@ func TestAProposerThatGivesUpAborts(t *testing.T) {
 			_, err := co.Propose(ctx, p)
 			result <- err
 		}()
-		for _, a := range list {
-			w.Eventually("asked", func() bool { return a.did() == "[prepare t1:p]" })
-		}
+		w.Eventually("a has voted, and b is asked", func() bool {
+			st, err := co.Status(context.Background(), "t1")
+			return err == nil && st.Sites[0].Yes && list[1].did() == "[prepare t1:p]"
+		})
 		cancel()
 		coordtest.WantErr(w.T, <-result, context.Canceled)
 		for _, a := range list {

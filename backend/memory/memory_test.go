@@ -34,7 +34,7 @@ func harness(o memory.Options) backendtest.Harness {
 
 func TestTheContractIsKept(t *testing.T) {
 	t.Run("in real time", func(t *testing.T) {
-		h := harness(memory.Options{SessionTimeout: 400 * time.Millisecond})
+		h := harness(memory.Options{SessionTimeout: 2 * time.Second})
 		h.Parallel = true
 		backendtest.Run(t, h)
 	})

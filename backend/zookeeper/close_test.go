@@ -24,7 +24,7 @@ func TestClose(t *testing.T) {
 		if err := c.Close(); err != nil {
 			s.Errorf("close: %v", err)
 		}
-		// The limit of Close is 3.5 s; the rest is for a machine that does other work.
+		// Close takes 4.5 s at most, with the log; the rest is for a machine that does other work.
 		if took = time.Since(start); took > most {
 			s.Errorf("Close took %v", took)
 		}
@@ -33,23 +33,12 @@ func TestClose(t *testing.T) {
 		}
 		return took
 	}
-	// soon wants one of three to take less than a second: on a busy machine not each of them does.
-	soon := func(t *testing.T, close func() time.Duration) {
-		t.Helper()
-		best := most
-		for range 3 {
-			best = min(best, close())
-		}
-		if best > time.Second {
-			t.Errorf("Close took %v", best)
-		}
-	}
 
 	t.Run("waits for a create that is answered soon", func(t *testing.T) {
 		t.Parallel()
 		s := newScene(t, zookeeper.Options{})
 		o, n := s.other(), 0
-		soon(t, func() time.Duration {
+		quick(t, 3, time.Second, func() time.Duration {
 			c := s.open(s.link)
 			fault := s.link.Proxies[0].Drop(isOp(zkproxy.OpCreate), zkproxy.HoldReply)
 			done := make(chan error, 1)
@@ -133,7 +122,7 @@ func TestClose(t *testing.T) {
 		t.Parallel()
 		s := newScene(t, zookeeper.Options{SessionTimeout: 10 * time.Second})
 		o := s.other()
-		soon(t, func() time.Duration {
+		quick(t, 3, time.Second, func() time.Duration {
 			c := s.open(s.link)
 			s.commit(c, backend.Create(s.path("e"), nil, backend.Ephemeral))
 			took := closes(s, c)

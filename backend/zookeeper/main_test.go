@@ -3,6 +3,7 @@ package zookeeper_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -99,6 +100,19 @@ func (s *scene) await(ch <-chan struct{}, what string) time.Duration {
 		s.Fatalf("waited %v in vain for %s", limit, what)
 	}
 	return time.Since(start)
+}
+
+// quick measures n times, and wants at least half of the times below a limit: on a busy machine
+// some are not.
+func quick(t *testing.T, n int, limit time.Duration, measure func() time.Duration) {
+	t.Helper()
+	var times []time.Duration
+	for range n {
+		times = append(times, measure())
+	}
+	if slices.Sort(times); times[n/2] > limit {
+		t.Errorf("the times are %v, want less than %v", times, limit)
+	}
 }
 
 // lostBy waits for the loss of the session, and judges that it comes until a time.

@@ -27,7 +27,9 @@ import (
 )
 
 // server is the service of all tests: one server, or in the long form an ensemble of three.
-var server zktest.Shared
+var server = zktest.Shared{Options: &zktest.Options{
+	JavaArgs: []string{"-Dznode.container.checkIntervalMs=86400000"}, // transcripts show empty directories
+}}
 
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
 
@@ -51,7 +53,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if long() {
-		server.Options = &zktest.Options{Servers: 3}
+		server.Options.Servers = 3
 	}
 	goleak.VerifyTestMain(server.Main(m))
 }

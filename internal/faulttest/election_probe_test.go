@@ -4,6 +4,7 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -50,7 +51,7 @@ func newProbe(t *testing.T, e servers) *probe {
 			if ctx.Err() != nil {
 				return
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, backend.ErrUncertain) { // on a busy machine servers elect another leader
 				t.Errorf("the probe's commit: %v", err)
 				return
 			}

@@ -18,7 +18,7 @@ import (
 // ensemble of three. They use separate paths.
 var (
 	server zktest.Shared
-	three  = zktest.Shared{Options: &zktest.Options{Servers: 3}}
+	three  = zktest.Shared{Options: &zktest.Options{Servers: 3, SyncLimit: 20}} // a stall is no election
 )
 
 func TestMain(m *testing.M) {

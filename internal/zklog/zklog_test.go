@@ -25,7 +25,7 @@ func written(t *testing.T, e *zktest.Ensemble) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	b := zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 5 * time.Second})
+	b := zookeeper.New(e.Addrs(), &zookeeper.Options{SessionTimeout: 10 * time.Second})
 	s, err := b.Open(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -27,9 +27,9 @@ const (
 	highestPort = 32000
 )
 
-// reserved has a UDP socket at each port that FreePorts has returned, until the process ends. No
-// server here uses UDP: it keeps the tests of other packages from choosing the port of a server
-// that is down between Kill and Restart.
+// reserved has a UDP socket at each port that FreePorts has returned, until the process ends. The
+// socket keeps the tests of other packages from choosing the port of a server that is down between
+// Kill and Restart; no server here uses UDP.
 var reserved struct {
 	sync.Mutex
 	sockets []net.PacketConn
