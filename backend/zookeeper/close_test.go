@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// TestMain checks for leaked goroutines when all tests have run.
+// TestClose closes sessions with calls under way, without contact, and beside a Dial that does not return.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	const most = 10 * time.Second

@@ -102,8 +102,8 @@ func (s *scene) await(ch <-chan struct{}, what string) time.Duration {
 	return time.Since(start)
 }
 
-// quick measures n times, and wants at least half of the times below a limit: on a busy machine
-// some are not.
+// quick measures n times, and fails the test if more than half of the times are above the limit.
+// On a busy machine some are.
 func quick(t *testing.T, n int, limit time.Duration, measure func() time.Duration) {
 	t.Helper()
 	var times []time.Duration
@@ -115,7 +115,7 @@ func quick(t *testing.T, n int, limit time.Duration, measure func() time.Duratio
 	}
 }
 
-// lostBy waits for the loss of the session, and judges that it comes until a time.
+// lostBy waits for the loss of the session, and fails the test if it comes later than end.
 func (s *scene) lostBy(session backend.Session, end time.Time) {
 	s.Helper()
 	select {
