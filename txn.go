@@ -184,6 +184,33 @@ func (t *Txn) Create(path string, data []byte, mode backend.CreateMode) *Txn {
 	return t.plain(path, backend.Create("", slices.Clone(data), mode))
 }
 
+// CreateAll is Create, for a node whose parents can be missing. The missing parents are no
+// part of the transaction: they are created before it as empty containers, as those of
+// recipes are, and stay for a while if the transaction is refused. CreateAll costs one
+// request more than Create, unless the transaction creates the parent itself.
+func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn {
+	before := len(t.ops)
+	t.Create(path, data, mode)
+	op := &t.ops[before]
+	create, dir := op.expand, parent(op.path)
+	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
+		made := slices.ContainsFunc(before, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == dir })
+		if dir != "" && !made {
+			if _, err := s.b.Exists(ctx, dir, nil); isNotFound(err) {
+				err = s.ensure(ctx, dir)
+				if err != nil {
+					return nil, err
+				}
+			} else if err != nil && !answers(err, backend.ErrDenied) {
+				return nil, err
+			}
+		}
+		return create(ctx, s, before)
+	}
+	op.again = isNotFound // the service has collected the empty parent, or another client deleted it
+	return t
+}
+
 // Set replaces the data of a node at any version; see IfVersion.
 func (t *Txn) Set(path string, data []byte) *Txn {
 	return t.plain(path, backend.SetData("", slices.Clone(data), backend.AnyVersion))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +77,58 @@ func TestATransactionIsAppliedWholeOrNotAtAll(t *testing.T) {
 		}
 		if again, _ := w.stat("/x"); again != stat {
 			w.T.Errorf("%+v after a refusal, before %+v", again, stat)
+		}
+	})
+}
+
+func TestTxn_CreateAllMakesTheMissingParents(t *testing.T) {
+	onEach(t, func(w *world) {
+		c, ctx := w.Open("a", nil), context.Background()
+		res := mustCommit(w.T, coord.NewTxn(c).
+			CreateAll("/a/b/c", []byte("one"), backend.Persistent).
+			CreateAll("/a/b/c/d", nil, backend.Ephemeral).
+			CreateAll("/top", nil, backend.Persistent))
+		for i, want := range []string{"/a/b/c", "/a/b/c/d", "/top"} {
+			stat, err := w.stat(want)
+			if err != nil || len(res) != 3 || res[i].Path != w.Path(want) || res[i].Zxid != stat.Czxid {
+				w.T.Errorf("%s: %+v, %v; results %+v", want, stat, err, res)
+			}
+		}
+		if stat, err := w.stat("/a/b"); err != nil || stat.Czxid >= res[0].Zxid {
+			w.T.Errorf("the parent: %+v, %v", stat, err)
+		}
+
+		// The node itself must not exist, and nothing of a refused transaction stays but parents.
+		_, err := coord.NewTxn(c).Set("/top", []byte("two")).CreateAll("/a/b/c", nil, backend.Persistent).Commit(ctx)
+		wantConflict(w.T, err, "create", 1, w.Path("/a/b/c"), coord.ErrExists)
+		_, err = coord.NewTxn(c).CreateAll("/x/y", nil, backend.Persistent).Set("/none", nil).Commit(ctx)
+		wantConflict(w.T, err, "set", 1, w.Path("/none"), coord.ErrNotFound)
+		if _, err := w.stat("/x/y"); !errors.Is(err, backend.ErrNotFound) {
+			w.T.Errorf("the node of a refused transaction: %v", err)
+		}
+		_, err = coord.NewTxn(c).CreateAll("/a/b/c/d/e", nil, backend.Persistent).Commit(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrNoChildren)
+		_, err = coord.NewTxn(c).CreateAll("no path", nil, backend.Persistent).Commit(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
+	})
+}
+
+// The parent vanishes between its creation and the transaction, as an empty container can.
+func TestTxn_CreateAllMakesAVanishedParentAgain(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, left := context.Background(), 2
+		other := w.Session("other")
+		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+			if left == 0 || !slices.ContainsFunc(call.Ops, func(op backend.Op) bool { return op.Path == w.Path("/a/b") }) {
+				return nil
+			}
+			left--
+			_, err := other.Commit(ctx, backend.Delete(w.Path("/a"), backend.AnyVersion))
+			return err
+		}})
+		res := mustCommit(w.T, coord.NewTxn(c).CreateAll("/a/b", nil, backend.Persistent))
+		if stat, err := w.stat("/a/b"); err != nil || stat.Czxid != res[0].Zxid || left != 0 {
+			w.T.Errorf("%+v, %v; the parent has to vanish %d times more", stat, err, left)
 		}
 	})
 }
