@@ -242,7 +242,9 @@ type Features uint32
 
 const (
 	// Containers: the service supports nodes that it removes by itself some time after their
-	// last child is deleted. Without it, CreateMode Container is ErrUnsupported.
+	// last child is deleted, with their data and as a Commit of its own: the watches of the node
+	// fire Deleted. It does not remove a container that has a child. Whether it removes one that
+	// never had a child is its own affair. Without it, CreateMode Container is ErrUnsupported.
 	Containers Features = 1 << iota
 	// Trees: the service has Session.WatchTree.
 	Trees
@@ -273,6 +275,10 @@ type Stat struct {
 	EphemeralOwner int64 // the session that owns the node, zero for a node that is not ephemeral
 	DataLength     int32 // in bytes
 	NumChildren    int32
+
+	// Container: the service removes the node some time after its last child is deleted. Advisory:
+	// a service may leave it false for its containers, as ZooKeeper does, whose Stats do not show it.
+	Container bool
 
 	// AsOf is the position of the read: a commit after which the node, its data and its
 	// children were as the read shows them. Later reads of the session show at least that

@@ -83,6 +83,10 @@ type Harness struct {
 	// busy machine.
 	SessionTimeout time.Duration
 
+	// Collects says that the service removes an empty container soon, within a few seconds: then
+	// the clauses about that are tested.
+	Collects bool
+
 	// Parallel runs the leaves in parallel, those of all groups together. Without it they run
 	// one by one.
 	Parallel bool

@@ -29,9 +29,10 @@ func memoryHarness(timeout time.Duration) backendtest.Harness { return memoryWit
 func memoryWithout(timeout time.Duration, features backend.Features) backendtest.Harness {
 	return backendtest.Harness{
 		New: func(t *testing.T) backendtest.Service {
-			return store{memory.New(&memory.Options{SessionTimeout: timeout, Without: features}), "/"}
+			return store{memory.New(&memory.Options{SessionTimeout: timeout, Without: features, ContainerInterval: time.Second}), "/"}
 		},
 		SessionTimeout: timeout,
+		Collects:       true,
 	}
 }
 

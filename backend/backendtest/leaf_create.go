@@ -74,6 +74,61 @@ func createLeaves() []leaf {
 				s.refused(err, backend.ErrExists, "create", op.Path, 0)
 			}
 		}},
+		{"makes a container that goes with its last child, with its data, and with the event of a deletion", func(s *scene) {
+			c := s.open("a")
+			if !s.soon || !c.Features().Has(backend.Containers) {
+				return
+			}
+			c.commit(backend.Create(s.path("box"), []byte("v"), backend.Container))
+			c.commit(backend.Create(s.path("box/inner"), nil, backend.Container))
+			child := c.create("box/inner/child", "", backend.Persistent)
+			c.set(s.path("box"), "written since")
+			outer, inner, children := backend.NewWatch(), backend.NewWatch(), backend.NewWatch()
+			c.get(s.path("box"), outer)
+			c.stat(s.path("box/inner"), inner)
+			c.children(s.path("box/inner"), children)
+			last := c.commit(backend.Delete(child, backend.AnyVersion), backend.Create(s.path("n"), nil, backend.Persistent))[1].Czxid
+			s.fires(children, backend.LookAgain)
+			s.fires(inner, backend.Deleted)
+			s.fires(outer, backend.Deleted)
+			if c.there(s.path("box"), nil) {
+				s.Fatal("the container is there after the event of its deletion")
+			}
+			if now := c.commit(backend.Create(s.path("box"), nil, backend.Persistent))[0].Czxid; now != 0 && last != 0 && now < last+3 {
+				s.Fatalf("the containers went without commits of their own: zxid %d after %d", now, last)
+			}
+		}},
+		{"makes a container that stays while it has a child, of whatever kind", func(s *scene) {
+			c, o := s.open("a"), s.open("b")
+			if !s.soon || !c.Features().Has(backend.Containers) {
+				return
+			}
+			for _, name := range []string{"used", "persistent", "ephemeral", "container"} {
+				c.commit(backend.Create(s.path(name), []byte("v"), backend.Container))
+			}
+			c.remove(c.create("persistent/first", "", backend.Persistent)) // it was empty once
+			c.create("persistent/pin", "", backend.Persistent)
+			o.create("ephemeral/pin", "", backend.Ephemeral)
+			c.commit(backend.Create(s.path("container/inner"), nil, backend.Container)) // never used
+			c.remove(c.create("used/child", "", backend.Persistent))
+			c.gone(s.path("used"))
+			for _, name := range []string{"persistent", "ephemeral"} {
+				if data, _ := c.get(s.path(name), nil); data != "v" {
+					s.Fatalf("the container %s with a child holds %q", name, data)
+				}
+			}
+		}},
+		{"tells of no other node that it is a container", func(s *scene) {
+			c := s.open("a")
+			for _, mode := range []backend.CreateMode{backend.Persistent, backend.Ephemeral, backend.PersistentSequential, backend.EphemeralSequential} {
+				p := c.create("n-"+strconv.Itoa(int(mode)), "v", mode)
+				_, read := c.get(p, nil)
+				_, listed := c.children(p, nil)
+				if read.Container || listed.Container || c.stat(p, nil).Container || c.set(p, "w").Container {
+					s.Fatalf("a node of mode %d counts as a container", mode)
+				}
+			}
+		}},
 		{"makes a container alone only", func(s *scene) {
 			c := s.open("a")
 			_, err := c.Commit(s.ctx,

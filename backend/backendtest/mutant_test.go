@@ -392,7 +392,7 @@ func TestAClauseIsExcusedByNameAndReason(t *testing.T) {
 // lean makes a session show nothing that is advisory.
 func lean(_ Link, m *mutant) {
 	without := func(stat backend.Stat) backend.Stat {
-		stat.Pzxid, stat.Cversion = 0, 0
+		stat.Pzxid, stat.Cversion, stat.Container = 0, 0, false
 		return stat
 	}
 	m.get = func(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {

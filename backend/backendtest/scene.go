@@ -17,13 +17,14 @@ type scene struct {
 	timeout time.Duration // of a session
 	limit   time.Duration // the longest wait for anything
 	fake    bool          // time is fake
+	soon    bool          // an empty container is removed soon
 	ctx     context.Context
 }
 
 // newScene makes a service for t. Failures of the leaf go to tb, which is t itself except
 // where the suite is under test.
 func newScene(t *testing.T, tb testing.TB, h Harness) *scene {
-	s := &scene{TB: tb, svc: h.New(t), timeout: h.SessionTimeout, fake: h.Leaf != nil}
+	s := &scene{TB: tb, svc: h.New(t), timeout: h.SessionTimeout, fake: h.Leaf != nil, soon: h.Collects}
 	if s.timeout <= 0 {
 		tb.Fatal("the harness has no SessionTimeout")
 	}

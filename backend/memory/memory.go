@@ -6,7 +6,7 @@
 // them. Sessions of a partitioned link really expire.
 //
 // The store works inside a testing/synctest bubble: it uses only package time and channels to
-// tell time and to wait, runs no goroutine of its own, and does everything in a fixed order.
+// tell time and to wait, runs no goroutine that lasts, and does everything in a fixed order.
 // It stores nothing on disk and shares nothing between processes. It takes every path that
 // backend.CheckPath takes, so also some that ZooKeeper refuses.
 package memory
@@ -14,7 +14,9 @@ package memory
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +33,12 @@ type Options struct {
 	// session without contact lost. The default is a third of the timeout. It
 	// must be less than the timeout.
 	LossMargin time.Duration
+
+	// ContainerInterval is how often the store removes its empty containers, counted from the
+	// moment when the first of them became empty. A container that becomes empty by such a removal
+	// is removed by the next one. A container that never had a child stays. Zero means never.
+	// ZooKeeper looks once a minute. See also Store.ReapContainers.
+	ContainerInterval time.Duration
 
 	// Without are features that the store shall not have, for tests of what replaces them.
 	Without backend.Features
@@ -63,6 +71,9 @@ type Store struct {
 	sessions map[int64]*session // not ended by the store yet
 	lastID   int64
 	scratch  change // of the commit under way, kept for its buffers
+
+	interval time.Duration       // see Options.ContainerInterval
+	emptied  map[string]struct{} // containers whose last child was deleted; a timer runs while there are any
 }
 
 // New returns an empty store. Nil options mean the defaults; bad ones are
@@ -82,6 +93,8 @@ func New(o *Options) *Store {
 		links:    make(map[string]*Link),
 		sessions: make(map[int64]*session),
 		lastID:   0x1000,
+		interval: opts.ContainerInterval,
+		emptied:  make(map[string]struct{}),
 	}
 	if st.timeout == 0 {
 		st.timeout = 10 * time.Second
@@ -158,8 +171,8 @@ func (st *Store) SetClock(ahead time.Duration) {
 	st.tree.ahead = ahead
 }
 
-// ReapContainers removes the containers that had children and have none now, as
-// ZooKeeper does about once a minute. The store never does it by itself.
+// ReapContainers removes at once the containers that had children and have none now, and those
+// that become empty by that. The store also does it by itself, see Options.ContainerInterval.
 func (st *Store) ReapContainers() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -168,9 +181,45 @@ func (st *Store) ReapContainers() {
 		if len(empty) == 0 {
 			return
 		}
-		for _, path := range empty {
+		st.removeEmpty(empty)
+	}
+}
+
+// collect removes the containers that were empty when the interval ended.
+func (st *Store) collect() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	paths := slices.Sorted(maps.Keys(st.emptied))
+	clear(st.emptied)
+	st.removeEmpty(paths)
+}
+
+// removeEmpty removes those of the nodes that are empty containers. The caller holds mu.
+func (st *Store) removeEmpty(paths []string) {
+	for _, path := range paths {
+		if st.tree.isEmptyContainer(path) {
 			// Cannot fail: the node exists and has no children.
 			_ = st.apply([]backend.Op{backend.Delete(path, backend.AnyVersion)}, nil, 0)
+		}
+	}
+}
+
+// noteEmptied notes the containers that the events of a commit have left empty, and starts the
+// interval that ends with their removal. No timer runs while there are none, so an unused store
+// does nothing. The caller holds mu.
+func (st *Store) noteEmptied(events []event) {
+	if st.interval <= 0 {
+		return
+	}
+	for _, e := range events {
+		if e.what != deleted {
+			continue
+		}
+		if dir, _ := split(e.path); st.tree.isEmptyContainer(dir) {
+			if len(st.emptied) == 0 {
+				time.AfterFunc(st.interval, st.collect)
+			}
+			st.emptied[dir] = struct{}{}
 		}
 	}
 }
@@ -199,6 +248,7 @@ func (st *Store) apply(ops []backend.Op, results []backend.Result, owner int64) 
 	c := &st.scratch
 	err := st.tree.apply(c, ops, results, owner)
 	if err == nil {
+		st.noteEmptied(c.events)
 		st.watches.fire(c.events, st.tree.zxid)
 	}
 	c.reset()

@@ -303,3 +303,78 @@ func TestNumbersThatAreRevisions(t *testing.T) {
 		t.Errorf("numbers of revisions with an end: %v", err)
 	}
 }
+
+func TestContainersGoByThemselvesInFakeTime(t *testing.T) {
+	for interval, want := range map[time.Duration]time.Duration{time.Minute: time.Minute, time.Second: time.Second, 0: 0, -1: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			st := memory.New(&memory.Options{ContainerInterval: interval})
+			s := open(t, st)
+			for _, p := range []string{"/c", "/c/d", "/new", "/full"} {
+				create(t, s, p, backend.Container)
+			}
+			create(t, s, "/full/x", backend.Persistent)
+			gone := func(path string, after time.Duration) {
+				t.Helper()
+				w := backend.NewWatch()
+				if _, err := s.Exists(t.Context(), path, w); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				select {
+				case <-w.Fired():
+				case <-time.After(24 * time.Hour):
+					w.Stop()
+					if want != 0 {
+						t.Errorf("%v: %s is still there after a day", interval, path)
+					}
+					return
+				}
+				if w.Kind() != backend.Deleted || time.Since(began) != after || want == 0 {
+					t.Errorf("%v: %s went after %v (%v), want %v", interval, path, time.Since(began), w.Kind(), after)
+				}
+			}
+			create(t, s, "/c/d/x", backend.Ephemeral)
+			time.Sleep(24 * time.Hour)
+			if _, err := s.Commit(t.Context(), backend.Delete("/c/d/x", backend.AnyVersion)); err != nil {
+				t.Fatal(err)
+			}
+			gone("/c/d", want)
+			gone("/c", want)
+			for _, p := range []string{"/full", "/new"} {
+				if _, err := s.Exists(t.Context(), p, nil); err != nil {
+					t.Errorf("%v: %s: %v", interval, p, err)
+				}
+			}
+		})
+	}
+}
+
+// A container that was filled again before the end of the interval stays, also when its child was
+// removed and created again, or when it is another container at the same path.
+func TestAContainerThatIsFilledAgainStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(&memory.Options{ContainerInterval: time.Minute})
+		s := open(t, st)
+		commit := func(ops ...backend.Op) {
+			t.Helper()
+			if _, err := s.Commit(t.Context(), ops...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, p := range []string{"/a", "/b"} {
+			create(t, s, p, backend.Container)
+			create(t, s, p+"/x", backend.Persistent)
+			commit(backend.Delete(p+"/x", backend.AnyVersion))
+		}
+		time.Sleep(30 * time.Second)
+		create(t, s, "/a/y", backend.Persistent)
+		commit(backend.Delete("/b", backend.AnyVersion))
+		create(t, s, "/b", backend.Container) // never used
+		time.Sleep(time.Hour)
+		for _, p := range []string{"/a", "/b"} {
+			if _, err := s.Exists(t.Context(), p, nil); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -59,6 +59,7 @@ func (n *node) stat(zxid int64) backend.Stat {
 		EphemeralOwner: n.owner,
 		DataLength:     int32(len(n.data)),
 		NumChildren:    int32(len(n.children)),
+		Container:      n.container,
 		AsOf:           zxid,
 	}
 }
@@ -109,13 +110,19 @@ func (t *tree) ephemerals(owner int64) []string {
 
 func (t *tree) emptyContainers() []string {
 	var paths []string
-	for p, n := range t.nodes {
-		if n.container && n.created > 0 && len(n.children) == 0 {
+	for p := range t.nodes {
+		if t.isEmptyContainer(p) {
 			paths = append(paths, p)
 		}
 	}
 	slices.Sort(paths)
 	return paths
+}
+
+// isEmptyContainer reports whether there is a container at path that had children and has none.
+func (t *tree) isEmptyContainer(path string) bool {
+	n := t.nodes[path]
+	return n != nil && n.container && n.created > 0 && len(n.children) == 0
 }
 
 // change collects the events of one commit and the means to undo it.

@@ -18,6 +18,7 @@ func TestTheContract(t *testing.T) {
 	backendtest.Run(t, backendtest.Harness{
 		SessionTimeout: timeout,
 		Parallel:       true,
+		Collects:       true,
 		New: func(t *testing.T) backendtest.Service {
 			return zkservice.New(t, shared.Get(t), zookeeper.Options{SessionTimeout: timeout})
 		},
