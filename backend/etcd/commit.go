@@ -76,6 +76,10 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 		if err != nil {
 			return nil, err
 		}
+		if p != nil && s.horizon(l.revision.Load()) >= p.beyond {
+			p.drop(s)
+			p = nil // the service has come near a revision that the plan does not compare
+		}
 		if p == nil || s.inDoubt() {
 			on, stop := l.call(ctx)
 			if err = s.settle(on, l); err == nil && p == nil {
@@ -171,6 +175,10 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 		}
 		p.drop(s)
 		views, err := s.refusal(reply, p, paths)
+		if errors.Is(err, errAgain) {
+			p = nil
+			continue
+		}
 		if err != nil {
 			if over := s.over(ctx); over != nil {
 				return nil, over
@@ -272,7 +280,7 @@ const mostAlone = 1 << 18
 // is not known; no node gets them again. The reply tells whether there was the key.
 func (s *session) send(ctx context.Context, l *link, p *plan, paths []string) (*pb.TxnResponse, error) {
 	if p.alone == "" {
-		return l.kv.Txn(ctx, s.request(p, paths))
+		return l.kv.Txn(ctx, s.request(p, paths, l.revision.Load()))
 	}
 	reply, err := l.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(p.alone)})
 	if err != nil {
@@ -285,7 +293,7 @@ func (s *session) send(ctx context.Context, l *link, p *plan, paths []string) (*
 // request returns the request for a plan. If the plan fails, the reply has the session key and,
 // where they fit, the nodes. A plan that hardly ever fails is the smaller without them: clients and
 // servers handle the reads of both branches, and servers write them to their logs.
-func (s *session) request(p *plan, paths []string) *pb.TxnRequest {
+func (s *session) request(p *plan, paths []string, rev int64) *pb.TxnRequest {
 	s.mu.Lock()
 	epoch := s.epoch
 	s.mu.Unlock()
@@ -297,7 +305,7 @@ func (s *session) request(p *plan, paths []string) *pb.TxnRequest {
 	r.Failure = []*pb.RequestOp{get(s.key)}
 	size := 0
 	for _, path := range paths {
-		reader := s.reader(question{path: path, since: -1})
+		reader := s.reader(question{path: path, since: -1}, rev)
 		size += len(reader.ops) * len(path)
 		if len(r.Failure)+len(reader.ops) > mostRequests || size > mostReread {
 			p.readers, r.Failure = nil, r.Failure[:1]
@@ -343,7 +351,7 @@ func (s *session) inspect(ctx context.Context, l *link, paths []string) (map[str
 		ops := []*pb.RequestOp{get(s.key)}
 		var readers []*reader
 		for _, path := range paths {
-			r := s.reader(question{path: path, since: -1})
+			r := s.reader(question{path: path, since: -1}, l.revision.Load())
 			if len(readers) > 0 && len(ops)+len(r.ops) > mostRequests {
 				break
 			}

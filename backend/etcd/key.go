@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -174,6 +175,35 @@ func (c *config) sequences(path string) []sequence {
 		}
 	}
 	return all
+}
+
+// mostRevisions is more revisions than a service makes in a second, and longest is that many for the
+// time that a transaction is under way at most.
+const (
+	mostRevisions = 1 << 17
+	longest       = 32 * mostRevisions
+)
+
+// horizon returns a revision that the service cannot reach before a transaction is handled which is sent
+// now. rev is the latest revision in the replies of the session: the lease of a session that hears nothing
+// for its timeout is over.
+func (s *session) horizon(rev int64) int64 {
+	return rev + longest + int64(s.timeout/time.Second)*mostRevisions
+}
+
+// near returns the ways that are of revisions up to a bound, and the first revision beyond it that
+// another way is of. Most names with many digits look as if they were of revisions that no service will
+// reach: no node has such a number.
+func near(ways []sequence, bound int64) (within []sequence, beyond int64) {
+	beyond = math.MaxInt64
+	for _, way := range ways {
+		if way.created <= bound {
+			within = append(within, way)
+		} else {
+			beyond = min(beyond, way.created)
+		}
+	}
+	return within, beyond
 }
 
 // The value of a node's key is a header, and the data. The header begins with these flags. A

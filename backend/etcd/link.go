@@ -296,6 +296,7 @@ func (s *session) keepAlive(l *link) {
 		reply, err := stream.Recv()
 		if err == nil {
 			ttl = reply.TTL
+			l.saw(reply)
 		}
 		answers <- err
 	}

@@ -2,7 +2,9 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -24,6 +26,7 @@ type plan struct {
 	alone    string    // the key that it deletes without a compare, see session.send
 	keys     []string  // of new ephemeral sequential nodes
 	compared map[string]bool
+	beyond   int64 // the first revision of a sequential node that the compares do not exclude
 	now      int64
 }
 
@@ -39,7 +42,7 @@ type outcome struct {
 }
 
 func newPlan(ops []backend.Op) *plan {
-	return &plan{ops: ops, outcomes: make([]outcome, len(ops)), compared: make(map[string]bool), now: time.Now().UnixMilli()}
+	return &plan{ops: ops, outcomes: make([]outcome, len(ops)), compared: make(map[string]bool), beyond: math.MaxInt64, now: time.Now().UnixMilli()}
 }
 
 func (p *plan) compare(c ...*pb.Compare) { p.compares = append(p.compares, c...) }
@@ -222,15 +225,21 @@ func (p *plan) later(i int) int64 {
 // were replaced.
 func (s *session) guess(ops []backend.Op) *plan {
 	p := newPlan(ops)
-	if !s.assume(p) {
+	rev := int64(0)
+	s.mu.Lock()
+	if s.link != nil {
+		rev = s.link.revision.Load()
+	}
+	s.mu.Unlock()
+	if !s.assume(p, rev) {
 		p.drop(s)
 		return nil
 	}
 	return p
 }
 
-// assume is guess. It returns false if the session has to look first.
-func (s *session) assume(p *plan) bool {
+// assume is guess, after a revision. It returns false if the session has to look first.
+func (s *session) assume(p *plan, rev int64) bool {
 	ops := p.ops
 	p.likely = true
 	named := make(map[string]*backend.Op, len(ops))
@@ -262,7 +271,7 @@ func (s *session) assume(p *plan) bool {
 				return false
 			case p.once("parent", dir):
 				dirKey, r := s.known.key(dir), s.known.record(dir)
-				if dirKey == "" && r == nil && len(s.cfg.sequences(dir)) > 0 {
+				if dirKey == "" && r == nil && s.looksSequential(dir, rev) {
 					return false
 				}
 				if dirKey == "" {
@@ -288,7 +297,7 @@ func (s *session) assume(p *plan) bool {
 				}
 				if !fresh {
 					p.compare(compareCreated(key, pb.Compare_EQUAL, 0))
-					for _, way := range s.cfg.sequences(op.Path) {
+					for _, way := range p.near(s, op.Path, rev) {
 						p.compare(compareNoneOf(way.keys, after(way.keys), way.created))
 					}
 				}
@@ -299,7 +308,7 @@ func (s *session) assume(p *plan) bool {
 			continue
 		}
 		// A node that the session has seen has the key that it had then, or the compares fail.
-		if seen == nil && !sequential && len(s.cfg.sequences(op.Path)) > 0 || seen != nil && (seen.key != key || !seen.regular()) {
+		if seen == nil && !sequential && s.looksSequential(op.Path, rev) || seen != nil && (seen.key != key || !seen.regular()) {
 			return false
 		}
 		switch op.Kind {
@@ -374,6 +383,21 @@ func (s *session) assume(p *plan) bool {
 	return !p.collides() && p.fits()
 }
 
+// looksSequential reports whether the path can be that of a sequential node that was created up to a
+// revision.
+func (s *session) looksSequential(path string, rev int64) bool {
+	ways, _ := near(s.cfg.sequences(path), rev)
+	return len(ways) > 0
+}
+
+// near returns the ways in which a node can get the path by a sequential creation before the transaction
+// is handled, if the session has seen this revision.
+func (p *plan) near(s *session, path string, rev int64) []sequence {
+	ways, beyond := near(s.cfg.sequences(path), s.horizon(rev))
+	p.beyond = min(p.beyond, beyond)
+	return ways
+}
+
 // carries reports whether a Carry of the node is among the operations.
 func carries(ops []backend.Op, path string) bool {
 	return slices.ContainsFunc(ops, func(op backend.Op) bool { return op.Kind == backend.OpCarry && op.Path == path })
@@ -429,6 +453,9 @@ func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, erro
 		}
 	}
 	p.emit(s, states)
+	for how := apart; how == apart || how <= frozen && !p.fits(); how++ {
+		p.assert(s, states, how)
+	}
 	if p.collides() { // a node was deleted since, and a new one has taken its key
 		p.drop(s)
 		return nil, errAgain
@@ -535,8 +562,20 @@ func (p *plan) shown(st *state) outcome {
 	return outcome{path: st.path, record: &r}
 }
 
-// emit adds the compares, and the writes in the order of the operations.
-func (p *plan) emit(s *session, states map[string]*state) {
+// exclusion is how a plan makes certain that a new node gets no name that a sequential node has been given
+// since the nodes were read. The first costs a compare or two for each name. The others cost one for each
+// directory. A server reads all the children for it, and a creation there makes it fail that does no harm:
+// with together after the revision of one of the names has come, with frozen at once.
+type exclusion int
+
+const (
+	apart exclusion = iota
+	together
+	frozen
+)
+
+// byChange returns the states in the order of their latest changes.
+func byChange(states map[string]*state) []*state {
 	all := make([]*state, 0, len(states))
 	for _, st := range states {
 		all = append(all, st)
@@ -547,6 +586,58 @@ func (p *plan) emit(s *session, states map[string]*state) {
 		}
 		return len(a.path) - len(b.path)
 	})
+	return all
+}
+
+// assert sets the compares: the nodes are as they were read.
+func (p *plan) assert(s *session, states map[string]*state, how exclusion) {
+	p.compares = nil
+	all := byChange(states)
+	before := make(map[string]int64) // the revisions before which the children of some nodes must be created
+	gone := make(map[string]*state)  // deleted, even if there is a new one
+	for _, st := range all {
+		if found := st.view.found; found != nil && st.named && (!st.exists || st.fresh > 0) {
+			gone[st.path] = st
+		}
+	}
+	for _, st := range all {
+		found := st.view.found
+		dir, _ := split(st.path)
+		switch {
+		case found == nil:
+			first := int64(math.MaxInt64)
+			for _, way := range p.near(s, st.path, st.view.rev) {
+				if way.created <= st.view.rev { // the view would show it
+					continue
+				}
+				if first = min(first, way.created); how == apart {
+					p.compare(compareNoneOf(way.keys, after(way.keys), way.created))
+				}
+			}
+			if how == frozen && first < math.MaxInt64 {
+				before[dir] = st.view.rev + 1
+				break
+			}
+			if how == together && first < math.MaxInt64 {
+				before[dir] = min(first, cmp.Or(before[dir], first))
+			}
+			p.compare(compareCreated(s.cfg.literalKey(st.path), pb.Compare_EQUAL, 0))
+		case !st.named && found.regular():
+			p.compare(compareBelow(found.key, flagEphemeral))
+		default:
+			p.compare(compareMod(found.key, found.mod))
+		}
+		if gone[st.path] != nil && gone[dir] == nil && !found.ephemeral() {
+			p.childless(s, st.path, gone)
+		}
+	}
+	for dir, rev := range before {
+		p.compare(compareAllBefore(s.cfg.kids(dir), rev))
+	}
+}
+
+// emit adds the writes in the order of the operations.
+func (p *plan) emit(s *session, states map[string]*state) {
 	type write struct {
 		at int
 		op *pb.RequestOp
@@ -559,31 +650,9 @@ func (p *plan) emit(s *session, states map[string]*state) {
 			n++
 		}
 	}
-	gone := make(map[string]*state) // deleted, even if there is a new one
-	for _, st := range all {
-		if found := st.view.found; found != nil && st.named && (!st.exists || st.fresh > 0) {
-			gone[st.path] = st
-		}
-	}
-	for _, st := range all {
+	for _, st := range byChange(states) {
 		found := st.view.found
 		key := s.cfg.literalKey(st.path)
-		switch {
-		case found == nil:
-			p.compare(compareCreated(key, pb.Compare_EQUAL, 0))
-			for _, way := range s.cfg.sequences(st.path) {
-				if way.created > st.view.rev { // a sequential node can get this name by then
-					p.compare(compareNoneOf(way.keys, after(way.keys), way.created))
-				}
-			}
-		case !st.named && found.regular():
-			p.compare(compareBelow(found.key, flagEphemeral))
-		default:
-			p.compare(compareMod(found.key, found.mod))
-		}
-		if dir, _ := split(st.path); gone[st.path] != nil && gone[dir] == nil && !found.ephemeral() {
-			p.childless(s, st.path, gone)
-		}
 		var r record
 		if st.exists {
 			r = *st.record

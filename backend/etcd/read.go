@@ -35,7 +35,10 @@ type reader struct {
 	q     question
 	known string // the key of the node, if it is a sequential one that was seen before
 	ways  []sequence
-	ops   []*pb.RequestOp
+	// beyond is the first revision whose sequential nodes ops do not find: at the revision of the
+	// reply there must be none of them.
+	beyond int64
+	ops    []*pb.RequestOp
 }
 
 // mostModified is the number of children, changed since a revision, that are read to find a new one:
@@ -43,12 +46,14 @@ type reader struct {
 // a change of the children.
 const mostModified = 4
 
-func (s *session) reader(q question) *reader {
-	r := &reader{q: q, known: s.known.key(q.path)}
+// reader returns the part of a request that reads a node. rev is the latest revision that the session has
+// seen.
+func (s *session) reader(q question, rev int64) *reader {
+	r := &reader{q: q, known: s.known.key(q.path), beyond: math.MaxInt64}
 	if r.known != "" {
 		r.ops = append(r.ops, get(r.known))
 	} else {
-		r.ways = s.cfg.sequences(q.path)
+		r.ways, r.beyond = near(s.cfg.sequences(q.path), rev)
 	}
 	r.ops = append(r.ops, get(s.cfg.literalKey(q.path)))
 	for _, way := range r.ways {
@@ -68,7 +73,8 @@ func (s *session) reader(q question) *reader {
 	return r
 }
 
-// view reads the answers to the operations of the reader.
+// view reads the answers to the operations of the reader. It returns errAgain if the service has passed
+// the revision of a sequential node that the reader did not look for.
 func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, error) {
 	v := &view{path: r.q.path, key: s.cfg.literalKey(r.q.path), rev: rev}
 	at := 0
@@ -95,6 +101,9 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 		v.found, v.key = found, found.key
 	}
 	if v.found == nil {
+		if rev >= r.beyond {
+			return nil, errAgain
+		}
 		s.known.forget(r.q.path)
 	} else {
 		if v.key != s.cfg.literalKey(r.q.path) {
@@ -154,7 +163,7 @@ func (s *session) lookAll(ctx context.Context, l *link, questions []question, mo
 		var ops []*pb.RequestOp
 		size := 0
 		for _, q := range questions[len(views):] {
-			r := s.reader(q)
+			r := s.reader(q, l.revision.Load())
 			for _, op := range r.ops {
 				size += op.Size()
 			}
@@ -204,7 +213,7 @@ func (s *session) keyOf(ctx context.Context, l *link, path string) (string, erro
 	if key := s.known.key(path); key != "" {
 		return key, nil
 	}
-	if len(s.cfg.sequences(path)) == 0 {
+	if ways, _ := near(s.cfg.sequences(path), l.revision.Load()); len(ways) == 0 {
 		return s.cfg.literalKey(path), nil
 	}
 	v, err := s.look(ctx, l, path, false)

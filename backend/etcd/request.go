@@ -35,6 +35,13 @@ func compareNoneOf(from, to string, revision int64) *pb.Compare {
 	return c
 }
 
+// compareAllBefore holds if every key with the prefix was created before the revision.
+func compareAllBefore(prefix string, revision int64) *pb.Compare {
+	c := compareCreated(prefix, pb.Compare_LESS, revision)
+	c.RangeEnd = []byte(after(prefix))
+	return c
+}
+
 func request(r *pb.RangeRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
 }
