@@ -118,14 +118,14 @@ func (s *session) do(ctx context.Context, c *call) (wasSent bool, err error) {
 		return true, nil
 	case broke:
 		if s.isSealed() {
-			return true, s.ended()
+			return true, s.ended(ctx)
 		}
 		if err := s.Err(); err != nil {
 			return true, err // Close ended the wait
 		}
 		return true, errBroke
 	}
-	return false, s.ended()
+	return false, s.ended(ctx)
 }
 
 // queueUp puts a call at the end of the queue, unless the session is over or ctx has ended.
@@ -139,10 +139,10 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 	case s.lease.Left(now) <= 0:
 		s.mu.Unlock()
 		s.lose(errUnheard)
-		return s.ended()
+		return s.ended(ctx)
 	case s.isSealed():
 		s.mu.Unlock()
-		return s.ended()
+		return s.ended(ctx)
 	case ctx.Err() != nil:
 		s.mu.Unlock()
 		return backend.ContextError(ctx)
@@ -232,10 +232,20 @@ func (s *session) throttledBefore(c *call) (over <-chan struct{}) {
 	return nil
 }
 
-// ended returns why a session that is sealed is over.
-func (s *session) ended() error {
-	<-s.done
-	return s.Err()
+// ended returns why a session that is sealed is over. If the session is still being ended when
+// ctx ends, it returns the error of ctx.
+func (s *session) ended(ctx context.Context) error {
+	select {
+	case <-s.done:
+		return s.Err()
+	default:
+	}
+	select {
+	case <-s.done:
+		return s.Err()
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	}
 }
 
 // callQueue is the queue of a session. It is linked, since many calls can leave it from the
@@ -291,6 +301,14 @@ func (f *fifo) pop(xid int32) *call {
 		return nil
 	}
 	return f.next()
+}
+
+// first returns the first call, or nil.
+func (f *fifo) first() *call {
+	if f.head == len(f.calls) {
+		return nil
+	}
+	return f.calls[f.head]
 }
 
 // next removes and returns the first call. It returns nil if there is none.

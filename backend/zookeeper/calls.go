@@ -197,7 +197,7 @@ func (s *session) read(ctx context.Context, c *call, op, path string) error {
 		case refused:
 			return fail(withNode(c.answer.code, err, op, path))
 		case expired:
-			return fail(s.ended())
+			return fail(s.ended(ctx))
 		case throttled:
 			throttles++
 			if err := s.easeOff(ctx, c, throttles); err != nil {

@@ -331,7 +331,9 @@ func (a *answer) multiRead(d *decoder, count int, shared bool) {
 		var r nodeAnswer
 		switch op {
 		case opError:
-			r.code = d.int32()
+			if r.code = d.int32(); a.code == codeOK && aboutSession(r.code) {
+				a.code = r.code
+			}
 		case opGetData:
 			r.data = d.data(shared)
 			d.stat(&r.stat)

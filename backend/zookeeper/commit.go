@@ -61,7 +61,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 			}
 			return fail(index, err)
 		case expired:
-			return fail(-1, s.ended())
+			return fail(-1, s.ended(ctx))
 		case throttled:
 			if err := s.easeOff(ctx, c, tries); err != nil {
 				return fail(-1, err)

@@ -90,7 +90,7 @@ func (s *session) knows(ctx context.Context, c *call) (bool, error) {
 		}
 		switch verdict, _ := judge(c.answer.code); verdict {
 		case expired:
-			return false, s.ended()
+			return false, s.ended(ctx)
 		case throttled:
 			throttles++
 			if err := s.easeOff(ctx, c, throttles); err != nil {

@@ -29,6 +29,7 @@ var (
 	errNotZooKeeper = errors.New("this is not a ZooKeeper server, or not its client port")
 	errSessionMoved = errors.New("the session has moved to another server")
 	errServerEnds   = errors.New("the server says that it is closing")
+	errOnlyPings    = errors.New("the server answers pings and no requests")
 )
 
 // guardConn is a connection to a server. It writes the calls of the session and hands their
@@ -212,7 +213,7 @@ func (c *guardConn) incoming(h replyHeader, size int) error {
 		}
 		switch h.xid {
 		case xidPing:
-			return c.pong()
+			return c.pong(h.code)
 		case xidAuth:
 			return c.loggedIn(h.code)
 		}
@@ -244,7 +245,13 @@ func (c *guardConn) pass() {
 }
 
 // pong handles the answer to a ping. It has to be that to the first one without an answer.
-func (c *guardConn) pong() error {
+//
+// A server answers the pings and the calls of a connection in order. If it answers pings and no
+// calls, the connection is useless although it renews the lease, so the session leaves it.
+func (c *guardConn) pong(code int32) error {
+	if err := c.leave(code); err != nil {
+		return err
+	}
 	s := c.session
 	s.mu.Lock()
 	if len(c.pings) == 0 {
@@ -253,9 +260,41 @@ func (c *guardConn) pong() error {
 	}
 	at := c.pings[0]
 	c.pings = c.pings[1:]
+	first := c.sent.first()
+	stuck := first != nil && first.at.To(at) > s.lease.Length/2
 	s.mu.Unlock()
+	if stuck {
+		return errOnlyPings
+	}
 	c.pass()
 	return c.answered(at)
+}
+
+// leave handles a code that is about the session or the server, and not about the request. It
+// returns why the connection ends, or nil for any other code. A session that has ended is lost
+// at once: a server can go on answering the pings of such a session.
+func (c *guardConn) leave(code int32) error {
+	if !aboutSession(code) {
+		return nil
+	}
+	switch code {
+	case codeSessionMoved:
+		return errSessionMoved
+	case codeClosing:
+		return errServerEnds
+	}
+	c.session.lose(errExpired)
+	return errExpired
+}
+
+// aboutSession reports whether a code says that the session has ended, or that this server does
+// not serve it any more.
+func aboutSession(code int32) bool {
+	switch code {
+	case codeSessionExpired, codeUnknownSession, codeSessionMoved, codeClosing:
+		return true
+	}
+	return false
 }
 
 // loggedIn handles the answer to the credentials.
@@ -265,23 +304,18 @@ func (c *guardConn) loggedIn(code int32) error {
 		return errMalformed
 	}
 	c.login = nil
-	switch code {
-	case codeOK:
-		if err := c.answered(*at); err != nil {
-			return err
-		}
-		c.session.contact(c)
-		// The handshake's deadline can be earlier than the first ping.
-		return c.SetReadDeadline(time.Now().Add(c.stall))
-	case codeSessionExpired, codeUnknownSession:
-		c.session.lose(errExpired)
-		return errExpired
-	case codeSessionMoved:
-		return errSessionMoved
-	case codeClosing:
-		return errServerEnds
+	if err := c.leave(code); err != nil {
+		return err
 	}
-	return c.session.refusedLogin(code)
+	if code != codeOK {
+		return c.session.refusedLogin(code)
+	}
+	if err := c.answered(*at); err != nil {
+		return err
+	}
+	c.session.contact(c)
+	// The handshake's deadline can be earlier than the first ping.
+	return c.SetReadDeadline(time.Now().Add(c.stall))
 }
 
 // reply reads the rest of the reply to a call, and ends the call.
@@ -301,19 +335,18 @@ func (c *guardConn) reply(call *call, h replyHeader, size int) error {
 	}
 	a := &call.answer
 	*a = answer{code: code, failed: -1, size: size}
-	switch code {
-	case codeOK:
+	if code == codeOK {
 		if err := a.decode(call.op, body, call.steps, call.count, !own); err != nil {
 			return err
 		}
-	case codeSessionExpired, codeUnknownSession:
-		c.session.lose(errExpired)
-		c.over(answered) // it is a definite refusal
-		return errExpired
-	case codeSessionMoved:
-		return errSessionMoved
-	case codeClosing:
-		return errServerEnds
+	}
+	// The code of a step of a multi counts as that of the reply. The leader checks the session
+	// before each step, and applies nothing if it refuses one.
+	if err := c.leave(a.code); err != nil {
+		if err == errExpired {
+			c.over(answered) // it is a definite refusal
+		}
+		return err
 	}
 	c.session.hub.replied(call, code)
 	return c.finish(call, h.zxid)

@@ -77,7 +77,7 @@ func (s *session) open(ctx context.Context) error {
 	case <-s.trouble.over:
 		return s.trouble.cause()
 	case <-s.sealed:
-		return s.ended()
+		return s.ended(ctx)
 	case <-ctx.Done():
 		s.mu.Lock()
 		defer s.mu.Unlock()

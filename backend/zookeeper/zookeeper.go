@@ -31,6 +31,12 @@
 // Contact counts as broken when a server has been silent for half the lease. The other half
 // is for the other servers, or for the same one to come back.
 //
+// An answer that says that the session has ended loses it at once, in the header of a reply and in
+// the reply to each part of a Commit. The Commit was not applied. The session does not wait for the
+// server to close the connection: a follower can go on answering pings of a session that is over.
+// If an answer says that the session has moved, the session goes on at another connection. It does
+// so, too, if a server answers pings and leaves a call unanswered for half the lease.
+//
 // A follower that lost its leader goes on answering for up to syncLimit ticks. If a session
 // has to learn of its loss before another client can acquire the locks that it held,
 // LossMargin must cover that time and the drift of the clocks.
