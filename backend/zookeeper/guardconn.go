@@ -260,9 +260,11 @@ func (c *guardConn) pong(code int32) error {
 	}
 	at := c.pings[0]
 	c.pings = c.pings[1:]
-	first := c.sent.first()
-	stuck := first != nil && first.at.To(at) > s.lease.Length/2
+	over, stuck := c.hangsLocked(at)
 	s.mu.Unlock()
+	if over {
+		s.lose(errUnanswered)
+	}
 	if stuck {
 		return errOnlyPings
 	}
@@ -295,6 +297,29 @@ func aboutSession(code int32) bool {
 		return true
 	}
 	return false
+}
+
+// hangsLocked reports whether the server has answered a ping that was sent at the instant, half the lease
+// after a call without an answer: the pings would keep the session, its nodes and its callers for ever.
+// over says that each server in turn has done so, with reads or with commits.
+func (c *guardConn) hangsLocked(at instant) (over, stuck bool) {
+	s := c.session
+	first := c.sent.first()
+	if first == nil || first.op == opClose || first.at.To(at) <= s.lease.Length/2 {
+		return false, false
+	}
+	silent := first.silenceLocked(s)
+	*silent++
+	return *silent >= max(2, s.hosts.Len()), true
+}
+
+// silenceLocked returns the number of connections in a row that have broken because calls of this kind
+// had no answer.
+func (c *call) silenceLocked(s *session) *int {
+	if len(c.steps) > 0 {
+		return &s.silentCommits
+	}
+	return &s.silentReads
 }
 
 // loggedIn handles the answer to the credentials.
@@ -368,6 +393,7 @@ func (c *guardConn) finish(call *call, zxid int64) error {
 		return err
 	}
 	s.seen = max(s.seen, zxid)
+	*call.silenceLocked(s) = 0
 	if call.answer.code == codeThrottled && len(call.steps) > 0 && call.stage != leftAlone && call.over == nil {
 		call.over = make(chan struct{})
 		s.throttled = append(s.throttled, call)

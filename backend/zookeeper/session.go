@@ -21,11 +21,12 @@ const leastPretended = 12 * time.Millisecond
 
 // The reasons for the loss of a session.
 var (
-	errExpired  = errors.New("the servers have ended it")
-	errUnheard  = errors.New("its lease passed without an answer")
-	errTooShort = errors.New("the negotiated timeout is not longer than LossMargin")
-	errMute     = errors.New("it gave no answer on the latest connection")
-	errNoLogin  = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
+	errExpired    = errors.New("the servers have ended it")
+	errUnheard    = errors.New("its lease passed without an answer")
+	errTooShort   = errors.New("the negotiated timeout is not longer than LossMargin")
+	errUnanswered = errors.New("no server answers its calls, although pings are answered")
+	errMute       = errors.New("it gave no answer on the latest connection")
+	errNoLogin    = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
 )
 
 // session is one session on the servers.
@@ -58,19 +59,20 @@ type session struct {
 	downOnce   sync.Once
 	leaveOnce  sync.Once
 
-	mu       sync.Mutex
-	id       int64
-	timeout  time.Duration
-	lease    contact.Lease
-	conn     *guardConn // nil when there is none
-	linked   bool       // there is contact, on conn
-	ready    bool       // opened is closed
-	stopDial context.CancelFunc
-	err      error
-	change   chan struct{} // closed and replaced at each change of phase
-	trouble  *trouble
-	seen     int64       // the latest zxid in a reply
-	timer    *time.Timer // of the lease, once the session is ready
+	mu                         sync.Mutex
+	id                         int64
+	timeout                    time.Duration
+	lease                      contact.Lease
+	conn                       *guardConn // nil when there is none
+	linked                     bool       // there is contact, on conn
+	ready                      bool       // opened is closed
+	stopDial                   context.CancelFunc
+	err                        error
+	change                     chan struct{} // closed and replaced at each change of phase
+	trouble                    *trouble
+	seen                       int64       // the latest zxid in a reply
+	silentReads, silentCommits int         // see silenceLocked
+	timer                      *time.Timer // of the lease, once the session is ready
 
 	queue     callQueue // calls that have not been written yet
 	underWay  int       // calls that are queued or sent
