@@ -269,6 +269,7 @@ type config struct {
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	clock    func() func() contact.Instant // replaced by tests
 	lost     lostLeases
+	clusters clusters
 }
 
 func newConfig(endpoints []string, o *Options) (*config, error) {

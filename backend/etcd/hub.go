@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // hub holds the watches of a session, and the watchers on the server that serve them. A watcher
@@ -45,6 +46,7 @@ type hub struct {
 	asked     []ask // progress requests without a reply
 	pending   bool  // one of them was made after the latest reply
 	unproved  map[int64]*watcher
+	pulse     pulse
 	since     int           // responses since the request of the latest reply
 	held      []*batch      // events whose turn is not certain
 	tries     int           // repeated progress requests since one of those events has fired
@@ -71,11 +73,12 @@ type watchKey struct {
 type watcher struct {
 	id      int64
 	key     watchKey
-	created chan struct{} // closed when the server has made it, or the link is broken
-	start   int64         // all events after this revision come; 0 before it is made
-	refused error         // why the server has not made it
-	latest  int64         // the revision of its latest event
-	last    bool          // of those that were requested at once
+	created chan struct{}   // closed when the server has made it, or the link is broken
+	since   contact.Instant // when it was requested
+	start   int64           // all events after this revision come; 0 before it is made
+	refused error           // why the server has not made it
+	latest  int64           // the revision of its latest event
+	last    bool            // of those that were requested at once
 	users   map[*interest]struct{}
 	trees   map[*armedTree]struct{}
 }
@@ -99,7 +102,7 @@ func (h *hub) attach(ctx context.Context, l *link) error {
 		h.mu.Unlock()
 		return errBroken
 	}
-	h.link, h.token = l, token
+	h.link, h.token, h.pulse = l, token, pulse{proved: h.s.now()}
 	h.queue = nil
 	h.own = h.watcherLocked(watchKey{nodeRange, h.s.key})
 	own := h.own
@@ -186,7 +189,7 @@ func (h *hub) watcherLocked(key watchKey) *watcher {
 		return w
 	}
 	h.next++
-	w = &watcher{id: h.next, key: key, created: make(chan struct{}), users: make(map[*interest]struct{}), trees: make(map[*armedTree]struct{})}
+	w = &watcher{id: h.next, key: key, since: h.s.now(), created: make(chan struct{}), users: make(map[*interest]struct{}), trees: make(map[*armedTree]struct{})}
 	h.byID[w.id] = w
 	h.creating = append(h.creating, w)
 	if key.key != h.s.key {
@@ -195,18 +198,24 @@ func (h *hub) watcherLocked(key watchKey) *watcher {
 			h.unproved[w.id] = w
 		}
 	}
-	r := &pb.WatchCreateRequest{Key: []byte(key.key), WatchId: w.id}
+	from, to := key.bounds()
+	r := &pb.WatchCreateRequest{Key: from, RangeEnd: to, WatchId: w.id}
 	switch key.what {
 	case markRange:
 		r.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT, pb.WatchCreateRequest_NODELETE}
-	case kidsRange:
-		r.RangeEnd = []byte(after(key.key))
 	case belowRange:
-		r.RangeEnd = []byte(after(key.key))
 		r.PrevKv = true // a deletion does not show the name and the number of a sequential node
 	}
 	h.request(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}})
 	return w
+}
+
+// bounds returns the first key of the range, and the key behind it; none if the range is one key.
+func (k watchKey) bounds() (from, to []byte) {
+	if k.what == kidsRange || k.what == belowRange {
+		to = []byte(after(k.key))
+	}
+	return []byte(k.key), to
 }
 
 // make marks the watcher as made, or as broken.
@@ -244,9 +253,11 @@ func (h *hub) release(w *watcher) {
 }
 
 // send writes the requests of the stream. While events are held, it asks for a progress reply
-// again and again, for half the lease.
+// again and again, for half the lease. It supervises the stream, see prove.
 func (h *hub) send(l *link, stream pb.Watch_WatchClient) {
 	defer l.work.Done()
+	look := time.NewTicker(max(h.s.lease.Length/pulses, time.Millisecond))
+	defer look.Stop()
 	again := time.NewTimer(lagging)
 	again.Stop()
 	defer again.Stop()
@@ -279,6 +290,16 @@ func (h *hub) send(l *link, stream pb.Watch_WatchClient) {
 				l.fail(err)
 				return
 			}
+		case <-look.C:
+			fence, err := h.prove(l)
+			if err != nil {
+				l.fail(err)
+				return
+			}
+			if fence {
+				l.work.Add(1)
+				go h.fence(l)
+			}
 		case <-l.ctx.Done():
 			return
 		}
@@ -307,11 +328,19 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 		h.mu.Unlock()
 		return nil
 	}
+	w := h.byID[r.WatchId]
+	if err := checkWatch(r, w); err != nil {
+		h.mu.Unlock()
+		return err
+	}
+	if err := h.s.past.events(r); err != nil {
+		h.mu.Unlock()
+		return h.s.another(err)
+	}
 	h.since++
 	for i := range h.asked {
 		h.asked[i].received++
 	}
-	w := h.byID[r.WatchId]
 	revoked := false
 	switch {
 	case r.Created && r.Canceled:

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // stage is a hub with a stream that the test plays.
@@ -24,7 +25,7 @@ type stage struct {
 }
 
 func newStage(t *testing.T, ordered bool) *stage {
-	s := &session{cfg: &config{prefix: "p"}, key: "p:session/1", known: newCache()}
+	s := &session{cfg: &config{prefix: "p"}, key: "p:session/1", known: newCache(), now: contact.Clock()}
 	s.hub = newHub(s)
 	st := &stage{t, s.hub, &link{ordered: ordered, wake: make(chan struct{}, 1)}, backend.NewWatchSet()}
 	s.hub.link = st.l
@@ -270,7 +271,7 @@ func TestTooManyHeldEventsEndTheLink(t *testing.T) {
 	a := st.arm("/a", 5)
 	r := &pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 6}, WatchId: a.node.id}
 	for n := range int64(mostHeld + 1) {
-		r.Events = append(r.Events, &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(a.node.key.key), ModRevision: 6 + n}})
+		r.Events = append(r.Events, &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte(a.node.key.key), CreateRevision: 1, ModRevision: 6 + n, Version: 6 + n}})
 	}
 	if err := st.h.handle(st.l, r); !errors.Is(err, errNoProgress) {
 		t.Errorf("%d events are held: %v, want %v", len(st.h.held), err, errNoProgress)

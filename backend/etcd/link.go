@@ -51,6 +51,16 @@ type link struct {
 
 	wake chan struct{} // capacity 1: the hub has requests for the watch stream
 	work sync.WaitGroup
+
+	// The supervision of requests, see await.
+	traffic  atomic.Int64  // bytes of the connection, in both directions
+	patience time.Duration // how long a request may be without an answer; 0: not limited
+	hung     func(requestKind)
+	silent   *silence
+
+	cluster uint64 // id, 0 if the server has not told it
+	past    *past  // of the session
+	changed func(error) error
 }
 
 // dialLink connects to a server. ctx bounds that only.
@@ -70,7 +80,7 @@ func (c *config) dialLink(ctx context.Context, address string) (*link, error) {
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(func(context.Context, string) (conn net.Conn, err error) {
 			err = errBroken
-			taken.Do(func() { conn, err = raw, nil })
+			taken.Do(func() { conn, err = countedConn{raw, &l.traffic}, nil })
 			return conn, err
 		}),
 		grpc.WithDisableServiceConfig(),
@@ -112,6 +122,7 @@ func (l *link) ready(ctx context.Context) error {
 		return rpctypes.ErrGRPCNoLeader
 	}
 	l.ordered = err == nil && ordered(reply.Version)
+	l.cluster = reply.GetHeader().GetClusterId()
 	return nil
 }
 
@@ -187,8 +198,21 @@ func (l *link) unary(ctx context.Context, method string, req, reply any, cc *grp
 		if method != authenticateMethod {
 			on = withToken(ctx, token)
 		}
+		kind, before := kindOfRequest(req), l.past.seen()
+		answered := l.await(kind)
 		err := invoke(on, method, req, reply, cc, opts...)
+		answered()
+		if l.silent != nil && on.Err() == nil && status.Code(err) != codes.Unavailable {
+			l.silent[kind].Store(0)
+		}
 		if err == nil {
+			if err = checkReply(req, reply); err != nil {
+				l.fail(err)
+				return err
+			}
+			if err = l.past.note(req, reply, before); err != nil {
+				return l.changed(err)
+			}
 			l.saw(reply)
 			return nil
 		}
@@ -235,20 +259,22 @@ func (l *link) guard() {
 	}
 }
 
-// fail breaks the link. What was not sent yet is dropped.
-func (l *link) fail(reason error) {
+// fail breaks the link. What was not sent yet is dropped. It reports whether this is the first reason to
+// do so.
+func (l *link) fail(reason error) (first bool) {
 	l.cancel(reason)
 	l.mu.Lock()
 	raw := l.raw
 	l.raw = nil
 	l.mu.Unlock()
 	if raw == nil {
-		return
+		return false
 	}
 	if tcp, ok := raw.(interface{ SetLinger(int) error }); ok {
 		_ = tcp.SetLinger(0) // only hastens the end
 	}
 	raw.Close()
+	return true
 }
 
 // close waits for the goroutines of a broken link.
@@ -295,7 +321,7 @@ func (s *session) keepAlive(l *link) {
 	receive := func() {
 		reply, err := stream.Recv()
 		if err == nil {
-			ttl = reply.TTL
+			ttl, err = reply.TTL, checkRenewal(reply, s.id, s.timeout)
 			l.saw(reply)
 		}
 		answers <- err

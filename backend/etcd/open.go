@@ -57,6 +57,10 @@ func (c *config) open(ctx context.Context) (*session, error) {
 		if err == nil {
 			return s, nil
 		}
+		if errors.Is(err, backend.ErrInvalid) {
+			log.Drain(mostDrain)
+			return nil, fmt.Errorf("%s: %w", address, err)
+		}
 		if hopeless(err) {
 			log.Drain(mostDrain)
 			return nil, fmt.Errorf("%w: %s: %w", backend.ErrDenied, address, err)
@@ -139,6 +143,9 @@ func (s *session) openAt(ctx context.Context, address string) (err error) {
 		return err
 	}
 	s.id, s.timeout = grant.ID, time.Duration(grant.TTL)*time.Second
+	if length := c.times.Lease(s.timeout); length <= 0 {
+		return contact.Invalid("LossMargin %v: the servers grant a timeout of only %v", c.times.Margin, s.timeout)
+	}
 	s.key, s.keys = c.sessionKey(s.id), newKeyring(s.id)
 	s.lease = contact.Lease{From: sent, Length: c.times.Lease(s.timeout)}
 	// The root is made by the first session of all.
@@ -159,5 +166,9 @@ func (s *session) openAt(ctx context.Context, address string) (err error) {
 	s.work.Add(2)
 	go s.watchLease()
 	go s.run(l)
+	if other := s.oneCluster(ctx, l); other != nil {
+		s.Close()
+		return other
+	}
 	return nil
 }

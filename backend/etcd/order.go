@@ -89,6 +89,7 @@ func (h *hub) ownEvents(events []*mvccpb.Event) (revoked bool) {
 		}
 		if !h.link.ordered {
 			h.delivered = max(h.delivered, e.Kv.ModRevision-1)
+			h.alive(e.Kv.ModRevision)
 		}
 	}
 	h.move()
@@ -114,6 +115,7 @@ func (h *hub) progress(rev int64) {
 		}
 	}
 	h.delivered = max(h.delivered, rev)
+	h.alive(rev)
 	h.fireHeld()
 	h.move()
 }

@@ -117,7 +117,7 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 	v.children = kids.Count
 	if r.q.names {
 		rest := next()
-		v.children += rest.Count
+		v.children = int64(len(kids.Kvs) + len(rest.Kvs))
 		v.names = make([]string, 0, v.children)
 		for _, kv := range slices.Concat(kids.Kvs, rest.Kvs) {
 			path, ok := s.cfg.pathOf(kv)

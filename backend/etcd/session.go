@@ -54,6 +54,8 @@ type session struct {
 	settled int      // of them, those that an epoch has settled
 	unsure  []string // keys of which a deletion is not settled
 	settler chan struct{}
+	silent  silence
+	past    past
 
 	known *cache
 	keys  *keyring
@@ -209,18 +211,16 @@ func (s *session) connect() *link {
 	}
 }
 
-// attach gives the session its next link: the watch stream works, and the session exists.
+// attach gives the session its next link: the watch stream works, the session exists, and the history is
+// the same.
 func (s *session) attach(ctx context.Context, l *link) error {
+	s.adopt(l)
 	on, stop := l.call(ctx)
 	defer stop()
 	if err := s.hub.attach(on, l); err != nil {
 		return err
 	}
-	reply, err := l.kv.Txn(on, &pb.TxnRequest{Success: []*pb.RequestOp{get(s.key)}})
-	if err != nil {
-		return err
-	}
-	if err := s.checkEpoch(reply.Responses[0].GetResponseRange()); err != nil {
+	if err := s.same(on, l); err != nil {
 		return err
 	}
 	l.work.Add(1)
