@@ -136,8 +136,8 @@ type Result struct {
 	// Czxid of a Create is the zxid of the Commit, and Siblings the number of children of the
 	// parent right after the Commit, the new node included. Zero means that the service did not
 	// tell. Every service tells both if a SetData or a Carry of the parent follows in the same Commit. A
-	// service tells both for each Create if its sequence numbers are not what ZooKeeper's are: the
-	// number of children that the parent was given before. So a recipe learns from each
+	// service tells both for each sequential Create if its sequence numbers are not what ZooKeeper's are:
+	// the number of children that the parent was given before. So a recipe learns from each
 	// sequential Create, by one or the other, how full the parent can be.
 	Czxid    int64
 	Siblings int32

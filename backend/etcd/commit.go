@@ -69,7 +69,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 
 // try is commit. If it fails and sent is a key, the deletion of that key may still happen.
 func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]backend.Result, error) {
-	paths := nodesOf(ops)
+	nodes := nodesOf(ops)
 	p := s.guess(ops)
 	for tries := 0; ; {
 		l, err := s.contact(ctx)
@@ -84,7 +84,7 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 			on, stop := l.call(ctx)
 			if err = s.settle(on, l); err == nil && p == nil {
 				var views map[string]*view
-				if views, err = s.inspect(on, l, paths); err == nil {
+				if views, err = s.inspect(on, l, nodes); err == nil {
 					p, err = s.exactly(ops, views)
 				}
 			}
@@ -108,7 +108,7 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 		}
 		before := l.revision.Load()
 		on, stop := l.call(ctx)
-		reply, err := s.send(on, l, p, paths)
+		reply, err := s.send(on, l, p, nodes)
 		full := is(err, rpctypes.ErrGRPCNoSpace) && s.mayHaveRun(on, l, p, before)
 		stop()
 		s.checkLease()
@@ -174,7 +174,7 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 			return p.results(s, reply), nil
 		}
 		p.drop(s)
-		views, err := s.refusal(reply, p, paths)
+		views, err := s.refusal(reply, p, nodes)
 		if errors.Is(err, errAgain) {
 			p = nil
 			continue
@@ -241,27 +241,30 @@ func (s *session) underWay() []<-chan struct{} {
 }
 
 // nodesOf returns the nodes that decide about the operations: those that they name, and the
-// parents of new ones.
-func nodesOf(ops []backend.Op) []string {
-	var paths []string
-	seen := make(map[string]bool, 2*len(ops))
-	add := func(path string) {
-		if !seen[path] {
-			seen[path] = true
-			paths = append(paths, path)
+// parents of new ones. Only a deletion depends on the children of a node.
+func nodesOf(ops []backend.Op) []question {
+	var all []question
+	seen := make(map[string]int, 2*len(ops))
+	add := func(path string, alone bool) {
+		at, ok := seen[path]
+		if !ok {
+			at = len(all)
+			seen[path] = at
+			all = append(all, question{path: path, since: -1, alone: true})
 		}
+		all[at].alone = all[at].alone && alone
 	}
 	for i := range ops {
 		op := &ops[i]
 		if op.Kind == backend.OpCreate || op.Kind == backend.OpAbsent {
 			dir, _ := split(op.Path)
-			add(dir)
+			add(dir, true)
 		}
 		if op.Kind != backend.OpCreate || !op.Mode.Sequential() {
-			add(op.Path)
+			add(op.Path, op.Kind != backend.OpDelete)
 		}
 	}
-	return paths
+	return all
 }
 
 // mostReread is the size of the paths that a request has a second time, for the case that its plan
@@ -278,9 +281,9 @@ const mostAlone = 1 << 18
 // that a commit does, needs no compare, not even of the epoch: it can be sent again, and one that
 // arrives late does nothing, once the key is deleted. So settle deletes the keys for which the outcome
 // is not known; no node gets them again. The reply tells whether there was the key.
-func (s *session) send(ctx context.Context, l *link, p *plan, paths []string) (*pb.TxnResponse, error) {
+func (s *session) send(ctx context.Context, l *link, p *plan, nodes []question) (*pb.TxnResponse, error) {
 	if p.alone == "" {
-		return l.kv.Txn(ctx, s.request(p, paths, l.revision.Load()))
+		return l.kv.Txn(ctx, s.request(p, nodes, l.revision.Load()))
 	}
 	reply, err := l.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(p.alone)})
 	if err != nil {
@@ -293,7 +296,7 @@ func (s *session) send(ctx context.Context, l *link, p *plan, paths []string) (*
 // request returns the request for a plan. If the plan fails, the reply has the session key and,
 // where they fit, the nodes. A plan that hardly ever fails is the smaller without them: clients and
 // servers handle the reads of both branches, and servers write them to their logs.
-func (s *session) request(p *plan, paths []string, rev int64) *pb.TxnRequest {
+func (s *session) request(p *plan, nodes []question, rev int64) *pb.TxnRequest {
 	s.mu.Lock()
 	epoch := s.epoch
 	s.mu.Unlock()
@@ -304,9 +307,9 @@ func (s *session) request(p *plan, paths []string, rev int64) *pb.TxnRequest {
 	}
 	r.Failure = []*pb.RequestOp{get(s.key)}
 	size := 0
-	for _, path := range paths {
-		reader := s.reader(question{path: path, since: -1}, rev)
-		size += len(reader.ops) * len(path)
+	for _, q := range nodes {
+		reader := s.reader(q, rev)
+		size += len(reader.ops) * len(q.path)
 		if len(r.Failure)+len(reader.ops) > mostRequests || size > mostReread {
 			p.readers, r.Failure = nil, r.Failure[:1]
 			break
@@ -319,7 +322,7 @@ func (s *session) request(p *plan, paths []string, rev int64) *pb.TxnRequest {
 
 // refusal reads the reply to a plan that has failed. It returns nil if the reply does not have
 // the nodes.
-func (s *session) refusal(reply *pb.TxnResponse, p *plan, paths []string) (map[string]*view, error) {
+func (s *session) refusal(reply *pb.TxnResponse, p *plan, nodes []question) (map[string]*view, error) {
 	answers := reply.Responses
 	if p.likely {
 		return nil, nil
@@ -328,10 +331,10 @@ func (s *session) refusal(reply *pb.TxnResponse, p *plan, paths []string) (map[s
 		return nil, err
 	}
 	answers = answers[1:]
-	if len(p.readers) < len(paths) {
+	if len(p.readers) < len(nodes) {
 		return nil, nil
 	}
-	views := make(map[string]*view, len(paths))
+	views := make(map[string]*view, len(nodes))
 	for _, r := range p.readers {
 		v, err := r.view(s, reply.Header.Revision, answers[:len(r.ops)])
 		if err != nil {
@@ -344,14 +347,14 @@ func (s *session) refusal(reply *pb.TxnResponse, p *plan, paths []string) (map[s
 
 // inspect reads the nodes that decide about a commit, all as of one revision. It begins each
 // request with the session key: this is no read of the caller's.
-func (s *session) inspect(ctx context.Context, l *link, paths []string) (map[string]*view, error) {
-	views := make(map[string]*view, len(paths))
+func (s *session) inspect(ctx context.Context, l *link, nodes []question) (map[string]*view, error) {
+	views := make(map[string]*view, len(nodes))
 	rev := int64(0)
-	for len(paths) > 0 {
+	for len(nodes) > 0 {
 		ops := []*pb.RequestOp{get(s.key)}
 		var readers []*reader
-		for _, path := range paths {
-			r := s.reader(question{path: path, since: -1}, l.revision.Load())
+		for _, q := range nodes {
+			r := s.reader(q, l.revision.Load())
 			if len(readers) > 0 && len(ops)+len(r.ops) > mostRequests {
 				break
 			}
@@ -381,7 +384,7 @@ func (s *session) inspect(ctx context.Context, l *link, paths []string) (map[str
 			}
 			views[v.path], answers = v, answers[len(r.ops):]
 		}
-		paths = paths[len(readers):]
+		nodes = nodes[len(readers):]
 	}
 	return views, nil
 }

@@ -86,8 +86,8 @@
 // and data, as in all backends; servers take 1.5 MiB (--max-request-bytes). A path is in a request
 // up to five times, so a commit with more than some 250 kB of paths can fail with
 // backend.ErrTooLarge. So can Arm for the children of a node whose path is that long, and any read
-// of a path of more than some 600 kB. Each creation counts the children of the parent, for which a server visits
-// each of them in its index, and also the keys that were deleted since the latest compaction. A session
+// of a path of more than some 600 kB. The creation of a sequential node counts the children of the parent, for which
+// a server visits each of them in its index, and also the keys that were deleted since the latest compaction. A session
 // uses the keys of its ephemeral sequential nodes again, such as those of a lock. But where other nodes
 // come and go in one directory, such as the items of a queue, let the servers compact every few minutes
 // or every few thousand revisions (--auto-compaction-mode, --auto-compaction-retention).

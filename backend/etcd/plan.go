@@ -70,7 +70,6 @@ func (p *plan) countOf(path string) {
 func (p *plan) create(s *session, i int, newParent bool) {
 	op := &p.ops[i]
 	dir, _ := split(op.Path)
-	p.countOf(dir)
 	r := &record{ctime: p.now, mtime: p.now, data: op.Data}
 	if op.Mode.Ephemeral() {
 		r.flags |= flagEphemeral
@@ -82,6 +81,7 @@ func (p *plan) create(s *session, i int, newParent bool) {
 	o := &p.outcomes[i]
 	*o = outcome{kind: op.Kind, path: op.Path, number: -1, learned: r, key: s.cfg.literalKey(op.Path)}
 	if op.Mode.Sequential() {
+		p.countOf(dir) // a server visits all the children for that
 		o.number = 0
 		for j := range i {
 			if p.outcomes[j].kind == backend.OpCreate && p.outcomes[j].number >= 0 {
@@ -495,7 +495,6 @@ func (p *plan) apply(s *session, states map[string]*state, i int) error {
 			p.create(s, i, parent.fresh > 0)
 		} else {
 			p.outcomes[i] = outcome{kind: op.Kind, path: op.Path, number: -1}
-			p.countOf(dir)
 			st.exists, st.version, st.fresh, st.at = true, 0, i+1, i
 			st.record = &record{key: s.cfg.literalKey(op.Path), ctime: p.now, mtime: p.now, data: op.Data}
 			if op.Mode.Ephemeral() {

@@ -17,6 +17,7 @@ type question struct {
 	path  string
 	names bool  // of the children, and not only their number
 	since int64 // whether the children have changed since this revision; negative: not asked
+	alone bool  // nothing about the children
 }
 
 // view is what a read shows of one node.
@@ -60,6 +61,9 @@ func (s *session) reader(q question, rev int64) *reader {
 		r.ops = append(r.ops, find(way))
 	}
 	kids := s.cfg.kids(q.path)
+	if q.alone {
+		return r
+	}
 	if q.names {
 		r.ops = append(r.ops, list(kids)...)
 	} else {
@@ -112,6 +116,9 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 			s.known.forgetKey(r.q.path) // of an earlier node of that path
 		}
 		s.known.see(r.q.path, v.found)
+	}
+	if r.q.alone {
+		return v, nil
 	}
 	kids := next()
 	v.children = kids.Count
@@ -200,7 +207,7 @@ const firstReads = 16
 
 // look reads one node.
 func (s *session) look(ctx context.Context, l *link, path string, names bool) (*view, error) {
-	views, err := s.lookAll(ctx, l, []question{{path, names, -1}}, 1)
+	views, err := s.lookAll(ctx, l, []question{{path: path, names: names, since: -1}}, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -475,7 +482,7 @@ func (s *session) ReadMany(ctx context.Context, reads ...backend.Read) ([]backen
 	}
 	questions := make([]question, len(reads))
 	for i, r := range reads {
-		questions[i] = question{r.Path, r.Children, -1}
+		questions[i] = question{path: r.Path, names: r.Children, since: -1}
 	}
 	var views []*view
 	err := s.read(ctx, func(ctx context.Context, l *link) (err error) {
