@@ -101,6 +101,11 @@ import (
 // The items are read beside the commit that claims them: their data does not change. If the
 // claim fails, the data is dropped.
 //
+// One commit may claim several items that were never claimed. An item that has a state is
+// claimed alone (atOnce): all items of a commit lose an attempt if the consumer dies, and one
+// of them can be the reason. So an item that no caller has received loses one attempt at most
+// in this way, and if MaxAttempts is 1, every item is claimed alone.
+//
 // T3. The name of a mark is never used again. Every later operation of the holder
 // (ack, nack, giving back) deletes its mark in the same commit, so it never touches
 // the claim of the next consumer, however late it arrives. Only the mark decides:

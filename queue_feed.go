@@ -425,7 +425,7 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*itemClaim, error) 
 			f.place.vacated()
 			return claims, nil
 		case err == nil || errors.Is(err, errAgain):
-			if tries == 1 && want == 1 {
+			if tries == 1 && len(found) == 1 {
 				continue
 			}
 			err = errAgain

@@ -315,7 +315,24 @@ func (q *queue) keep(s *session, began time.Time, gen int, v *sight, items []lay
 	return true
 }
 
-// next returns want items of those that are remembered, or none.
+// atOnce returns how many of items, from the first on and want at most, one commit may claim. An
+// item that was claimed before is claimed alone: if it is what killed its consumer, it takes no
+// other item along. If the first attempt is the last, every item is claimed alone.
+func (q *queue) atOnce(items []layout.QueueEntry, want int) int {
+	want = min(want, len(items))
+	if q.maxAttempts == 1 {
+		return min(want, 1)
+	}
+	for i := range want {
+		if items[i].State {
+			return max(i, 1)
+		}
+	}
+	return want
+}
+
+// next returns items of those that are remembered, want at most, to claim in one commit. It
+// returns none if fewer are remembered than one commit may claim.
 func (q *queue) next(s *session, want int) []layout.QueueEntry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -324,17 +341,19 @@ func (q *queue) next(s *session, want int) []layout.QueueEntry {
 
 func (q *queue) nextLocked(s *session, want int) []layout.QueueEntry {
 	a := &q.ahead
-	if a.s != s || a.left == 0 || len(a.items) < want || time.Now().After(a.until) || a.next > 0 && s.untilDue(a.next) <= 0 {
+	n := q.atOnce(a.items, want)
+	short := n < want && n == len(a.items) // the list may not show all that one commit may claim
+	if a.s != s || a.left == 0 || n == 0 || short || time.Now().After(a.until) || a.next > 0 && s.untilDue(a.next) <= 0 {
 		q.ahead = ahead{}
 		return nil
 	}
 	a.left--
-	found := a.items[:want:want]
-	a.items = a.items[want:]
+	found := a.items[:n:n]
+	a.items = a.items[n:]
 	return found
 }
 
-// choose returns want of the items of a list, and those behind them. If other consumers take
+// choose returns the items of a list to claim in one commit, want at most, and those behind them. If other consumers take
 // from the head of the queue, it passes over a few, but of four lists in turn it takes one from its
 // head: nobody else may take the first item.
 func (q *queue) choose(items []layout.QueueEntry, want int) (found, rest []layout.QueueEntry) {
@@ -345,7 +364,8 @@ func (q *queue) choose(items []layout.QueueEntry, want int) (found, rest []layou
 	if extra := min(q.rivals, len(items)-want); extra > 0 && q.lists%4 > 0 {
 		items = items[q.c.random("spread")%uint64(extra+1):]
 	}
-	return items[:want:want], items[want:]
+	n := q.atOnce(items, want)
+	return items[:n:n], items[n:]
 }
 
 const mostRivals = 32
