@@ -64,6 +64,11 @@ type QueueOptions[T any] struct {
 	// get it, although no work on it has begun, and if the consumer dies, that
 	// counts as an attempt. When the loop ends or the client closes, the item is
 	// given back, which does not count as an attempt; see All.
+	//
+	// An item that was taken before is claimed alone. So an item that kills its
+	// consumers takes no prefetched item along to the dead letters: after the first
+	// death each of them is claimed by itself. If MaxAttempts is 1, that is too late, so
+	// Prefetch has no effect.
 	Prefetch int
 
 	// ClaimTimeout is the time within which a consumer must end the claim on an item.
@@ -89,6 +94,17 @@ type QueueOptions[T any] struct {
 	// prefetched item behind one whose processing hangs, is given back, which does not
 	// count as an attempt.
 	ClaimTimeout time.Duration
+
+	// DrainTimeout is the time that the handlers of Work have to return after its ctx
+	// has ended, or after the failure for which Work ends. Zero means no limit.
+	//
+	// When the time has passed, the items that handlers still work on are given back,
+	// which does not count as an attempt. First the contexts of these handlers end, with
+	// the cause ErrReleased; what they return changes nothing. Work still waits until
+	// they have returned. If one has done its work and returns nil then, which is
+	// logged, the item is delivered again all the same. Choose it shorter than the time
+	// between SIGTERM and SIGKILL.
+	DrainTimeout time.Duration
 }
 
 // A Queue holds values that any number of clients put in and any number of clients
@@ -206,6 +222,8 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 		refuse("MaxAttempts %d", opts.MaxAttempts)
 	case opts.ClaimTimeout < 0:
 		refuse("ClaimTimeout %v", opts.ClaimTimeout)
+	case opts.DrainTimeout < 0:
+		refuse("DrainTimeout %v", opts.DrainTimeout)
 	case opts.Prefetch < 0:
 		refuse("Prefetch %d", opts.Prefetch)
 	case opts.Prefetch > maxBatch:
@@ -230,7 +248,7 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	case within(q.path.full, q.dead):
 		refuse("the queue stands in the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
 	}
-	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1)}
+	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1), drain: opts.DrainTimeout}
 }
 
 // within reports whether a queue at path would stand among the nodes of q.

@@ -423,13 +423,29 @@ func (cl *itemClaim) outcome(v claimVerb) error {
 // the item available to other consumers.
 func (cl *itemClaim) lost(*Hold) { cl.move(claimLose) }
 
-// remains is the mark, if the claim has timed out.
+// remains is the mark, if the claim has timed out, or Work has ended it since the client closes.
+// (When the session is being closed, no removal begins any more, and the mark goes with it.)
 func (cl *itemClaim) remains(_ *Hold, cause error) remains {
 	cl.q.forget() // before Done is closed, since the item precedes others of a list
-	if !errors.Is(cause, ErrClaimTimeout) {
+	r := remains{dir: cl.q.items, paths: []string{cl.mark}}
+	switch {
+	case errors.Is(cause, ErrClaimTimeout):
+		r.remove = cl.fail
+	case errors.Is(cause, ErrClosed):
+		r.remove = cl.restore
+	default:
 		return remains{}
 	}
-	return remains{dir: cl.q.items, paths: []string{cl.mark}, remove: cl.fail}
+	return r
+}
+
+// restore gives the item of a lost claim back, which counts no attempt, unless its mark is gone.
+func (cl *itemClaim) restore(ctx context.Context, _ string) error {
+	err := cl.commit(ctx, verbGiveBack)
+	if errors.Is(err, ErrLost) {
+		return nil
+	}
+	return err
 }
 
 // fail gives the item of a lost claim back as a failed attempt, unless its mark is gone.

@@ -19,6 +19,7 @@ type Consumer[T any] struct {
 	q        *queue
 	codec    Codec[T]
 	prefetch int
+	drain    time.Duration // of Work; 0: no limit
 }
 
 // Take waits for the next item until ctx ends, and claims it. The caller must end
@@ -146,6 +147,10 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 			if it == nil || it.Err() != nil {
 				continue // lost while it was in stock
 			}
+			if ctx.Err() != nil {
+				it.claim.later(verbGiveBack) // ctx has ended during the claim
+				return
+			}
 			if !yield(it, nil) {
 				return
 			}
@@ -199,22 +204,31 @@ func (st *stock[T]) giveBack() {
 // ends, unless the loop is over first, which calls the returned function. It needs a
 // goroutine of its own because the body of the loop may be running at that time.
 func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
-	u := c.beginCleanUp()
-	end, ended := make(chan struct{}), make(chan struct{})
-	if !c.goWork(func() {
-		defer close(ended)
-		defer u.end()
+	return c.beside(func(over <-chan struct{}) {
 		select {
 		case <-c.closing:
 			st.giveBack()
-		case <-end:
+		case <-over:
 		}
+	})
+}
+
+// beside runs f in a goroutine of its own until the returned function is called, which
+// closes over and waits for f. The session does not end before f has returned, so f returns
+// soon when the client closes.
+func (c *Client) beside(f func(over <-chan struct{})) (end func()) {
+	u := c.beginCleanUp()
+	over, ended := make(chan struct{}), make(chan struct{})
+	if !c.goWork(func() {
+		defer close(ended)
+		defer u.end()
+		f(over)
 	}) {
 		close(ended)
 		u.end()
 	}
 	return func() {
-		close(end)
+		close(over)
 		<-ended
 	}
 }
@@ -224,8 +238,9 @@ func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
 // cases, and on a failure for which All would return an error.
 //
 // The item that waits to be received is claimed, in addition to the one that its
-// receiver processes: no other consumer gets it in the meantime. If processing
-// takes long, use All or Take, which claim an item only when it is wanted.
+// receiver processes: no other consumer gets it in the meantime, and if the process
+// dies, that counts as an attempt of both. If processing takes long, or can kill the
+// process, use All, Work or Take, which claim an item only when it is wanted.
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 	ch := make(chan *Item[T])
 	u := q.q.c.beginCleanUp()

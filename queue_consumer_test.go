@@ -99,6 +99,55 @@ func TestAllEndsWithItsContextAndReportsAFailure(t *testing.T) {
 	})
 }
 
+// An item that was claimed when ctx ends is not handed out, and costs no attempt.
+func TestQueue_NoItemAfterTheEndOfContext(t *testing.T) {
+	for _, prefetch := range []int{1, 3} {
+		for _, how := range []string{"Work", "All", "Items"} {
+			t.Run(fmt.Sprint(how, prefetch), func(t *testing.T) {
+				onMemories(t, func(w *world) {
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					codec := coord.JSON[int]()
+					q := coord.NewQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{Prefetch: prefetch, Codec: coord.Codec[int]{
+						Encode: codec.Encode,
+						Decode: func(data []byte) (int, error) { cancel(); return codec.Decode(data) },
+					}})
+					b := w.queue("b", nil)
+					mustPut(w.T, b, 1, 3)
+					switch how {
+					case "Work":
+						if err := q.Work(ctx, 2, func(_ context.Context, it *coord.Item[int]) error {
+							w.T.Errorf("%d was handled", it.Value)
+							return nil
+						}); err != nil {
+							w.T.Error(err)
+						}
+					case "All":
+						for it, err := range q.All(ctx) {
+							w.T.Error("handed out", it, err)
+						}
+					case "Items":
+						for it := range q.Items(ctx) {
+							w.T.Error("handed out", it.Value)
+						}
+					}
+					if ctx.Err() == nil {
+						w.T.Error("nothing was claimed")
+					}
+					for n := 1; n <= 3; n++ {
+						it := mustTake(w.T, b, n)
+						if it.Attempt != 1 {
+							w.T.Errorf("%d: attempt %d", n, it.Attempt)
+						}
+						mustAck(w.T, it)
+					}
+					w.drained(&b.Consumer)
+				})
+			})
+		}
+	}
+}
+
 func TestItemsGivesBackAnItemThatIsNotReceived(t *testing.T) {
 	onEach(t, func(w *world) {
 		q := w.queue("a", &coord.QueueOptions[int]{Prefetch: 3})
@@ -482,7 +531,7 @@ func TestAnOrderlyEndGivesBackItemsThatNoHandlerReceived(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				c := w.Open("a", nil)
-				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 10, MaxAttempts: 1})
+				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 10, MaxAttempts: 2})
 				mustPut(w.T, q, 1, 10)
 				inTime := true
 				for it, err := range q.All(ctx) {
@@ -507,7 +556,7 @@ func TestAnOrderlyEndGivesBackItemsThatNoHandlerReceived(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				defer cancel()
 				c := w.Open("a", nil)
-				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 3, MaxAttempts: 1})
+				q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{Prefetch: 3, MaxAttempts: 2})
 				mustPut(w.T, q, 1, 5)
 				ch := q.Items(ctx)
 				w.Eventually("three are claimed", func() bool {

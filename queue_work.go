@@ -37,10 +37,23 @@ const (
 // derives.
 //
 // When ctx ends, Work takes nothing more, gives back what no handler has received, as
-// All does, and waits for the handlers. It returns nil when they have returned. To bound
-// that wait, let the handlers obey a second context that ends later, or close the
-// client, which ends the claims and so the contexts of all handlers. A handler that does
-// not return keeps Work from returning.
+// All does, and waits for the handlers. It returns nil when they have returned.
+// QueueOptions.DrainTimeout bounds the time for which they go on. A handler that does not
+// return keeps Work from returning all the same.
+//
+// After the end of ctx, a handler that gives up for it has not failed: if its error matches
+// context.Canceled, or the error or the cause of ctx, the item is given back as by Release,
+// which counts no attempt. Any other error counts, as does a panic. An error of another
+// library that does not wrap such an error, as a status of gRPC, does not match, so return
+// ctx.Err() instead. The item goes to another consumer at once, also if the work on it is what
+// ends the programs, each time in an orderly way: such an item uses up no attempts.
+//
+// If the client closes, the items that handlers work on are given back at once, which counts
+// no attempt either, provided that the service answers while Close waits. First the contexts
+// of the handlers end, with a cause that matches ErrClosed; what they return changes nothing.
+// To let them finish, end ctx and wait for Work before you close the client.
+//
+// If the session is lost meanwhile, the attempts count, as they do at other times.
 //
 // On a failure for which All would end (ErrClosed, ErrDecode, ErrDenied, ErrBadPath), Work waits
 // for the handlers in the same way and returns the error. ErrInvalid: n is less than 1,
@@ -48,7 +61,8 @@ const (
 //
 // Work claims an item only if a handler is free for it, except the items that Prefetch
 // claims in advance. If several handlers are free, it claims items for all of them in one
-// commit.
+// commit, except an item that was taken before, which it claims alone. If a handler kills the
+// process, that counts as an attempt for each item that another handler works on.
 //
 // If the session is lost while a handler runs, or before its item is acknowledged, the
 // item goes to another consumer, and Work continues with the next session. If the
@@ -67,7 +81,11 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 		return opError(op, q.q.path.full, fmt.Errorf("%w: no handler", ErrInvalid))
 	}
 	var running sync.WaitGroup
+	x := &crew[T]{ctx: ctx, q: q.q, busy: make(map[*Item[T]]bool)}
+	ending := make(chan struct{})
+	defer x.disbandLater(ctx.Done(), ending, q.drain)()
 	defer running.Wait()
+	defer close(ending)
 	busy := make(chan struct{}, n) // an element for each running handler, and one for the item that is awaited
 	busy <- struct{}{}
 	want := func() int { return max(q.prefetch, min(1+n-len(busy), maxBatch)) }
@@ -76,16 +94,12 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 		if err != nil {
 			return err
 		}
-		if ctx.Err() != nil {
-			it.claim.later(verbGiveBack)
-			break
-		}
-		if !it.claim.receive() {
+		if !it.claim.receive() || !x.enter(it) {
 			continue
 		}
 		running.Go(func() {
 			defer func() { <-busy }()
-			it.process(handlers, handle)
+			x.process(handlers, it, handle)
 		})
 		select {
 		case busy <- struct{}{}:
@@ -96,31 +110,130 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 	return nil
 }
 
+// crew is the handlers of one Work that run.
+type crew[T any] struct {
+	ctx context.Context // of Work
+	q   *queue
+
+	mu   sync.Mutex
+	busy map[*Item[T]]bool // the items that handlers have; whether disband has ended the claim
+	over bool              // disband was called: no handler begins
+}
+
+// enter adds the handler of an item. If none begins any more, it gives the item back and
+// reports false.
+func (x *crew[T]) enter(it *Item[T]) bool {
+	x.mu.Lock()
+	over := x.over
+	if !over {
+		x.busy[it] = false
+	}
+	x.mu.Unlock()
+	if over {
+		it.claim.later(verbGiveBack)
+	}
+	return !over
+}
+
+// leave removes the handler of an item, and reports whether disband has ended its claim.
+func (x *crew[T]) leave(it *Item[T]) (disbanded bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	disbanded = x.busy[it]
+	delete(x.busy, it)
+	return disbanded
+}
+
+// disband ends the claims of all handlers that run, by end, and returns their number.
+func (x *crew[T]) disband(end func(*itemClaim)) int {
+	x.mu.Lock()
+	x.over = true
+	var claims []*itemClaim
+	for it := range x.busy {
+		x.busy[it] = true
+		claims = append(claims, it.claim)
+	}
+	x.mu.Unlock()
+	for _, cl := range claims {
+		end(cl)
+	}
+	return len(claims)
+}
+
+// disbandLater gives back what the handlers have when the client closes, and when drain has
+// passed since done or ending was closed. The returned function ends that.
+func (x *crew[T]) disbandLater(done, ending <-chan struct{}, drain time.Duration) (over func()) {
+	c := x.q.c
+	return c.beside(func(over <-chan struct{}) {
+		var late <-chan time.Time
+		for {
+			select {
+			case <-c.closing:
+				x.disband(func(cl *itemClaim) { cl.hold.lose(ErrClosed) }) // see itemClaim.remains
+				return
+			case <-over:
+				return
+			case <-done:
+			case <-ending:
+			case <-late:
+				if n := x.disband(func(cl *itemClaim) { cl.later(verbGiveBack) }); n > 0 {
+					c.log.Warn("coord: handlers have not returned within DrainTimeout, giving their items back", "path", x.q.path.full, "items", n)
+				}
+				late = nil
+			}
+			if done, ending = nil, nil; drain > 0 {
+				late, drain = time.After(drain), 0
+			}
+		}
+	})
+}
+
 // process calls handle with the item, and ends the claim by the result. All of it is
 // deferred, for the handler can end the goroutine.
-func (it *Item[T]) process(ctx context.Context, handle func(context.Context, *Item[T]) error) {
-	err := errUnfinished
+func (x *crew[T]) process(ctx context.Context, it *Item[T], handle func(context.Context, *Item[T]) error) {
+	err, gaveUp := errUnfinished, false
 	defer func() {
 		if v := recover(); v != nil {
 			it.s.c.log.Error("coord: a handler panicked, its item counts as a failed attempt",
 				"path", it.claim.e.Path(), "attempt", it.Attempt, "type", fmt.Sprintf("%T", v), "stack", stack())
 		}
-		it.settle(err)
+		it.settle(err, gaveUp, x.leave(it))
 	}()
 	err = handle(it.Context(ctx), it)
+	gaveUp = x.endsWith(err) // it calls a method of the error, which can panic
 }
 
-// settle ends the claim of an item whose handler has returned err, unless it has ended.
-func (it *Item[T]) settle(err error) {
-	if it.Err() != nil {
+// endsWith reports whether Work is ending, and err is that of a handler that has given up for
+// this reason.
+func (x *crew[T]) endsWith(err error) bool {
+	ended, closing := x.ctx.Err(), x.q.c.isClosing()
+	switch {
+	case err == nil, ended == nil && !closing:
+		return false
+	case errors.Is(err, context.Canceled), closing && errors.Is(err, ErrClosed):
+		return true
+	}
+	return ended != nil && (errors.Is(err, ended) || errors.Is(err, context.Cause(x.ctx)))
+}
+
+// settle ends the claim of an item whose handler has returned err, unless it has ended. gaveUp:
+// the handler has not failed, but Work ends. disbanded: Work has ended the claim.
+func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
+	if ended := it.Err(); ended != nil {
+		if err == nil && (disbanded || errors.Is(ended, ErrLost)) {
+			it.s.c.log.Warn("coord: a handler has returned nil after the end of its claim, its item is not acknowledged",
+				"path", it.claim.e.Path(), "attempt", it.Attempt, "error", ended)
+		}
 		return
 	}
 	op := "ack"
-	if err == nil {
+	switch {
+	case err == nil:
 		err = it.Ack()
-	} else {
-		op = "nack"
-		err = it.NackCause(retryDelay(it.Attempt), err)
+	case gaveUp:
+		op, err = "release", it.Release()
+	default:
+		op, err = "nack", it.NackCause(retryDelay(it.Attempt), err)
 	}
 	if err != nil && !isClosed(err) && !errors.Is(err, ErrReleased) {
 		it.s.c.log.Warn("coord: cannot end the claim of an item", "operation", op, "path", it.claim.e.Path(), "error", err)
