@@ -102,6 +102,26 @@ func (u *cleanUp) run(f func(ctx context.Context, u *cleanUp)) {
 	}()
 }
 
+// beside runs f in a goroutine of its own until the returned function is called, which
+// closes over and waits for f. The session does not end before f has returned, so f returns
+// soon when the client closes.
+func (c *Client) beside(f func(over <-chan struct{})) (end func()) {
+	u := c.beginCleanUp()
+	over, ended := make(chan struct{}), make(chan struct{})
+	if !c.goWork(func() {
+		defer close(ended)
+		defer u.end()
+		f(over)
+	}) {
+		close(ended)
+		u.end()
+	}
+	return func() {
+		close(over)
+		<-ended
+	}
+}
+
 // cleaningUp is the key of the contexts of clean-ups.
 type cleaningUp struct{}
 

@@ -213,26 +213,6 @@ func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
 	})
 }
 
-// beside runs f in a goroutine of its own until the returned function is called, which
-// closes over and waits for f. The session does not end before f has returned, so f returns
-// soon when the client closes.
-func (c *Client) beside(f func(over <-chan struct{})) (end func()) {
-	u := c.beginCleanUp()
-	over, ended := make(chan struct{}), make(chan struct{})
-	if !c.goWork(func() {
-		defer close(ended)
-		defer u.end()
-		f(over)
-	}) {
-		close(ended)
-		u.end()
-	}
-	return func() {
-		close(over)
-		<-ended
-	}
-}
-
 // Items is All as a channel. The channel is unbuffered: an item is handed over or,
 // if ctx ends or the client closes, given back. The channel is closed in these
 // cases, and on a failure for which All would return an error.
