@@ -39,6 +39,16 @@ func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
 	onMembers(t, run, skip, wanted...)
 }
 
+// Programs as users write them: a leader that is killed in the middle of a job, a queue service
+// that is stopped by SIGTERM, and the shards of a paused process.
+func TestProgramsOnEtcd(t *testing.T) {
+	t.Parallel()
+	onMembers(t, "^TestPrograms$", "^$",
+		"TestPrograms/a_leader_that_is_killed_in_the_middle_of_a_job_is_followed_by_another",
+		"TestPrograms/a_service_that_is_stopped_gives_its_items_back_without_an_attempt",
+		"TestPrograms/the_shards_of_a_paused_process_move_and_come_back")
+}
+
 // onMembers runs tests of internal/faulttest on three members, of which some must pass.
 func onMembers(t *testing.T, run, skip string, wanted ...string) {
 	t.Helper()

@@ -47,7 +47,8 @@ type workerSpec struct {
 //	requeued             the place in the queue was lost
 //	failed               the worker gives up
 //
-// For elections see candidacy, for queues queueing and obeyFleet, for transactions obeyCommit.
+// For elections see candidacy, for queues queueing and obeyFleet, for transactions obeyCommit,
+// for small programs obeyProgram.
 type line struct {
 	At      time.Duration
 	Kind    string
@@ -59,6 +60,7 @@ type line struct {
 	Items   []queued      `json:",omitempty"` // of a queue
 	Attempt int           `json:",omitempty"`
 	Delay   time.Duration `json:",omitempty"`
+	Zxid    int64         `json:",omitempty"`
 }
 
 func (l line) String() string {
@@ -144,6 +146,9 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 		return err
 	}
 	if known, err := w.obeyFleet(ctx, work, command); known {
+		return err
+	}
+	if known, err := w.obeyProgram(ctx, work, command); known {
 		return err
 	}
 	if w.obeyCommit(ctx, work, command) || w.obeyElection(ctx, work, command) {
