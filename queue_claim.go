@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -22,7 +21,7 @@ type itemClaim struct {
 	s       *session
 	e       layout.QueueEntry
 	attempt int
-	version int32              // of the state, if e has one
+	before  record             // if e has a state
 	mark    string             // path
 	read    backend.ReadResult // of the item, beside the claim
 	data    []byte             // for the dead letters; set before the item is handed out
@@ -148,7 +147,7 @@ func (q *queue) claim(ctx context.Context, s *session, found []layout.QueueEntry
 func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
 	cl = &itemClaim{q: q, s: s, e: e, attempt: 1}
 	if e.State {
-		n, version, err := s.attempts(ctx, &e)
+		r, err := s.attempts(ctx, &e)
 		switch {
 		case !fresh && (isNotFound(err) || errors.Is(err, errAgain)):
 			return nil, false, errAgain
@@ -159,8 +158,8 @@ func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fr
 		case err != nil:
 			return nil, false, err
 		}
-		if q.maxAttempts > 0 && n >= q.maxAttempts && q.dead != nil {
-			err := q.buryUnclaimed(ctx, s, &e, n, version)
+		if q.maxAttempts > 0 && r.n >= q.maxAttempts && q.dead != nil {
+			err := q.buryUnclaimed(ctx, s, &e, r.n, r.version)
 			switch {
 			case err == nil:
 			case errors.Is(err, errAgain) && !fresh:
@@ -176,7 +175,7 @@ func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fr
 			}
 			return nil, false, nil
 		}
-		cl.attempt, cl.version = n+1, version
+		cl.attempt, cl.before = r.n+1, r
 	}
 	cl.mark = e.Bucket + "/" + layout.MarkPrefix + e.ID + "-" + s.c.newGUID(e.ID)
 	return cl, false, nil
@@ -237,9 +236,9 @@ func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClai
 func (cl *itemClaim) ops(ops []backend.Op) []backend.Op {
 	e := &cl.e
 	ops = append(ops, backend.Check(e.Path(), backend.AnyVersion))
-	count := []byte(strconv.Itoa(cl.attempt))
+	count := layout.Attempts(cl.attempt, false)
 	if e.State {
-		ops = append(ops, backend.SetData(e.StateAt(), count, cl.version))
+		ops = append(ops, backend.SetData(e.StateAt(), count, cl.before.version))
 	} else {
 		ops = append(ops, backend.Create(e.StateAt(), count, backend.Persistent))
 	}
@@ -300,7 +299,16 @@ func (cl *itemClaim) receive() bool {
 	if d > 0 {
 		cl.hold.endAfter(d)
 	}
+	cl.noteDelivery()
 	return true
+}
+
+// noteDelivery logs that a caller gets an item that another one may have worked on. The log is
+// told here, not where the claim is made, since the item may be given back before.
+func (cl *itemClaim) noteDelivery() {
+	if cl.afterLoss() {
+		cl.s.c.log.Info("coord: an item is delivered again, since a claim on it was lost", "path", cl.e.Path(), "attempt", cl.attempt)
+	}
 }
 
 // tooLate gives an item back that was not received in time: the goroutine of the timer may not have
@@ -331,9 +339,16 @@ func (cl *itemClaim) offer() (late <-chan time.Time, ok bool) {
 	return time.After(cl.q.claimTimeout), true
 }
 
-// attempts returns how often an item that a list showed unclaimed was claimed
-// before, and the version of its state in that list. It returns errAgain if the
-// item has been claimed or put off since.
+// record is what the state of an item says of its earlier claims.
+type record struct {
+	n       int // their number
+	version int32
+	nacked  bool // the last one ended with a Nack
+}
+
+// attempts returns the record of an item that a list showed unclaimed, with the version of
+// its state in that list. It returns errAgain if the item has been claimed or put off
+// since.
 //
 // The version must be that of the snapshot: a claim that was made after the list
 // has incremented it, and a claim with the new version would override that one.
@@ -341,15 +356,15 @@ func (cl *itemClaim) offer() (late <-chan time.Time, ok bool) {
 // a state that is not newer than the list is the state at the time of the list. (An
 // outsider's write can be newer. A second list, made after the version was read,
 // settles that case.)
-func (s *session) attempts(ctx context.Context, e *layout.QueueEntry) (n int, version int32, err error) {
+func (s *session) attempts(ctx context.Context, e *layout.QueueEntry) (record, error) {
 	data, stat, err := s.b.Get(ctx, e.StateAt(), nil)
 	if err != nil {
-		return 0, 0, err
+		return record{}, err
 	}
 	if stat.Mzxid > e.Seen {
 		names, _, err := s.b.Children(ctx, e.Bucket, nil)
 		if err != nil {
-			return 0, 0, err
+			return record{}, err
 		}
 		again := errAgain
 		for _, now := range layout.ParseBucket(e.Bucket, names, 0).Items {
@@ -358,15 +373,16 @@ func (s *session) attempts(ctx context.Context, e *layout.QueueEntry) (n int, ve
 			}
 		}
 		if again != nil {
-			return 0, 0, again
+			return record{}, again
 		}
 	}
-	n, err = strconv.Atoi(string(data))
-	if err != nil || n < 0 {
-		n = 1 // an outsider wrote it: the item was claimed at least once
-	}
-	return min(n, math.MaxInt32), stat.Version, nil
+	n, nacked := layout.ParseAttempts(data)
+	return record{n, stat.Version, nacked || e.PutOff != ""}, nil
 }
+
+// afterLoss reports whether the claim on the item before this one was lost. (An item that was given
+// back says what it said before.)
+func (cl *itemClaim) afterLoss() bool { return cl.e.State && cl.before.n > 0 && !cl.before.nacked }
 
 // failure is the verb for an item whose processing failed: it counts as an attempt.
 func (cl *itemClaim) failure() claimVerb {
@@ -475,7 +491,7 @@ func (cl *itemClaim) release(*Hold) error {
 func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
 	return trace.ItemClaimed{
 		Subject: cl.hold.trail.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
-		Token: token, Waited: waited,
+		AfterLoss: cl.afterLoss(), Token: token, Waited: waited,
 	}
 }
 
@@ -560,7 +576,7 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		}
 	case verbGiveBack:
 		if cl.attempt > 1 {
-			state = backend.SetData(e.StateAt(), []byte(strconv.Itoa(cl.attempt-1)), backend.AnyVersion)
+			state = backend.SetData(e.StateAt(), layout.Attempts(cl.before.n, cl.before.nacked), backend.AnyVersion)
 		}
 		ops = append(ops, state)
 	case verbNack:
@@ -571,8 +587,11 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 			}
 			cl.due = now.after(cl.delay)
 		}
-		if cl.due != 0 {
+		switch {
+		case cl.due != 0: // shows that the claim was not lost
 			ops = append(ops, backend.Create(e.Bucket+"/"+layout.PutOffPrefix+e.ID+"-"+strconv.FormatInt(cl.due, 10), nil, backend.Persistent))
+		case cl.why.reason != trace.ReasonTimeout:
+			ops = append(ops, backend.SetData(e.StateAt(), layout.Attempts(cl.attempt, true), backend.AnyVersion))
 		}
 	}
 	for {
@@ -585,6 +604,9 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		i := blamed(err)
 		switch {
 		case err == nil:
+			if v == verbBury {
+				cl.q.logBuried(e, cl.attempt, cl.why)
+			}
 			return nil
 		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty) && ops[i].Path != e.ReasonAt():
 			return err
@@ -639,9 +661,19 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEn
 		return nil
 	}
 	if err == nil {
+		q.logBuried(e, attempts, abandoned)
 		q.tellBuried(e, attempts, abandoned)
 	}
 	return err
+}
+
+// logBuried logs that an item was moved to the dead letters, without the text of the error, which can
+// quote the item.
+func (q *queue) logBuried(e *layout.QueueEntry, attempts int, why deadReason) {
+	if why.reason == trace.ReasonUndecodable {
+		return // decodeClaim logs it, with the error of the codec
+	}
+	q.c.log.Warn("coord: an item was moved to the dead letters", "path", e.Path(), "attempts", attempts, "reason", string(why.word()), "to", q.dead.path.full)
 }
 
 // tellBuried traces that an item was moved to the dead letters without a claim.

@@ -84,6 +84,7 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 		err = it.claim.finish(ctx, verbPop, 0)
 		switch {
 		case err == nil:
+			it.claim.noteDelivery()
 			return it.Value, nil
 		case !isUncertain(err) && (errors.Is(err, ErrLost) || errors.Is(err, ErrReleased)):
 			continue // the item goes to another consumer; or ClaimTimeout has passed before
@@ -346,13 +347,13 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 		}
 		e := &v.found[0]
 		if e.State && q.maxAttempts > 0 {
-			n, _, err := s.attempts(ctx, e)
+			r, err := s.attempts(ctx, e)
 			switch {
 			case isNotFound(err), errors.Is(err, errAgain):
 				continue
 			case err != nil:
 				return nil, err
-			case n >= q.maxAttempts:
+			case r.n >= q.maxAttempts:
 				stuck[e.Path()] = time.Now().Add(stickPause) // a take moves it to the dead letters
 				continue
 			}
@@ -483,11 +484,11 @@ func takeOut(ctx context.Context, s *session, e *layout.QueueEntry) ([]backend.O
 	}
 	ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
 	if e.State {
-		_, version, err := s.attempts(ctx, e)
+		r, err := s.attempts(ctx, e)
 		if err != nil {
 			return nil, err
 		}
-		ops = append(ops, backend.Delete(e.StateAt(), version))
+		ops = append(ops, backend.Delete(e.StateAt(), r.version))
 	} else {
 		ops = append(ops, backend.Create(e.StateAt(), nil, backend.Persistent), backend.Delete(e.StateAt(), 0))
 	}

@@ -23,7 +23,7 @@ import (
 //	<queue>/items/out                    of a queue with MaxLen: its version counts the items that went out, its data is empty
 //	<queue>/items/b-<key>-<n>            a bucket; version 0: open, else closed
 //	  i-<id>-<due>-<sequence>            an item: the bytes that Put was given, nothing else
-//	  s-<id>                             its state, from the first claim on: how often it was claimed
+//	  s-<id>                             its state, from the first claim on: how often it was claimed (layout.Attempts)
 //	  m-<id>-<guid>                      its claim (the mark): ephemeral, made by the consumer
 //	  d-<id>-<time>                      the item is put off until then, in milliseconds by the service's clock (W7)
 //	  r-<id>                             of a dead letter: why it was moved, in JSON, and what a Redrive needs (D1)
@@ -114,8 +114,11 @@ import (
 // created a child of an item, the item cannot be deleted, and the error is
 // returned. The mark is the node of the Hold.
 //
-// T4. Ack = {delete mark, state, item}. Nack = {delete mark, create d}, or just
-// {delete mark}. Giving back = {delete mark, decrement the attempts}. The item
+// T4. Ack = {delete mark, state, item}. Nack = {delete mark, create d}, or without a delay
+// {delete mark, set(state)}. Giving back = {delete mark, set(state)}, or delete(state) where there
+// was none. The number in the state has a sign after a Nack without a delay (layout.Attempts), so
+// a state without one, and without d, belongs to a claim that was lost: the next delivery says so,
+// and giving back restores what the claim has found. The item
 // stays where it is, so it keeps its place. When a session expires, its marks are
 // deleted and nothing else. Each of these commits is applied exactly once or not at
 // all. Several Acks can share a commit, see queue_ack.go.

@@ -201,11 +201,16 @@ type ItemsPut struct {
 
 // ItemClaimed: an item was taken out of a queue.
 type ItemClaimed struct {
-	Subject               // the node is the item's
-	Item    string        // its id
-	Attempt int           // more than 1: it was delivered before
-	Token   int64         // of the Item as a Hold
-	Waited  time.Duration // since the call began
+	Subject        // the node is the item's
+	Item    string // its id
+	Attempt int    // more than 1: it was delivered before
+
+	// AfterLoss: the claim before this one was lost, as when its consumer died. It is also
+	// true after the Nack, without a delay, of a client of an earlier version.
+	AfterLoss bool
+
+	Token  int64         // of the Item as a Hold
+	Waited time.Duration // since the call began
 }
 
 // ItemSettled: the claim of an item has ended, except for work that may go on in the

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -195,6 +196,25 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 		}
 	}
 	return c
+}
+
+// Attempts returns the data of the state of an item that was claimed n times. nacked: the last of
+// these claims ended with a Nack, so it was not lost. Versions that do not know the sign read the
+// same number.
+func Attempts(n int, nacked bool) []byte {
+	if nacked {
+		return []byte("+" + strconv.Itoa(n))
+	}
+	return []byte(strconv.Itoa(n))
+}
+
+// ParseAttempts is the inverse of Attempts. What an outsider wrote means one claim.
+func ParseAttempts(data []byte) (n int, nacked bool) {
+	n, err := strconv.Atoi(string(data))
+	if err != nil || n < 0 {
+		return 1, false
+	}
+	return min(n, math.MaxInt32), data[0] == '+'
 }
 
 // IsState reports whether a name is that of a state node, of a node that puts an item
