@@ -81,9 +81,11 @@ const (
 	statSize    = 68
 	replySize   = 16 // of the header
 	maxFrame    = 64 << 20
-	timeoutFrom = 4  // offset in the body of a connect response
-	seenFrom    = 4  // offset in the body of a connect request
-	askedFrom   = 12 // likewise
+	mostEvent   = 1 << 20 // after the header: servers refuse longer requests, and so longer paths
+	mostResult  = 256     // of a step of a commit, beside the path in the request
+	timeoutFrom = 4       // offset in the body of a connect response
+	seenFrom    = 4       // offset in the body of a connect request
+	askedFrom   = 12      // likewise
 )
 
 var errMalformed = errors.New("malformed frame")
@@ -127,7 +129,7 @@ func parseEvent(body []byte) (event, error) {
 	e := event{kind: d.int32()}
 	d.int32() // the state of the session
 	e.path = string(d.buffer())
-	if d.failed {
+	if d.failed || watched(e.kind) && (e.path == "" || e.path[0] != '/') {
 		return event{}, errMalformed
 	}
 	return e, nil
@@ -146,6 +148,9 @@ func watchedBy(op, code int32) (kind watchKind, exists, ok bool) {
 	}
 	return 0, false, false
 }
+
+// watched reports whether an event of a kind is about a node.
+func watched(kind int32) bool { return kind >= eventCreated && kind <= eventChildrenChanged }
 
 // firedBy returns the meaning of an event for the armed watches of its path.
 func firedBy(kind int32) (data, child bool, as backend.Kind) {

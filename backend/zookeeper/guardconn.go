@@ -196,6 +196,8 @@ func (c *guardConn) skip(h replyHeader, size int) error {
 func (c *guardConn) incoming(h replyHeader, size int) error {
 	s := c.session
 	switch {
+	case h.xid == xidEvent && size > mostEvent:
+		return forbidden(c.head[:4])
 	case h.xid == xidEvent:
 		body, err := c.scratch(size)
 		if err != nil {
@@ -234,6 +236,8 @@ func (c *guardConn) incoming(h replyHeader, size int) error {
 		}
 		c.pass()
 		return c.answered(call.at)
+	case len(call.steps) > 0 && size > len(call.frame)+len(call.steps)*mostResult:
+		return forbidden(c.head[:4])
 	}
 	return c.reply(call, h, size)
 }

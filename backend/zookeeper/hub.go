@@ -22,11 +22,12 @@ const (
 // Under the lock the hub only marks watches: no I/O, and no foreign code except Arm and Fire
 // of backend.Watch, which call none.
 type hub struct {
-	mu     sync.Mutex
-	ended  bool
-	arming interests // of Arms that have not been answered
-	armed  interests
-	trees  map[string]*tree // by path
+	mu      sync.Mutex
+	ended   bool
+	arming  interests // of Arms that have not been answered
+	armed   interests
+	trees   map[string]*tree // by path
+	longest int              // no tree had a longer path
 
 	unwanted []*tree     // to be removed
 	remove   func(*tree) // queues the removal; called without mu

@@ -2,7 +2,7 @@ package zookeeper
 
 import (
 	"context"
-	"path"
+	"strings"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -76,6 +76,7 @@ func (h *hub) sending(c *call) bool {
 		if t == nil {
 			t = &tree{path: c.path, watches: make(map[*backend.TreeWatch]struct{})}
 			h.trees[c.path] = t
+			h.longest = max(h.longest, len(c.path))
 		}
 		t.adding++
 		c.tree = t
@@ -161,6 +162,15 @@ func (h *hub) dropTrees() {
 	}
 }
 
+// ancestor returns path if it has at most so many bytes, and otherwise its lowest ancestor that
+// has.
+func ancestor(path string, most int) string {
+	if len(path) <= most {
+		return path
+	}
+	return path[:max(1, strings.LastIndexByte(path[:most+1], '/'))]
+}
+
 // tell reports an event to the tree watches at and above its path.
 func (h *hub) tell(e event) {
 	change := backend.TreeChange{Path: e.path, Zxid: e.zxid}
@@ -174,7 +184,9 @@ func (h *hub) tell(e event) {
 	default:
 		return
 	}
-	for top := e.path; ; top = path.Dir(top) {
+	// Only the ancestors that can be the top of a tree are looked up: the path of an event can be
+	// much longer and deeper than those.
+	for top := ancestor(e.path, h.longest); ; top = ancestor(top, len(top)-1) {
 		if t := h.trees[top]; t != nil {
 			for w := range t.watches {
 				if !w.Tell(change) {
@@ -183,11 +195,11 @@ func (h *hub) tell(e event) {
 			}
 			h.settle(top)
 		}
-		if top == "/" || top == "." {
+		if top == "/" {
 			break
 		}
 	}
-	if parent := path.Dir(e.path); change.Kind != backend.TreeChanged && h.trees[parent] != nil {
+	if parent := ancestor(e.path, len(e.path)-1); change.Kind != backend.TreeChanged && h.trees[parent] != nil {
 		h.fire(watchKey{parent, childWatch}, backend.LookAgain)
 	}
 }

@@ -74,7 +74,8 @@
 // One request reads at most 64 nodes, and as many as fill a reply of 1 MiB if they are like
 // those that the session has read before, at first 16. A reply of more than 64 MiB is skipped
 // and requested in parts. A read of a single node with such a reply, also by Get or Children,
-// fails with ErrTooLarge.
+// fails with ErrTooLarge. A longer reply of another kind than it can be, and an event of more than
+// 1 MiB, end the connection.
 //
 // # Load and limits
 //
