@@ -84,6 +84,8 @@ type CachedNode struct {
 	// counts the children in the copy. Pzxid, Cversion and AsOf can be older than the
 	// copy. Events does not report changes of these fields.
 	Stat backend.Stat
+
+	history int32 // see cacheNode
 }
 
 // NewCache returns a cache of the node at root and everything below it. It does no

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"time"
@@ -465,6 +466,7 @@ type cacheNode struct {
 	// under the lock and reads them without it.
 	data              []byte
 	stat              backend.Stat
+	history           int32      // how often other data had the same numbers: the service was restored
 	first, prev, next *cacheNode // first child, siblings
 
 	// The fields below are used by Run only.
@@ -491,7 +493,9 @@ const (
 	childCame // a child was created before its data was read in this pass
 )
 
-func (n *cacheNode) cached() CachedNode { return CachedNode{Data: n.data, Stat: n.stat} }
+func (n *cacheNode) cached() CachedNode {
+	return CachedNode{Data: n.data, Stat: n.stat, history: n.history}
+}
 
 func (n *cacheNode) ephemeral() bool { return n.stat.EphemeralOwner != 0 }
 
@@ -554,12 +558,16 @@ func (k *Cache) change(out []*cacheNode, in *cacheNode) {
 func (k *Cache) set(n *cacheNode, data []byte, stat backend.Stat) {
 	was := n.version()
 	stat.NumChildren = n.stat.NumChildren
-	if n.stat == stat {
+	other := n.stat.Mzxid == stat.Mzxid && !bytes.Equal(n.data, data)
+	if n.stat == stat && !other {
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n.data, n.stat = data, stat
+	if other {
+		n.history++
+	}
 	if n.version() != was {
 		k.mark(k.given(n.path), was, true)
 	}
@@ -601,9 +609,12 @@ func (n *cacheNode) unlink() {
 type nodeVersion struct {
 	there        bool
 	czxid, mzxid int64
+	history      int32
 }
 
-func (n *cacheNode) version() nodeVersion { return nodeVersion{true, n.stat.Czxid, n.stat.Mzxid} }
+func (n *cacheNode) version() nodeVersion {
+	return nodeVersion{true, n.stat.Czxid, n.stat.Mzxid, n.history}
+}
 
 // withChildren returns stat with the fields about lists of children of other, a read of
 // the same node, if that is newer.

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -92,10 +93,14 @@ func (m *mirror) takeData(n *cacheNode, r cacheReply) {
 		n.data, n.stat = data, r.stat
 		m.change(nil, n)
 	case n.stat.Czxid == r.stat.Czxid:
-		if n.stat.Mzxid == r.stat.Mzxid {
+		if n.stat.Mzxid == r.stat.Mzxid && bytes.Equal(n.data, data) { // it can be of another history
 			data = n.data // unchanged: keep one copy
 		}
-		m.set(n, data, withChildren(r.stat, n.stat))
+		stat := r.stat
+		if n.state&verified != 0 { // else that of the copy can be of another history
+			stat = withChildren(stat, n.stat)
+		}
+		m.set(n, data, stat)
 	default:
 		// This is another node at the same path: nothing of the old one remains.
 		fresh := &cacheNode{path: n.path, parent: n.parent, data: data, stat: r.stat}

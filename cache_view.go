@@ -123,4 +123,6 @@ func (v *CacheView[T]) decode(path string, n CachedNode) *viewed[T] {
 	})}
 }
 
-func versionOf(n CachedNode) nodeVersion { return nodeVersion{true, n.Stat.Czxid, n.Stat.Mzxid} }
+func versionOf(n CachedNode) nodeVersion {
+	return nodeVersion{true, n.Stat.Czxid, n.Stat.Mzxid, n.history}
+}

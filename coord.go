@@ -65,6 +65,7 @@ type Client struct {
 	log     *outbox.Logger    // only Close waits for it, as for trace
 	trace   *outbox.Box[tale] // nil without Trace
 	traced  atomic.Uint64     // the latest ID of an acquisition that was traced
+	opened  atomic.Int64      // the number of sessions that were opened
 	hooks   hook.Hooks        // only tests set any
 	began   time.Time         // for the monotonic clock, see local
 	skew    time.Duration     // added to the clocks; only tests set it
@@ -177,7 +178,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 			return nil, &backend.Error{Op: "open", Path: c.root, Err: errors.Unwrap(err)}
 		}
 	}
-	c.current.Store(s)
+	c.begin(s)
 	c.state = newLatest(State{Phase: PhaseConnected, Session: bs.ID()})
 	if c.hooks.Opened != nil {
 		c.hooks.Opened(func() []hook.Hold { return c.current.Load().standing() })
@@ -348,7 +349,7 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 			return
 		}
 		s = newSession(c, bs)
-		c.current.Store(s)
+		c.begin(s)
 		c.log.Info("coord: session opened", "session", sessionID(bs.ID()))
 		c.publish(State{Phase: PhaseConnected, Session: bs.ID()}, false)
 	}

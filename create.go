@@ -175,13 +175,13 @@ func (s *session) made(ctx context.Context, sp *spec, res backend.Result, dir *b
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
 	}
 	if dir != nil {
-		if now, anew := s.c.wrote(sp.ground, seq, *dir); anew {
+		if now, anew := s.wrote(sp.ground, seq, *dir); anew {
 			listed, err := s.examineAnew(ctx, sp.ground, path, dir.Czxid)
 			if err != nil {
 				s.abandon(sp, path)
 				return node{}, err
 			}
-			s.c.confirm(sp.ground, now)
+			s.confirm(sp.ground, now)
 			if !listed {
 				// The node was deleted meanwhile, or the listing was denied, so the number is
 				// no reason to count the node as alone.
@@ -338,7 +338,7 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	mark := g.recipe.Mark()
 	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), above)
 	if made {
-		s.c.learn(g.dir, footing{kind: g.recipe, mark: mark, version: backend.AnyVersion})
+		s.learned(g.dir, footing{kind: g.recipe, mark: mark, version: backend.AnyVersion})
 	}
 	return s.notSent(ctx, err)
 }

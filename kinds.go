@@ -105,7 +105,7 @@ func (s *session) footing(ctx context.Context, g ground) (footing, error) {
 	data, stat, err := s.b.Get(ctx, g.dir, nil)
 	if answers(err, backend.ErrDenied) {
 		f := footing{kind: g.recipe}
-		s.c.learn(g.dir, f)
+		s.learned(g.dir, f)
 		return f, nil
 	}
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		if found == g.recipe {
 			f.mark, f.version = data, backend.AnyVersion
 		}
-		s.c.learn(g.dir, f)
+		s.learned(g.dir, f)
 		return f, nil
 	}
 	if stat.NumChildren > 0 {
@@ -165,7 +165,7 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 	if leaf && (len(data) > 0 || layout.IsEmptyValue(stat)) {
 		f.version = backend.AnyVersion // no other recipe writes its mark there
 	}
-	s.c.learn(g.dir, f)
+	s.learned(g.dir, f)
 	return f, nil
 }
 
@@ -224,7 +224,7 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 		switch {
 		case err == nil:
 			f.version = backend.AnyVersion
-			s.c.learn(g.dir, f)
+			s.learned(g.dir, f)
 			return nil
 		case answers(err, backend.ErrDenied):
 			s.c.leaveAlone(g)
@@ -279,6 +279,25 @@ func (c *Client) learn(dir string, f footing) {
 	c.grounds[dir] = f
 }
 
+// learned is learn with what a session has found. After the session it is of no use: the service can
+// have been restored from a backup, and its numbers be those of another history.
+func (s *session) learned(dir string, f footing) {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.c.current.Load() == s {
+		makeRoom(s.c.grounds)
+		s.c.grounds[dir] = f
+	}
+}
+
+// begin makes s the session of the client, and forgets what earlier sessions have found.
+func (c *Client) begin(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.grounds)
+	c.current.Store(s)
+}
+
 func (c *Client) unlearn(dir string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -297,7 +316,8 @@ func (c *Client) leaveAlone(g ground) {
 // may have overwritten that of another kind, or the client has dropped its knowledge
 // meanwhile. It records nothing then; confirm does after the examination, unless
 // now is zero.
-func (c *Client) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew bool) {
+func (s *session) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew bool) {
+	c := s.c
 	now = footing{
 		kind: g.recipe, version: backend.AnyVersion, czxid: dir.Czxid,
 		drift: int64(dir.Version) - seq - 1, zxid: dir.Mzxid,
@@ -305,7 +325,7 @@ func (c *Client) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew
 	c.mu.Lock()
 	was, ok := c.grounds[g.dir]
 	switch {
-	case !ok || was.kind != now.kind:
+	case !ok || was.kind != now.kind || c.current.Load() != s:
 		c.mu.Unlock()
 		// The path was refused, forgotten, or used as another kind before the reply arrived.
 		// A call that has learned the directory since knows more than this reply.
@@ -331,10 +351,11 @@ func (c *Client) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew
 }
 
 // confirm records now, which wrote returned, after the examination of the directory.
-func (c *Client) confirm(g ground, now footing) {
+func (s *session) confirm(g ground, now footing) {
+	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if was := c.grounds[g.dir]; was.kind == now.kind && was.mark != nil && was.zxid < now.zxid {
+	if was := c.grounds[g.dir]; c.current.Load() == s && was.kind == now.kind && was.mark != nil && was.zxid < now.zxid {
 		c.grounds[g.dir] = now
 	}
 }

@@ -22,6 +22,7 @@ type limit struct {
 	turn chan struct{} // of capacity 1; full while a producer has the turn
 
 	// These belong to the producer that has the turn.
+	nth    int64 // of the session that has seen the counts
 	counts counts
 	proof  proof
 	spare  int // how many producers may find the queue full before the next one counts the items
@@ -269,6 +270,9 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	q, s := p.q, p.s
 	p.place = slotPlace{l: q.producers, s: s}
 	defer p.place.leave()
+	if p.lim.nth != s.nth { // the versions can be those of another history
+		p.lim.nth, p.lim.counts = s.nth, counts{}
+	}
 	c := p.lim.counts.remember()
 	defer func() { p.lim.counts = c }()
 	for {

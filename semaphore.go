@@ -86,7 +86,18 @@ type Semaphore struct {
 	seen     atomic.Pointer[permits] // the limit that was last found and accepted
 
 	mu  sync.Mutex
-	set int64 // the zxid of the SetLimit from which want comes
+	set setting // from which want comes
+}
+
+// setting is a SetLimit that was applied. The zxids of two sessions are not compared: the service can have
+// been restored from a backup between them.
+type setting struct {
+	session int64 // session.nth
+	zxid    int64
+}
+
+func (x setting) after(other setting) bool {
+	return x.session > other.session || x.session == other.session && x.zxid > other.zxid
 }
 
 // NewSemaphore returns the semaphore at path, which the caller expects to have limit
@@ -194,14 +205,17 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	}
 	// Not repeated on another session: a later change by another client could be
 	// undone.
-	zxid, err := onSessionOnce(ctx, s.c, func(ss *session) (int64, error) { return s.setLimit(ctx, ss, limit) })
+	now, err := onSessionOnce(ctx, s.c, func(ss *session) (setting, error) {
+		zxid, err := s.setLimit(ctx, ss, limit)
+		return setting{ss.nth, zxid}, err
+	})
 	if err != nil {
 		return opError("setlimit", s.path.full, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if zxid > s.set { // the replies of two calls may come in any order
-		s.set = zxid
+	if now.after(s.set) { // the replies of two calls may come in any order
+		s.set = now
 		s.want.Store(int64(limit))
 	}
 	return nil

@@ -24,6 +24,8 @@ type session struct {
 	c *Client
 	b backend.Session
 
+	nth int64 // 1, 2… in the life of the client
+
 	mu       sync.Mutex
 	err      error              // why the session is over, for its holds
 	holds    map[*Hold]struct{} // the holds that stand
@@ -84,7 +86,7 @@ func (s *session) endContact() {
 
 func newSession(c *Client, b backend.Session) *session {
 	return &session{
-		c: c, b: b, holds: make(map[*Hold]struct{}),
+		c: c, b: b, nth: c.opened.Add(1), holds: make(map[*Hold]struct{}),
 		clock: serviceClock{exists: b.Features().Has(backend.Clock)},
 	}
 }

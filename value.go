@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"slices"
 	"strings"
 
@@ -289,6 +290,7 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 	failed := func(err error) Versioned[T] { return Versioned[T]{Err: err} }
 	w := &valueWatch[T]{k: &v.known, c: v.c, path: v.path.full}
 	first := true
+	seed, sum := maphash.MakeSeed(), uint64(0) // of the latest data: a restored service can give it the same numbers
 	return observe(ctx, v.c, "watch", &v.path, failed, w.end, func(ctx context.Context, g *vigil, out signal[Versioned[T]]) error {
 		w.doubt()
 		if g.first {
@@ -302,7 +304,8 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 			if err != nil {
 				return err
 			}
-			if !first && st.same(w.seen) {
+			now := maphash.Bytes(seed, st.data)
+			if !first && st.same(w.seen) && now == sum {
 				if w.confirm(began, t) {
 					return nil
 				}
@@ -312,7 +315,7 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 			if !w.see(e, st, began, t) { // before the element: its receiver finds no older one
 				continue
 			}
-			first = false
+			first, sum = false, now
 			e.Err = opError("watch", v.path.full, e.Err)
 			out.put(e)
 			return nil
