@@ -16,10 +16,11 @@ import (
 // call Close. The zero Codec means JSON; a Codec with only one of the functions is
 // ErrInvalid.
 //
-// A panic of a codec is not recovered. It reaches the caller. Where the codec runs in
-// another goroutine, as for Items, Watch, Members or a Picker, it ends the program. A
-// Participant is the exception: a payload at which Decode panics is one that it cannot
-// decode, and the type of the panic's value and the stack are logged. A queue counts an
+// A panic of a codec that runs in the goroutine of a caller reaches that caller. Where it
+// runs in a goroutine of the client, for Items, Watch, Members, a Picker or a
+// Participant, it ends neither the program nor that loop: data at which Decode panics, or
+// ends its goroutine, cannot be decoded (ErrDecode), and the type of the panic's value and
+// the stack are logged. A queue counts an
 // attempt for the item at which Decode panics, and returns the items that were claimed
 // with it; so with MaxAttempts the item goes to the dead letters. (An item at which
 // Decode returns an error goes there at once, but not more than a few in a row, see

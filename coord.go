@@ -39,8 +39,9 @@ type Options struct {
 	// Only Close waits for the Logger, for a second at most, however slow the Logger
 	// is. Lines go through a queue, in order, with the time of the event. When some
 	// 16,000 lines are pending, further lines are dropped; a later line reports how
-	// many. A goroutine of the client writes the lines: a panic of the handler ends the
-	// program.
+	// many. A line at which the handler panics is lost; the client goes on with the next
+	// one, and reports that with the type of the panic's value and the stack, at most once
+	// a minute. The same holds for a handler that ends its goroutine.
 	Logger *slog.Logger
 
 	// Trace is called for every event, in order, and one at a time, on a goroutine of
@@ -49,8 +50,9 @@ type Options struct {
 	// when its HoldGranted is. When some 16,000 events are pending, further events are
 	// dropped, and EventsDropped reports how many. The context is that of the call to
 	// which the event belongs, so that spans nest, or a background context if there is
-	// none; it can have ended. Trace may use the client, but must not call Close. A
-	// panic is not recovered: it ends the program. Nil costs nothing.
+	// none; it can have ended. Trace may use the client, but must not call Close. An event
+	// at which Trace panics or ends its goroutine is lost; the client goes on with the next
+	// one, and logs that at most once a minute. Nil costs nothing.
 	Trace func(context.Context, trace.Event)
 }
 
@@ -164,7 +166,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		}
 	}
 	if opts.Trace != nil {
-		c.trace = newTrace(opts.Trace)
+		c.trace = newTrace(opts.Trace, c.log)
 		c.traced.Store(c.random("trace") >> 1)
 	}
 	bs, err := b.Open(ctx)
@@ -232,6 +234,7 @@ func (c *Client) drain() {
 	c.log.Drain(tellTime)
 	if c.trace != nil {
 		c.trace.Drain(tellTime - time.Since(start))
+		c.log.Drain(tellTime - time.Since(start)) // lines about Trace
 	}
 	timer := time.NewTimer(tellTime - time.Since(start))
 	defer timer.Stop()

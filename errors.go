@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -97,10 +95,6 @@ var errAgain = errors.New("look again")
 
 // errDrained makes a contender take a place in the new directory.
 var errDrained = errors.New("sequence numbers used up, directory replaced")
-
-// errUnfinished is the failure of a function of the user's that has panicked or called
-// runtime.Goexit.
-var errUnfinished = errors.New("the handler did not finish")
 
 // opError wraps err with the operation and its path, unless err has them already.
 func opError(op, path string, err error) error {
@@ -219,19 +213,4 @@ func answers(err, target error) bool { return errors.Is(err, target) && !ofConte
 // session or a client.
 func ofContext(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// stack returns the functions of the present goroutine with their positions. Unlike the
-// text of package debug it has no arguments, which can be data of an item.
-func stack() string {
-	pcs := make([]uintptr, 64)
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
-	var text strings.Builder
-	for {
-		f, more := frames.Next()
-		fmt.Fprintf(&text, "%s\n\t%s:%d\n", f.Function, f.File, f.Line)
-		if !more {
-			return text.String()
-		}
-	}
 }

@@ -255,7 +255,7 @@ func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode,
 		Err:     denied,
 	}
 	if denied == nil {
-		r.member.Value, err = g.codec.decode(data)
+		r.member.Value, err = g.codec.decodeApart(g.c, path, data)
 		r.member.Err = opError("member", path, err)
 	}
 	return r

@@ -30,7 +30,7 @@ const (
 // that share their internals.
 var layers = [...][]string{
 	clientLayer: {"coord", "session", "hold", "create", "commit", "cleanup", "kinds", "errors",
-		"follow", "trace", "codec", "doc"},
+		"follow", "trace", "codec", "usercode", "doc"},
 	engineLayer: {"line", "cell", "slots"},
 	recipeLayer: {"mutex", "rwmutex", "semaphore", "lock", "election", "group", "value", "counter", "cache", "barrier", "doublebarrier", "queue",
 		"txn", "twophase", "shards"},

@@ -225,15 +225,13 @@ func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 	ch := make(chan *Item[T])
 	u := q.q.c.beginCleanUp()
-	work := func() {
-		defer u.end()
-		defer close(ch)
+	loop := func() error {
 		for it, err := range q.all(ctx) {
 			if err != nil {
 				if !errors.Is(err, ErrClosed) {
 					q.q.c.log.Error("coord: cannot take items any more", "path", q.q.path.full, "error", err)
 				}
-				return
+				return nil
 			}
 			late, ok := it.claim.offer()
 			if !ok {
@@ -250,8 +248,18 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 				it.claim.later(verbGiveBack)
 			case <-q.q.c.closing:
 				it.claim.later(verbGiveBack)
-				return
+				return nil
 			}
+		}
+		return nil
+	}
+	work := func() {
+		defer u.end()
+		defer close(ch)
+		// The loop runs the codec. If that does not return, its item has used an attempt.
+		pause := pauses{c: q.q.c, most: lastRetry}
+		for q.q.c.call("Decode", []any{"path", q.q.path.full}, loop) != nil {
+			pause.wait(ctx.Done(), q.q.c.closing)
 		}
 	}
 	if !q.q.c.goWork(work) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/usercode"
 )
 
 // The delays after which an item can be taken again whose handler has failed.
@@ -27,7 +29,7 @@ const (
 // whatever handle returns.
 //
 // A handler that panics, or that ends its goroutine, has failed as one that returns an
-// error. The type of the panic's value and the stack are logged, but not the value. The
+// error. The stack and the type of the panic's value are logged, but not the value. The
 // panic ends neither Work nor the program, as in net/http: the item is delivered again
 // whatever happens, and would end one consumer after the other, each with all its other
 // handlers. (A panic of the Codec is one of Work.)
@@ -191,16 +193,17 @@ func (x *crew[T]) disbandLater(done, ending <-chan struct{}, drain time.Duration
 // process calls handle with the item, and ends the claim by the result. All of it is
 // deferred, for the handler can end the goroutine.
 func (x *crew[T]) process(ctx context.Context, it *Item[T], handle func(context.Context, *Item[T]) error) {
-	err, gaveUp := errUnfinished, false
+	var err error
+	gaveUp := false
 	defer func() {
-		if v := recover(); v != nil {
-			it.s.c.log.Error("coord: a handler panicked, its item counts as a failed attempt",
-				"path", it.claim.e.Path(), "attempt", it.Attempt, "type", fmt.Sprintf("%T", v), "stack", stack())
-		}
+		it.s.c.logFailure("the handler of Work", []any{"path", it.claim.e.Path(), "attempt", it.Attempt}, err)
 		it.settle(err, gaveUp, x.leave(it))
 	}()
-	err = handle(it.Context(ctx), it)
-	gaveUp = x.endsWith(err) // it calls a method of the error, which can panic
+	usercode.Guard(&err, func() error {
+		err := handle(it.Context(ctx), it)
+		gaveUp = x.endsWith(err) // it calls a method of the error, which can panic
+		return err
+	})
 }
 
 // endsWith reports whether Work is ending, and err is that of a handler that has given up for

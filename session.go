@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -428,15 +429,16 @@ const (
 // drops the connection at each attempt of one request. The first repetition is
 // immediate, since a single lost reply is the usual case.
 type pauses struct {
-	c *Client
-	n int
+	c    *Client
+	most time.Duration // the longest; zero means mostPause
+	n    int
 }
 
 // wait makes the next pause. It reports false if one of the channels is closed first.
 func (p *pauses) wait(a, b <-chan struct{}) bool {
 	d := time.Duration(0)
 	if p.n > 0 {
-		d = min(firstPause<<min(p.n-1, 16), mostPause)
+		d = min(firstPause<<min(p.n-1, 16), cmp.Or(p.most, mostPause))
 		d = d/2 + time.Duration(p.c.random("pause")%uint64(d/2))
 	}
 	p.n++

@@ -34,14 +34,15 @@ type ShardsOptions struct {
 	// not released it, and the next member is granted. Zero means to wait for the Release.
 	ForceAfter time.Duration
 
-	// Restart tells Run what to do when the function of a shard has failed, while the shard is
-	// still owned: it returns the pause before the function is called again. failures counts the
+	// Restart tells Run what to do when the function of a shard has failed: it returns the pause
+	// before the function is called again. failures counts the
 	// calls that have failed one after the other, this one included; a call that has lasted longer
 	// than a second begins the count again. err is the error of the function; after a panic it
 	// is an error too. If Restart returns a negative time, Run ends: the member leaves, and Run
-	// returns err. If Restart is nil, the first failure has no pause, the second one 10 ms, and
+	// returns err. If the shard is to be given up, or is lost, only a negative time has an effect.
+	// If Restart is nil, or panics, the first failure has no pause, the second one 10 ms, and
 	// each further one twice as long, up to a second; a random part, at most half, is taken off.
-	// Restart runs on the goroutines of the shards, so it must be safe for concurrent use.
+	// Restart runs on goroutines of its own, so it must be safe for concurrent use.
 	Restart func(failures int, err error) time.Duration
 }
 

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -520,5 +521,150 @@ func TestAGrantThatIsNotWantedIsGivenBack(t *testing.T) {
 		hold.Store(false)
 		close(late)
 		x.loads(map[*crewMember]int{a: 2, b: 2})
+	})
+}
+
+// An error with which a function returns after the end of its context, because the shard moves, is lost
+// or the program ends, is given to Restart, is a part of the result of Run, and is logged; the end
+// of the context itself is none.
+func TestShards_TheErrorAtAHandOverIsReported(t *testing.T) {
+	for _, why := range []string{"moves", "lost", "ends"} {
+		t.Run(why, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				checkpoint := errors.New("the last checkpoint failed")
+				returns := []func(ctx context.Context) error{
+					func(context.Context) error { return nil },
+					func(ctx context.Context) error { return ctx.Err() },
+					func(ctx context.Context) error { return fmt.Errorf("stopped: %w", context.Cause(ctx)) },
+					func(ctx context.Context) error { return errors.Join(ctx.Err(), context.Cause(ctx)) },
+					func(context.Context) error { return checkpoint },
+					func(ctx context.Context) error { return errors.Join(ctx.Err(), checkpoint) },
+					func(ctx context.Context) error { return fmt.Errorf("%w: %w", checkpoint, ctx.Err()) },
+					func(context.Context) error { panic("at the end") },
+				}
+				var mu sync.Mutex
+				asked := make(map[int]bool)
+				causes := make([]error, len(returns))
+				ctx, stop := context.WithCancelCause(context.Background())
+				end := errors.New("the program ends")
+				done := make(chan error, 1)
+				c := w.Open("a", nil)
+				go func() {
+					o := &coord.ShardsOptions{ID: "a", Restart: func(failures int, err error) time.Duration {
+						mu.Lock()
+						defer mu.Unlock()
+						if failures != 1 || err == nil {
+							w.T.Errorf("Restart(%d, %v)", failures, err)
+						}
+						for i := range returns {
+							if i < 4 && (errors.Is(err, context.Canceled) && !errors.Is(err, checkpoint)) {
+								w.T.Errorf("Restart is given the end of the context: %v", err)
+							}
+						}
+						asked[len(asked)] = true
+						return time.Hour
+					}}
+					done <- coord.NewShards(c, "/s", len(returns), o).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+						<-ctx.Done()
+						mu.Lock()
+						if causes[sh.Index] == nil {
+							causes[sh.Index] = context.Cause(ctx)
+						} else { // called again, after the loss
+							mu.Unlock()
+							return nil
+						}
+						mu.Unlock()
+						return returns[sh.Index](ctx)
+					})
+				}()
+				owners := coord.NewShards(w.Open("observer", nil), "/s", len(returns), nil)
+				owned := func(id string) int {
+					list, err := owners.Owners(context.Background())
+					w.must(err)
+					n := 0
+					for _, x := range list {
+						if x.ID == id {
+							n++
+						}
+					}
+					return n
+				}
+				w.Eventually("a owns all", func() bool { return owned("a") == len(returns) })
+				var cause func(i int, err error) bool
+				switch why {
+				case "moves": // two members that weigh a thousand times as much take all
+					for _, id := range []string{"b", "c"} {
+						go coord.NewShards(w.Open(id, nil), "/s", len(returns), &coord.ShardsOptions{ID: id, Weight: 1000}).Run(ctx,
+							func(ctx context.Context, _ *coord.Shard) error { <-ctx.Done(); return nil })
+					}
+					w.Eventually("all shards have moved", func() bool { return owned("b")+owned("c") == len(returns) })
+					cause = func(i int, err error) bool {
+						var e *coord.HandOverError
+						return errors.As(err, &e) && e.Shard == i && (e.By == "b" || e.By == "c") && e.Reason != "" && !errors.Is(err, coord.ErrLost)
+					}
+				case "lost":
+					w.Link("a").Expire(sessionOf(w.T, c))
+					w.Eventually("a owns all again", func() bool {
+						mu.Lock()
+						defer mu.Unlock()
+						return !slices.Contains(causes, nil)
+					})
+					cause = func(_ int, err error) bool { return errors.Is(err, coord.ErrLost) }
+				case "ends":
+					cause = func(_ int, err error) bool { return err == end }
+				}
+				stop(end)
+				err := <-done
+				for i := range causes {
+					if !cause(i, causes[i]) {
+						w.T.Errorf("shard %d: the cause is %v", i, causes[i])
+					}
+				}
+				if !errors.Is(err, checkpoint) || len(asked) != 4 {
+					w.T.Errorf("Run returns %v, and Restart was asked %d times, want 4", err, len(asked))
+				}
+				for i := range returns {
+					if says := err != nil && strings.Contains(err.Error(), fmt.Sprintf("shard %d,", i)); says != (i >= 4) {
+						w.T.Errorf("the error of shard %d is in the result: %t: %v", i, says, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Run returns the latest errors of hand-overs, however many there were, and Restart can end it at one.
+func TestShards_TheErrorsOfHandOversAreBounded(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const n = 40
+		ctx, stop := context.WithCancel(context.Background())
+		var begun sync.WaitGroup
+		begun.Add(n)
+		go func() { begun.Wait(); stop() }()
+		err := coord.NewShards(w.Open("a", nil), "/s", n, nil).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+			begun.Done()
+			<-ctx.Done()
+			return fmt.Errorf("checkpoint of %d", sh.Index)
+		})
+		if err == nil || strings.Count(err.Error(), "checkpoint of") != 16 || !strings.Contains(err.Error(), "24 earlier") {
+			w.T.Errorf("Run returns %v, want 16 errors and the number of the others", err)
+		}
+		ctx, stop = context.WithCancel(context.Background())
+		defer stop()
+		refused := errors.New("no checkpoint")
+		var once sync.Once
+		o := &coord.ShardsOptions{ID: "a", Restart: func(int, error) time.Duration { return -1 }}
+		go func() {
+			time.Sleep(time.Second)
+			coord.NewShards(w.Open("b", nil), "/t", 2, &coord.ShardsOptions{ID: "b"}).Run(ctx, func(ctx context.Context, _ *coord.Shard) error { <-ctx.Done(); return nil })
+		}()
+		err = coord.NewShards(w.Open("c", nil), "/t", 2, o).Run(ctx, func(ctx context.Context, sh *coord.Shard) (err error) {
+			<-ctx.Done()
+			once.Do(func() { err = refused })
+			return err
+		})
+		if !errors.Is(err, refused) || ctx.Err() != nil {
+			w.T.Errorf("Run returns %v, want %v", err, refused)
+		}
 	})
 }

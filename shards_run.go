@@ -1,9 +1,12 @@
 package coord
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 )
@@ -63,16 +66,26 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 // granted. Until then the hold stands, so f can still write under it: with
 // sh.Context(context.WithoutCancel(ctx)), which ends with the hold alone. ForceAfter bounds that
 // time: it ends the hold, and not the call. A call that does not return then can still run when this
-// member owns the shard again, and Run calls f for it once more.
+// member owns the shard again, and Run calls f for it once more. context.Cause tells why the context
+// has ended: a *[HandOverError] if the shard is to move, an error that matches ErrLost if the hold
+// was lost, the cause of ctx if that has ended, and the error of Run if Run ends by itself.
 //
 // If f returns nil earlier, the work on the shard is done as far as this process is concerned: Run
-// keeps the shard without a further call. If f returns an error, or panics, Run logs that and calls
-// it again after a pause, of which ShardsOptions.Restart decides; without that it grows to one
+// keeps the shard without a further call. If f returns an error, Run logs it and calls f
+// again after a pause, of which ShardsOptions.Restart decides; without that it grows to one
 // second. (An error does not end Run by itself: the shard would move to the next member, and end
-// that too.) The value of a panic is not logged, but its type and the stack.
+// that too.) If f panics or ends its goroutine, that is an error too. The stack and the type of the
+// panic's value are logged, but not the value.
 //
-// When ctx ends, the result is nil. Otherwise it is an error of All; ErrInvalid also if f is nil; or
-// the error of f with which Restart ends Run. A call that does not return keeps Run from returning.
+// An error with which f returns after its context has ended, such as that of its last checkpoint, is
+// logged and given to Restart like any other, and is part of the result of Run. It is no such error
+// that the context has ended: f can return ctx.Err() or context.Cause(ctx), wrapped or not. An error
+// that wraps others besides (errors.Join) is one.
+//
+// When ctx ends, the result is nil, or has the latest 16 of the errors with which f has returned
+// after its context had ended, also those of shards that moved before. Otherwise it is, joined with these, an error of
+// All; ErrInvalid also if f is nil; or the error of f with which Restart ends Run. A call that does
+// not return keeps Run from returning.
 func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard) error) error {
 	const op = "run"
 	if err := s.path.check(op); err != nil {
@@ -81,80 +94,177 @@ func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard)
 	if f == nil {
 		return opError(op, s.path.full, fmt.Errorf("%w: no function", ErrInvalid))
 	}
-	ctx, leave := context.WithCancel(ctx)
-	defer leave()
-	var end sync.Once
-	var failure error // with which Restart ends Run
-	fail := func(sh *Shard, err error) {
-		end.Do(func() {
-			failure = opError(op, s.path.full, fmt.Errorf("shard %d: %w", sh.Index, err))
-			leave()
-		})
-	}
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	r := &shardWork{f: f, restart: s.o.Restart, leave: leave}
 	var running sync.WaitGroup
-	defer running.Wait()
+	var ended error
 	for sh, err := range s.each(ctx, op) {
 		if err != nil {
-			return err
+			ended = err
+			leave(err)
+			break
 		}
-		running.Go(func() { sh.run(ctx, f, s.o.Restart, fail) })
+		running.Go(func() { r.run(ctx, sh) })
 	}
 	running.Wait()
-	return failure
+	return r.result(ended, op, s.path.full)
+}
+
+// A HandOverError is the cause with which the context of a function of Run ends because the member is
+// asked to give the shard up. The hold still stands. The Revocation says by whom the member was
+// asked, and why: by the member to which the shard moves, or by a Revoke of its Mutex.
+type HandOverError struct {
+	Shard int // its Index
+	Revocation
+}
+
+func (e *HandOverError) Error() string {
+	text := fmt.Sprintf("shard %d is to be given up", e.Shard)
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	if e.By != "" {
+		text += fmt.Sprintf(" (asked by %q)", e.By)
+	}
+	return text
+}
+
+// mostLast bounds the errors of the hand-overs that Run returns.
+const mostLast = 16
+
+// shardWork is one Run.
+type shardWork struct {
+	f       func(context.Context, *Shard) error
+	restart func(int, error) time.Duration
+	leave   context.CancelCauseFunc
+
+	mu      sync.Mutex
+	failure error   // with which Restart has ended Run
+	last    []error // the latest errors with which f has returned after its context had ended
+	more    int     // of these, earlier ones
+}
+
+// result returns the result of Run. ended is the error of All.
+func (r *shardWork) result(ended error, op, path string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := []error{opError(op, path, cmp.Or(ended, r.failure))}
+	for _, err := range r.last {
+		all = append(all, opError(op, path, err))
+	}
+	if r.more > 0 {
+		all = append(all, opError(op, path, fmt.Errorf("and %d earlier errors of shards that were given up", r.more)))
+	}
+	if all = slices.DeleteFunc(all, func(err error) bool { return err == nil }); len(all) == 1 {
+		return all[0]
+	}
+	return errors.Join(all...)
 }
 
 // run calls f until the shard is to move, and releases it.
-func (sh *Shard) run(ctx context.Context, f func(context.Context, *Shard) error, restart func(int, error) time.Duration, fail func(*Shard, error)) {
-	// Deferred, for f can end the goroutine.
+func (r *shardWork) run(ctx context.Context, sh *Shard) {
 	defer sh.Release()
-	ctx, stop := context.WithCancel(sh.Context(ctx))
-	defer stop()
+	ctx, stop := context.WithCancelCause(sh.Context(ctx))
+	defer stop(nil)
 	var stopping sync.WaitGroup
 	defer stopping.Wait()
-	defer stop()
+	defer stop(nil)
 	stopping.Go(func() {
 		select {
 		case <-sh.Revoked():
-			stop()
+			q, _ := sh.Revocation()
+			stop(&HandOverError{sh.Index, q})
 		case <-ctx.Done():
 		}
 	})
 	pause, failures := pauses{c: sh.s.c}, 0
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := sh.call(ctx, f)
+		err, over := r.call(ctx, sh)
 		if err == nil {
 			<-ctx.Done()
 		}
-		if ctx.Err() != nil {
+		if err == nil || over {
 			return
 		}
-		sh.s.c.log.Error("coord: the function of a shard failed", "path", sh.Path(), "shard", sh.Index, "error", err)
+		late := ctx.Err() != nil
+		sh.s.c.log.Error("coord: the function of a shard failed", "path", sh.Path(), "shard", sh.Index, "ended", late, "error", err)
 		if time.Since(began) > mostPause {
 			failures = 0
 			pause.reset()
 		}
 		failures++
-		if restart == nil {
-			pause.wait(ctx.Done(), nil)
-			continue
-		}
-		after := restart(failures, err)
-		if after < 0 {
-			fail(sh, err) // before the Release, so that the member does not ask for the shard again
+		after, decided := r.ask(sh, failures, err)
+		switch {
+		case decided && after < 0:
+			r.fail(sh, err) // before the Release, so that the member does not ask for the shard again
 			return
+		case late:
+			r.keep(sh, err)
+		case !decided:
+			pause.wait(ctx.Done(), nil)
+		default:
+			sleep(ctx, after)
 		}
-		sleep(ctx, after)
 	}
 }
 
-// call calls f once.
-func (sh *Shard) call(ctx context.Context, f func(context.Context, *Shard) error) (err error) {
-	err = errUnfinished
-	defer func() {
-		if v := recover(); v != nil {
-			sh.s.c.log.Error("coord: the function of a shard panicked", "path", sh.Path(), "shard", sh.Index, "type", fmt.Sprintf("%T", v), "stack", stack())
+// call calls f once. over reports that the error is nothing but the end of the context.
+func (r *shardWork) call(ctx context.Context, sh *Shard) (err error, over bool) {
+	err = sh.s.c.call("the function of a shard", []any{"path", sh.Path(), "shard", sh.Index}, func() error {
+		err := r.f(ctx, sh)
+		over = err != nil && ctx.Err() != nil && isOnly(err, ctx.Err(), context.Cause(ctx)) // calls methods of err
+		return err
+	})
+	return err, over
+}
+
+// ask asks Restart for the pause. If there is none, or if it does not return, the pause is the usual.
+func (r *shardWork) ask(sh *Shard, failures int, err error) (after time.Duration, decided bool) {
+	if r.restart == nil {
+		return 0, false
+	}
+	failed := sh.s.c.call("Restart", []any{"path", sh.Path(), "shard", sh.Index}, func() error {
+		after = r.restart(failures, err)
+		return nil
+	})
+	return after, failed == nil
+}
+
+// fail ends Run, unless it ends already.
+func (r *shardWork) fail(sh *Shard, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure == nil {
+		r.failure = fmt.Errorf("shard %d: %w", sh.Index, err)
+		r.leave(r.failure)
+	}
+}
+
+// keep notes an error for the result of Run.
+func (r *shardWork) keep(sh *Shard, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.last) == mostLast {
+		r.last = slices.Delete(r.last, 0, 1)
+		r.more++
+	}
+	r.last = append(r.last, fmt.Errorf("shard %d, given up: %w", sh.Index, err))
+}
+
+// isOnly reports whether err is nothing but one of the errors of: each error that it joins is one.
+func isOnly(err error, of ...error) bool {
+	for err != nil && !slices.Contains(of, err) {
+		switch e := err.(type) {
+		case interface{ Unwrap() []error }:
+			all := e.Unwrap()
+			return len(all) > 0 && !slices.ContainsFunc(all, func(err error) bool { return !isOnly(err, of...) })
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		default:
+			return false
 		}
-	}()
-	return f(ctx, sh)
+	}
+	return true
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/outbox"
+	"github.com/go-coord/coord/internal/usercode"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -18,10 +19,13 @@ type tale struct {
 
 // newTrace returns the queue of the client's events. A goroutine of the queue delivers
 // them to Trace, and only Close waits for it.
-func newTrace(told func(context.Context, trace.Event)) *outbox.Box[tale] {
+func newTrace(told func(context.Context, trace.Event), log *outbox.Logger) *outbox.Box[tale] {
 	return outbox.New(
 		func(x tale) { told(x.ctx, x.e) },
-		func(n int) { told(context.Background(), trace.EventsDropped{Events: n}) })
+		func(n int) { told(context.Background(), trace.EventsDropped{Events: n}) },
+		func(f *usercode.Failure, n int) {
+			log.Error("coord: Trace did not return, events are lost", "events", n, "type", f.Type, "stack", f.Stack)
+		})
 }
 
 // tell queues an event for the client's Trace. It never blocks, and may be called

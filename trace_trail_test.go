@@ -56,7 +56,7 @@ func TestALossBeforeTheReportOfTheGrantIsReportedAfterIt(t *testing.T) {
 		if lost, ok := e.(trace.HoldLost); ok {
 			held = lost.Held
 		}
-	})}
+	}, nil)}
 	x := c.trail("mutex", "/l", "lock")
 	x.lost("/l/a", 1, errors.New("lost"))
 	x.grant(context.Background(), new(Hold), 1)

@@ -27,7 +27,6 @@ type branchWork[T any] struct {
 	unread  error          // the record exists and cannot be read; d has only its names then
 	bad     *backend.Error // as unread, or the decision is lost or cannot be read: why the site is in doubt if it has voted yes
 	retried bool           // this is not the first look at the branch
-	panics  bool           // a panic of the codec was logged
 
 	w     *backend.Watch // for the decision, armed or nil
 	gone  *backend.Watch // for the deletion of the record, armed with w
@@ -257,7 +256,10 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 		tell(ctx, b.c, trace.ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
 		if b.handler.InDoubt != nil {
 			tx, _ := b.tx()
-			b.handler.InDoubt(ctx, tx, e)
+			b.call("InDoubt", func() error {
+				b.handler.InDoubt(ctx, tx, e)
+				return nil
+			})
 		}
 	}
 	if b.removes {
@@ -311,7 +313,7 @@ func (b *branchWork[T]) settle(ctx context.Context, err error) error {
 // is no vote.
 func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	if err := b.hold.Err(); err != nil {
-		return nil, err // see call
+		return nil, err // see conclude
 	}
 	tx, err := b.tx()
 	if err != nil {
@@ -321,9 +323,12 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	defer cancel()
 	returned := make(chan error, 1)
 	go func() {
-		err := errNoReturn // if Prepare ends its goroutine
-		defer func() { returned <- err }()
-		err = b.handler.Prepare(pctx, tx)
+		returned <- b.call("Prepare", func() error {
+			if err := b.handler.Prepare(pctx, tx); err != nil {
+				return errors.New(err.Error()) // here, since it is a method of the program
+			}
+			return nil
+		})
 	}()
 	for {
 		select {
@@ -342,8 +347,6 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 		}
 	}
 }
-
-var errNoReturn = errors.New("the handler's Prepare did not return")
 
 // await waits for the decision, and at the deadline decides to abort (rules 6 and 3).
 func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
@@ -368,11 +371,16 @@ func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
 	}
 }
 
+// mostCarryPause bounds the growing pause after a Commit or an Abort that has failed. The cause can
+// last for hours, and the function is the program's: each call costs it something, and a line of
+// the log.
+const mostCarryPause = time.Minute
+
 // carryOut calls Commit or Abort until that succeeds, and acknowledges it.
 func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
-	pause := pauses{c: b.s.c}
+	pause := pauses{c: b.s.c, most: mostCarryPause}
 	for {
-		err := b.call(ctx, commit)
+		err := b.conclude(ctx, commit)
 		if err == nil {
 			break
 		}
@@ -418,19 +426,25 @@ func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error
 // subject is the subject of trace events about node.
 func (b *branchWork[T]) subject(node string) trace.Subject { return b.txSpace.subject("serve", node) }
 
-func (b *branchWork[T]) call(ctx context.Context, commit bool) error {
+// call calls a function of the handler, or of its codec.
+func (b *branchWork[T]) call(what string, f func() error) error {
+	return b.c.call(what, []any{"site", b.site, "transaction", b.id}, f)
+}
+
+// conclude calls Commit or Abort once.
+func (b *branchWork[T]) conclude(ctx context.Context, commit bool) error {
 	// After a pause of this process, another one may have acknowledged for the site.
 	if err := b.hold.Err(); err != nil {
 		return err
 	}
 	tx, err := b.tx()
 	if !commit {
-		return b.handler.Abort(ctx, tx)
+		return b.call("Abort", func() error { return b.handler.Abort(ctx, tx) })
 	}
 	if err != nil {
 		return err
 	}
-	return b.handler.Commit(ctx, tx)
+	return b.call("Commit", func() error { return b.handler.Commit(ctx, tx) })
 }
 
 // tx is the transaction as the handler sees it. The error is that of its payload.
@@ -440,27 +454,10 @@ func (b *branchWork[T]) tx() (Branch[T], error) {
 		return tx, b.unread
 	}
 	tx.Deadline = b.d.rec.Due()
-	v, err := b.decode(b.d.rec.Payload)
+	v, err := b.handler.Codec.decodeApart(b.c, b.d.path, b.d.rec.Payload)
 	if err != nil {
 		return tx, err
 	}
 	tx.Payload, tx.NoPayload = v, false
 	return tx, nil
-}
-
-// decode decodes the payload. A panic of the codec is an error like any other: it would
-// end the program again at each restart, for all transactions of the site.
-func (b *branchWork[T]) decode(data []byte) (v T, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: the codec panicked", ErrDecode)
-			if b.panics {
-				return
-			}
-			b.panics = true
-			b.c.log.Error("coord: a codec panicked, the payload of the transaction cannot be decoded",
-				"site", b.site, "transaction", b.id, "type", fmt.Sprintf("%T", p), "stack", stack())
-		}
-	}()
-	return b.handler.Codec.decode(data)
 }

@@ -36,6 +36,11 @@ type Branch[T any] struct {
 // that of Serve ends, and when the site's lock is lost. They must return then,
 // because the next Serve waits for that. Prepare, Commit and Abort are required:
 // without one of them Serve returns ErrInvalid.
+//
+// A function that panics, or that ends its goroutine, has failed as one that returns an
+// error: Prepare has voted no, Commit and Abort are called again. The stack and the type of
+// the panic's value are logged, but not the value. The panic does not end the program, which
+// would meet the same transaction at each start.
 type Handler[T any] struct {
 	// Prepare is asked to vote. A nil error is a yes: the site has made sure,
 	// durably, that it can still commit after a crash, and is bound to the decision
@@ -44,7 +49,9 @@ type Handler[T any] struct {
 	// transaction is decided without this site, and at its deadline.
 	Prepare func(ctx context.Context, tx Branch[T]) error
 	// Commit makes the transaction final. It is called until it returns nil, and not
-	// again after that was acknowledged to the service.
+	// again after that was acknowledged to the service. After a call that has failed the
+	// next one comes at once, then after 10 ms, and then after twice as long each time, up to
+	// a minute; a random part, at most half, is taken off.
 	Commit func(ctx context.Context, tx Branch[T]) error
 	// Abort undoes the work of Prepare, which may have done nothing, or never have
 	// begun. Like Commit it is called until it returns nil. Commit and Abort are

@@ -328,7 +328,7 @@ func (v *Value[T]) element(st content) Versioned[T] {
 	var val T
 	err := error(ErrNotFound)
 	if st.created != 0 {
-		val, err = v.codec.decode(st.data)
+		val, err = v.codec.decodeApart(v.c, v.path.full, st.data)
 	}
 	e := versioned(val, st)
 	e.Err = err

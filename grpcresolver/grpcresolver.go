@@ -31,7 +31,9 @@
 // minute, since gRPC itself asks to resolve again only when a connection breaks. After the other errors
 // only such a request begins another watch.
 //
-// A member whose value cannot be read is left out. If none of the members can be read, as with a
+// A member whose value cannot be read is left out, and so is one at which the function address panics
+// or ends its goroutine; that is logged through grpclog, with the stack and without the value of the
+// panic. If none of the members can be read, as with a
 // codec that does not fit, gRPC is given that error, and the members keep the addresses that they had.
 //
 // A server should join when it serves, and leave before it stops: see examples/members.
@@ -44,10 +46,12 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/resolver"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/usercode"
 )
 
 // Scheme is the scheme of the targets: coord:///path/of/the/group, below the namespace of the
@@ -168,9 +172,10 @@ func (r *groupResolver[T]) update(members []coord.Member[T]) error {
 	known := make(map[string]resolver.Address)
 	var unreadable []error
 	for _, m := range members {
-		if m.Err != nil {
-			unreadable = append(unreadable, m.Err)
-		} else if a := r.address(m); a.Addr != "" {
+		a, err := r.addressOf(m)
+		if err != nil {
+			unreadable = append(unreadable, err)
+		} else if a.Addr != "" {
 			list, known[m.ID] = append(list, a), a
 		}
 	}
@@ -195,6 +200,24 @@ func (r *groupResolver[T]) update(members []coord.Member[T]) error {
 	r.known = known
 	return err
 }
+
+// addressOf returns the address of a member, or why there is none.
+func (r *groupResolver[T]) addressOf(m coord.Member[T]) (a resolver.Address, err error) {
+	if m.Err != nil {
+		return a, m.Err
+	}
+	err = usercode.Call(func() error {
+		a = r.address(m)
+		return nil
+	})
+	if f := usercode.As(err); f != nil {
+		logger.Errorf("no address for the member at %s: %v\n%s", m.Path, f, f.Stack)
+		err = fmt.Errorf("the function for addresses at %s: %w", m.Path, err)
+	}
+	return a, err
+}
+
+var logger = grpclog.Component("coord")
 
 // ResolveNow begins another watch if the last one has failed.
 func (r *groupResolver[T]) ResolveNow(resolver.ResolveNowOptions) {

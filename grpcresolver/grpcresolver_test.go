@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -294,6 +295,48 @@ func TestCloseDoesNotWaitForALookup(t *testing.T) {
 		time.Sleep(time.Minute)
 		cc.want(t)
 	})
+}
+
+// A member at which the function for addresses panics, or ends its goroutine, is left out; the others
+// are used, and the watch goes on.
+func TestResolver_AnAddressFunctionThatDoesNotReturn(t *testing.T) {
+	for name, fail := range map[string]func(){"panic": func() { panic("a secret") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+				group := coord.NewGroup[string](s.Client("servers", nil), "/g", nil)
+				join := func(id, value string) *coord.Membership[string] {
+					m, err := group.Join(t.Context(), id, value)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return m
+				}
+				b := join("b", "bad")
+				var cc conn
+				r, err := build(t, grpcresolver.New(s.Client("caller", nil), func(m coord.Member[string]) resolver.Address {
+					if m.Value == "bad" {
+						fail()
+					}
+					return resolver.Address{Addr: m.Value}
+				}, nil), "coord:///g", &cc)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				cc.want(t, "error: none of 1 members can be read")
+				a := join("a", "host-a:1")
+				cc.want(t, "[host-a:1]")
+				if err := b.SetValue(t.Context(), "host-b:1"); err != nil {
+					t.Fatal(err)
+				}
+				cc.want(t, "[host-a:1 host-b:1]")
+				if err := a.Leave(); err != nil {
+					t.Fatal(err)
+				}
+				cc.want(t, "[host-b:1]")
+			})
+		})
+	}
 }
 
 type endpoint struct{ Host, Name string }

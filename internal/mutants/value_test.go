@@ -143,4 +143,10 @@ var valueMutants = []mutant{
 	{"a view decodes at each read", "cache_view.go",
 		"\tv.decoded[path] = d\n", "",
 		"TestAViewDecodesEachVersionOnce"},
+	{"a codec that panics in a watch ends the program", "value.go",
+		"v.codec.decodeApart(v.c, v.path.full, st.data)", "v.codec.decode(st.data)",
+		"TestUserCode_ACodecThatDoesNotReturnInAWatch"},
+	{"a codec that panics at a member ends the program", "group.go",
+		"g.codec.decodeApart(g.c, path, data)", "g.codec.decode(data)",
+		"TestUserCode_ACodecThatDoesNotReturnInAGroup"},
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/go-coord/coord/internal/usercode"
 )
 
 // Logger is a slog.Logger whose lines go through a Box. Each line keeps the time and the
@@ -28,6 +30,10 @@ func NewLogger(l *slog.Logger) *Logger {
 	box := New(write, func(n int) {
 		r := slog.NewRecord(time.Now(), slog.LevelWarn, "coord: lines were dropped: the Logger is too slow", 0)
 		r.Add("lines", n)
+		write(r)
+	}, func(f *usercode.Failure, n int) {
+		r := slog.NewRecord(time.Now(), slog.LevelError, "coord: the handler of the Logger did not return, lines are lost", 0)
+		r.Add("lines", n, "type", f.Type, "stack", f.Stack)
 		write(r)
 	})
 	return &Logger{Logger: slog.New(handler{box}), box: box}

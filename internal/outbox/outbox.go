@@ -6,6 +6,8 @@ package outbox
 import (
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/usercode"
 )
 
 // limit is the number of values that can wait in a Box. It bounds the memory that a blocking
@@ -13,19 +15,31 @@ import (
 // of its holds.
 const limit = 1 << 14
 
+// tellFailures is the least time between two reports that the function does not return.
+const tellFailures = time.Minute
+
 // Box is a bounded queue of values for one function. Put never waits. While values wait, one
-// goroutine of the Box calls the function, so calls do not overlap. A panic of the function
-// is not recovered: it ends the program.
+// goroutine of the Box calls the function, so calls do not overlap. A call that panics, or that ends
+// its goroutine, costs its value: the Box goes on with the next one.
 type Box[T any] struct {
 	deliver func(T)
-	dropped func(n int) // called, at the right place in the order, when n values were dropped
+	dropped func(n int)                      // called, at the right place in the order, when n values were dropped
+	failed  func(f *usercode.Failure, n int) // called after a call that has not returned, the latest of n
 
 	mu     sync.Mutex
 	queue  []entry[T]
-	taken  int           // values of the current batch that still wait
 	lost   int           // dropped since the last entry of queue
 	idle   chan struct{} // closed when the goroutine ends, nil while there is none
 	closed bool          // no value is delivered any more
+
+	// Of the goroutine: the batch that it works off.
+	batch   []entry[T]
+	at      int  // the next entry of batch
+	calling bool // that entry was passed to deliver
+
+	failure  *usercode.Failure // to be reported, or nil
+	failures int               // since the last report
+	reported time.Time         // the last report
 }
 
 type entry[T any] struct {
@@ -34,9 +48,10 @@ type entry[T any] struct {
 }
 
 // New returns a Box for the function deliver. If values had to be dropped, the Box calls
-// dropped with their number.
-func New[T any](deliver func(T), dropped func(n int)) *Box[T] {
-	return &Box[T]{deliver: deliver, dropped: dropped}
+// dropped with their number. After a call of a function that has not returned, it calls failed, at
+// most once a minute.
+func New[T any](deliver func(T), dropped func(n int), failed func(f *usercode.Failure, n int)) *Box[T] {
+	return &Box[T]{deliver: deliver, dropped: dropped, failed: failed}
 }
 
 // Put queues v for delivery. While the Box is full it drops and counts v.
@@ -46,7 +61,7 @@ func (b *Box[T]) Put(v T) {
 	if b.closed {
 		return
 	}
-	if len(b.queue)+b.taken >= limit {
+	if len(b.queue)+len(b.batch)-b.at >= limit {
 		b.lost++
 		return
 	}
@@ -60,41 +75,69 @@ func (b *Box[T]) Put(v T) {
 
 // run delivers until the queue is empty. So an idle Box has no goroutine.
 func (b *Box[T]) run() {
-	var batch []entry[T]
-	for {
-		b.mu.Lock()
-		clear(batch)
-		batch, b.queue = b.queue, batch[:0]
-		b.taken = len(batch)
-		lost := 0
-		if len(batch) == 0 {
-			lost, b.lost = b.lost, 0
+	ended := false
+	defer func() {
+		if !ended {
+			b.fail(usercode.Of(recover()))
+			go b.run()
 		}
-		if b.closed || len(batch)+lost == 0 {
-			b.queue = nil
-			close(b.idle)
-			b.idle = nil
-			b.mu.Unlock()
-			return
-		}
+	}()
+	for b.step() {
+	}
+	ended = true
+}
+
+// fail notes a call that has not returned.
+func (b *Box[T]) fail(f *usercode.Failure) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failures++
+	if now := time.Now(); b.reported.IsZero() || now.Sub(b.reported) >= tellFailures {
+		b.failure, b.reported = f, now
+	}
+}
+
+// step makes the next call. It reports false if there is none. A call that does not return is not
+// made again.
+func (b *Box[T]) step() bool {
+	b.mu.Lock()
+	if b.calling {
+		b.calling = false
+		b.batch[b.at] = entry[T]{}
+		b.at++
+	}
+	if b.at == len(b.batch) {
+		b.batch, b.queue, b.at = b.queue, b.batch[:0], 0
+	}
+	switch lost := &b.lost; {
+	case b.closed, len(b.batch)+b.lost == 0 && b.failure == nil:
+		b.batch, b.queue, b.at = nil, nil, 0
+		close(b.idle)
+		b.idle = nil
 		b.mu.Unlock()
-		if lost > 0 {
-			b.dropped(lost)
+		return false
+	case b.failure != nil:
+		f, n := b.failure, b.failures
+		b.failure, b.failures = nil, 0
+		b.mu.Unlock()
+		b.failed(f, n)
+		return true
+	default:
+		if len(b.batch) > 0 {
+			lost = &b.batch[b.at].lost
 		}
-		for _, x := range batch {
-			if x.lost > 0 {
-				b.dropped(x.lost)
-			}
-			b.deliver(x.v)
-			b.mu.Lock()
-			b.taken--
-			closed := b.closed
+		if n := *lost; n > 0 {
+			*lost = 0
 			b.mu.Unlock()
-			if closed {
-				break
-			}
+			b.dropped(n)
+			return true
 		}
 	}
+	b.calling = true
+	v := b.batch[b.at].v
+	b.mu.Unlock()
+	b.deliver(v)
+	return true
 }
 
 // Drain waits until every value is delivered, at most for the bound, and reports whether that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/go-coord/coord/internal/usercode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -18,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
 	const n = 3 * limit
 	var got []int // not guarded: the race detector sees calls that overlap
-	b := New(func(v int) { got = append(got, v) }, func(n int) { t.Errorf("%d dropped", n) })
+	b := New(func(v int) { got = append(got, v) }, func(n int) { t.Errorf("%d dropped", n) }, nil)
 	for i := range n {
 		b.Put(i)
 		if i%(limit/2) == 0 {
@@ -56,7 +59,7 @@ func TestAFullBoxDropsAndCounts(t *testing.T) {
 		b := New(func(v int) {
 			<-block
 			got = append(got, fmt.Sprint(v))
-		}, func(n int) { got = append(got, fmt.Sprintf("%d dropped", n)) })
+		}, func(n int) { got = append(got, fmt.Sprintf("%d dropped", n)) }, nil)
 		put := func(from, n int) {
 			for i := range n {
 				b.Put(from + i)
@@ -90,7 +93,7 @@ func TestDrainWaitsNoLongerThanTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		calls := 0
-		b := New(func(int) { calls++; <-block }, func(int) {})
+		b := New(func(int) { calls++; <-block }, func(int) {}, nil)
 		b.Put(1)
 		b.Put(2)
 		start := time.Now()
@@ -152,4 +155,80 @@ func TestALoggerKeepsTimeAndPlaceOfALine(t *testing.T) {
 			quiet.Error("not logged")
 		}
 	})
+}
+
+// A call that does not return costs its own value only. It is reported at once, and then at most once a
+// minute, also if the report does not return either.
+func TestBox_ACallThatDoesNotReturnCostsItsValue(t *testing.T) {
+	for name, fail := range map[string]func(){"panic": func() { panic("secret") }, "Goexit": runtime.Goexit} {
+		for _, report := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, " ", report), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var got, failures []int
+					b := New(func(v int) {
+						got = append(got, v)
+						if v%2 == 1 {
+							fail()
+						}
+					}, func(int) { fail() }, func(f *usercode.Failure, n int) {
+						if !strings.Contains(f.Stack, "outbox_test.go:") || (f.Type == "string") != (name == "panic") {
+							t.Errorf("%+v", f)
+						}
+						failures = append(failures, n)
+						if !report {
+							fail()
+						}
+					})
+					for v := range 6 {
+						b.Put(v)
+					}
+					b.mu.Lock()
+					b.lost = 7
+					b.mu.Unlock()
+					b.Put(6)
+					if !b.Drain(time.Second) {
+						t.Fatal("not delivered")
+					}
+					time.Sleep(tellFailures)
+					b.Put(7)
+					if !b.Drain(time.Second) {
+						t.Fatal("not delivered")
+					}
+					want := []int{1, 4} // the values 1, and 3, 5, the dropped ones and 7
+					if !report {
+						want = []int{1, 5} // and the first report
+					}
+					if !slices.Equal(got, []int{0, 1, 2, 3, 4, 5, 6, 7}) || !slices.Equal(failures, want) {
+						t.Errorf("delivered %v; reported %v, want %v", got, failures, want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// panicking is a handler that panics at one line.
+type panicking struct{ slog.Handler }
+
+func (h panicking) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "two" {
+		panic("secret")
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func TestLogger_APanicOfTheHandlerCostsOneLine(t *testing.T) {
+	var text strings.Builder
+	l := NewLogger(slog.New(panicking{slog.NewTextHandler(&text, nil)}))
+	for _, line := range []string{"one", "two", "three"} {
+		l.Info(line)
+	}
+	if !l.Drain(time.Minute) {
+		t.Fatal("not written")
+	}
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[1], "did not return") || !strings.Contains(lines[1], "type=string") ||
+		!strings.Contains(lines[1], "outbox_test.go:") || !strings.Contains(lines[2], "msg=three") || strings.Contains(text.String(), "secret") {
+		t.Errorf("written: %q", lines)
+	}
 }

@@ -1,0 +1,39 @@
+package coord
+
+import (
+	"fmt"
+
+	"github.com/go-coord/coord/internal/usercode"
+)
+
+// call calls a function of the program on a goroutine of its own, and returns its error. If the
+// function panics or ends that goroutine, this is an error too, and is logged; so it ends neither the
+// program nor what the client does besides. what is the name of the function for the log, and attrs
+// say what it was called for.
+func (c *Client) call(what string, attrs []any, f func() error) error {
+	err := usercode.Call(f)
+	c.logFailure(what, attrs, err)
+	return err
+}
+
+// logFailure logs that a function of the program did not return, if err says so. The value of a
+// panic is not logged: it can contain data.
+func (c *Client) logFailure(what string, attrs []any, err error) {
+	if f := usercode.As(err); f != nil {
+		c.log.Error("coord: a function of the program did not return",
+			append([]any{"function", what, "error", f.Error(), "type", f.Type, "stack", f.Stack}, attrs...)...)
+	}
+}
+
+// decodeApart is decode for the goroutines of the client: data at which Decode does not return
+// cannot be decoded. path is that of the node.
+func (k Codec[T]) decodeApart(c *Client, path string, data []byte) (v T, err error) {
+	err = c.call("Decode", []any{"path", path}, func() (err error) {
+		v, err = k.decode(data)
+		return err
+	})
+	if usercode.As(err) != nil {
+		err = fmt.Errorf("%w: %w", ErrDecode, err)
+	}
+	return v, err
+}
