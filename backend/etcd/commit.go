@@ -22,7 +22,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	if err := s.Limits().Refuse(ops); err != nil {
 		return nil, err
 	}
-	if ops[0].Kind == backend.OpCreate && ops[0].Mode == backend.Container {
+	if ops[0].Kind == backend.OpCreate && ops[0].Mode == backend.Container && !s.cfg.has.Has(backend.Containers) {
 		return nil, &backend.Error{Op: "create", Path: ops[0].Path, Err: backend.ErrUnsupported}
 	}
 	results, err := s.commit(ctx, ops)
@@ -63,6 +63,9 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	if err != nil && sent != "" {
 		s.doubt(sent)
 		err = backend.Uncertain(err)
+	}
+	if err == nil || backend.IsUncertain(err) {
+		s.noteDeleted(ops)
 	}
 	return results, err
 }

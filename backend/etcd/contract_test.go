@@ -78,8 +78,9 @@ func TestTheContract(t *testing.T) {
 		Parallel:       true,
 		Unlike:         unlike,
 		Excused:        excused(t, shared.get(t)),
+		Collects:       true,
 		New: func(t *testing.T) backendtest.Service {
-			return newService(t, shared.get(t), etcd.Options{SessionTimeout: timeout})
+			return newService(t, shared.get(t), etcd.Options{SessionTimeout: timeout, ContainerInterval: 200 * time.Millisecond})
 		},
 	})
 }

@@ -39,7 +39,7 @@ func TestMemoryAndEtcdAgree(t *testing.T) {
 		SessionTimeout: timeout,
 		New: func(*testing.T) backendtest.Service {
 			return memoryService{memory.New(&memory.Options{
-				SessionTimeout: timeout, Revisions: true, Without: backend.Containers | backend.Clock,
+				SessionTimeout: timeout, Revisions: true, Without: backend.Clock,
 				Limits: backend.Limits{Ops: 63},
 			})}
 		},

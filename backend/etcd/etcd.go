@@ -132,10 +132,24 @@
 // positions. So it does not notice a child that was created and deleted again in between. It takes new
 // data of four children in between for a change of the children.
 //
+// # Containers
+//
+// The servers of etcd remove no empty nodes; the sessions of clients do. The session that deletes the last child of a container
+// looks at it after Options.ContainerInterval, and removes it if it is empty. If other clients use it
+// meanwhile, it stays. Containers that have become empty otherwise, such as by the end of the session that had the
+// last child, or of that which would have looked, are found by a search. Each session tries once in ten intervals, at
+// random times, and one at a time makes it; it costs a request for each 32 containers. So do containers
+// that were never used: they are removed, too. A container is never removed with a child, or after a write that the
+// search has not seen. While no client has a session, nothing is removed.
+//
+// Clients of versions that did not know containers take them for persistent nodes. They find that a directory is missing
+// as they find that an operator has deleted one, and make it again, as a persistent node. A container becomes a
+// persistent node when they write its data. They remove none.
+//
 // # What etcd does not have
 //
-// The session has the features backend.Trees and backend.Batches, and neither
-// backend.Containers nor backend.Clock. Times are those of the clock of the client that wrote.
+// The session has the features backend.Trees, backend.Batches and backend.Containers, but not
+// backend.Clock. Times are those of the clock of the client that wrote.
 // Pzxid and Cversion of a Stat are zero. There are no permissions of single nodes, so
 // backend.Op.Shared means nothing. etcd gives permissions by ranges of keys: use another
 // Options.Prefix for clients that must be kept apart, and give their user the permission to
@@ -158,6 +172,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -205,7 +220,12 @@ type Options struct {
 	// with "/" or ":". Nothing else may write to these keys.
 	Prefix string
 
-	// Without switches off backend.Trees or backend.Batches.
+	// ContainerInterval is how long a container stays after its last child was deleted; zero means a
+	// minute. The sessions of all backends with the same Prefix remove containers; see "Containers". If it
+	// is negative, the sessions of this backend do not.
+	ContainerInterval time.Duration
+
+	// Without switches off backend.Trees, backend.Batches or backend.Containers.
 	Without backend.Features
 
 	// Logger gets the log lines about the connections of a session: each connection that is
@@ -265,7 +285,8 @@ type config struct {
 	password func() string // a function, so that printing the config cannot show it
 	prefix   string
 	has      backend.Features
-	logger   *slog.Logger // nil: silence
+	interval time.Duration // of containers; not positive: the sessions remove none
+	logger   *slog.Logger  // nil: silence
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	clock    func() func() contact.Instant // replaced by tests
 	lost     lostLeases
@@ -287,13 +308,17 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 		user:     o.Username,
 		password: func() string { return password },
 		prefix:   o.Prefix,
-		has:      (backend.Trees | backend.Batches) &^ o.Without,
+		has:      (backend.Trees | backend.Batches | backend.Containers) &^ o.Without,
+		interval: cmp.Or(o.ContainerInterval, defaultInterval),
 		logger:   o.Logger,
 		dial:     o.Dial,
 		clock:    contact.Clock,
 	}
 	if o.TLS != nil {
 		cfg.tls = o.TLS.Clone()
+	}
+	if !cfg.has.Has(backend.Containers) {
+		cfg.interval = 0
 	}
 	if cfg.prefix == "" {
 		cfg.prefix = defaultPrefix

@@ -49,6 +49,12 @@ func (c *config) rootKey() string { return c.prefix + "/" }
 // sessionKey is the key of a session.
 func (c *config) sessionKey(id int64) string { return fmt.Sprintf("%s:session/%016x", c.prefix, id) }
 
+// containerKey is the second key of the container at path.
+func (c *config) containerKey(path string) string { return c.prefix + ":container" + path }
+
+// sweeperKey is the key that the session has which searches for empty containers.
+func (c *config) sweeperKey() string { return c.prefix + ":sweeper" }
+
 // literalKey returns the key of a node that was created under the name that its path shows.
 func (c *config) literalKey(path string) string {
 	if path == "/" {
@@ -206,13 +212,16 @@ func near(ways []sequence, bound int64) (within []sequence, beyond int64) {
 	return within, beyond
 }
 
+// The header of a container is one that earlier versions of this package read as that of a persistent node.
+// When they write the node, it becomes one: these versions do not expect that a node vanishes.
+//
 // The value of a node's key is a header, and the data. The header begins with these flags. A
 // compare of the value with one byte tells ephemeral and irregular nodes from the others, and it
 // fails for a missing node.
 const (
 	flagIrregular = 0x80 // the header has a delta and a birth
 	flagEphemeral = 0x40
-	flagNamed     = 0x02 // the name without its number comes before the data
+	flagNamed     = 0x02 // the name without its number comes before the data; an empty one marks a container
 	flagNewParent = 0x01 // the commit that created the node also created its parent
 
 	knownFlags = flagIrregular | flagEphemeral | flagNamed | flagNewParent
@@ -240,6 +249,7 @@ type record struct {
 	delta        int32  // version of the node, less that of a key that was put as often
 	birth        int64  // the commit that created the node, where that is not the create revision of the key
 	name         string // of a sequential node without its number, unless the key has it
+	container    bool
 	data         []byte
 }
 
@@ -275,6 +285,7 @@ func decode(kv *mvccpb.KeyValue) (*record, error) {
 			return nil, fmt.Errorf("%w: %q", errNotOurs, kv.Key)
 		}
 		r.name, r.data = string(r.data[2:size]), r.data[size:]
+		r.container = r.name == ""
 	}
 	return r, nil
 }
@@ -287,7 +298,8 @@ func (r *record) value() []byte {
 	if irregular {
 		flags |= flagIrregular
 	}
-	if r.name != "" {
+	named := r.name != "" || r.container
+	if named {
 		flags |= flagNamed
 	}
 	v = append(v, flags)
@@ -297,7 +309,7 @@ func (r *record) value() []byte {
 		v = binary.BigEndian.AppendUint32(v, uint32(r.delta))
 		v = binary.BigEndian.AppendUint64(v, uint64(r.birth))
 	}
-	if r.name != "" {
+	if named {
 		v = binary.BigEndian.AppendUint16(v, uint16(len(r.name)))
 		v = append(v, r.name...)
 	}
@@ -326,7 +338,7 @@ func (r *record) newborn() bool { return r.czxid() == r.mod }
 func (r *record) stat(children, asOf int64) backend.Stat {
 	return backend.Stat{
 		Czxid: r.czxid(), Mzxid: r.mod, Ctime: r.ctime, Mtime: r.mtime, Version: r.version(),
-		EphemeralOwner: r.lease, DataLength: int32(len(r.data)), NumChildren: int32(children), AsOf: asOf,
+		EphemeralOwner: r.lease, DataLength: int32(len(r.data)), NumChildren: int32(children), Container: r.container, AsOf: asOf,
 	}
 }
 

@@ -82,13 +82,15 @@ func TestHeadersComeBack(t *testing.T) {
 		{delta: 7, birth: 12, flags: flagEphemeral, data: nil},
 		{name: "n-", flags: flagEphemeral, data: []byte("v")},
 		{name: "n-", delta: 7, birth: 12},
+		{container: true, data: []byte("v")},
+		{container: true, delta: 7, birth: 12},
 	} {
 		kv := &mvccpb.KeyValue{Key: []byte("k"), Value: r.value(), CreateRevision: 10, ModRevision: 20, Version: 5}
 		got, err := decode(kv)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.ctime != r.ctime || got.mtime != r.mtime || got.delta != r.delta || got.birth != r.birth || got.name != r.name || !bytes.Equal(got.data, r.data) || got.ephemeral() != r.ephemeral() {
+		if got.ctime != r.ctime || got.mtime != r.mtime || got.delta != r.delta || got.birth != r.birth || got.name != r.name || got.container != r.container || !bytes.Equal(got.data, r.data) || got.ephemeral() != r.ephemeral() {
 			t.Errorf("%+v came back as %+v", r, got)
 		}
 		if irregular := r.delta != 0 || r.birth != 0; got.regular() == irregular {
@@ -98,7 +100,7 @@ func TestHeadersComeBack(t *testing.T) {
 			t.Errorf("version %d of %+v", got.version(), r)
 		}
 	}
-	for _, v := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{0x20}, shortHeader), append([]byte{flagIrregular}, make([]byte, shortHeader)...), append([]byte{flagNamed}, make([]byte, shortHeader)...), (&record{name: "n-"}).value()[:shortHeader+3]} {
+	for _, v := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{0x20}, shortHeader), append([]byte{flagIrregular}, make([]byte, shortHeader)...), append([]byte{flagNamed}, make([]byte, shortHeader-1)...), (&record{name: "n-"}).value()[:shortHeader+3]} {
 		if _, err := decode(&mvccpb.KeyValue{Key: []byte("k"), Value: v}); err == nil {
 			t.Errorf("%q is the value of a node", v)
 		}

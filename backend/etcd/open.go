@@ -49,7 +49,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 		s := &session{
 			cfg: c, now: now, servers: servers, outage: outage, log: log,
 			phase: backend.PhaseSuspended, changed: make(chan struct{}), done: make(chan struct{}),
-			commits: make(map[*commit]struct{}), settler: make(chan struct{}, 1), known: newCache(),
+			commits: make(map[*commit]struct{}), settler: make(chan struct{}, 1), known: newCache(), emptied: newEmptied(),
 		}
 		s.hub = newHub(s)
 		err := s.openAt(try, address)
@@ -166,6 +166,10 @@ func (s *session) openAt(ctx context.Context, address string) (err error) {
 	s.work.Add(2)
 	go s.watchLease()
 	go s.run(l)
+	if c.interval > 0 {
+		s.work.Add(1)
+		go s.collect()
+	}
 	if other := s.oneCluster(ctx, l); other != nil {
 		s.Close()
 		return other

@@ -70,7 +70,7 @@ func (p *plan) countOf(path string) {
 func (p *plan) create(s *session, i int, newParent bool) {
 	op := &p.ops[i]
 	dir, _ := split(op.Path)
-	r := &record{ctime: p.now, mtime: p.now, data: op.Data}
+	r := &record{ctime: p.now, mtime: p.now, data: op.Data, container: op.Mode == backend.Container}
 	if op.Mode.Ephemeral() {
 		r.flags |= flagEphemeral
 		r.lease = s.id
@@ -101,6 +101,9 @@ func (p *plan) create(s *session, i int, newParent bool) {
 	}
 	r.key = o.key
 	p.writes = append(p.writes, put(o.key, r.value(), r.lease))
+	if r.container {
+		p.writes = append(p.writes, put(s.cfg.containerKey(op.Path), nil, 0))
+	}
 }
 
 // requests returns the writes, and the reads that follow them.
@@ -496,7 +499,7 @@ func (p *plan) apply(s *session, states map[string]*state, i int) error {
 		} else {
 			p.outcomes[i] = outcome{kind: op.Kind, path: op.Path, number: -1}
 			st.exists, st.version, st.fresh, st.at = true, 0, i+1, i
-			st.record = &record{key: s.cfg.literalKey(op.Path), ctime: p.now, mtime: p.now, data: op.Data}
+			st.record = &record{key: s.cfg.literalKey(op.Path), ctime: p.now, mtime: p.now, data: op.Data, container: op.Mode == backend.Container}
 			if op.Mode.Ephemeral() {
 				st.record.flags, st.record.lease = flagEphemeral, s.id
 			}
@@ -666,6 +669,9 @@ func (p *plan) emit(s *session, states map[string]*state) {
 				writes = append(writes, write{st.fresh - 1, remove(found.key)})
 			}
 			writes = append(writes, write{st.fresh - 1, put(key, r.value(), r.lease)})
+			if r.container {
+				writes = append(writes, write{st.fresh - 1, put(s.cfg.containerKey(st.path), nil, 0)})
+			}
 			p.outcomes[st.fresh-1].learned = &r
 		case st.fresh > 0:
 			// A server takes no deletion and creation of one key in a transaction. So the put

@@ -172,6 +172,9 @@ var prefixes atomic.Int64
 // newService returns a service whose keys have a prefix of their own.
 func newService(tb testing.TB, server string, opts etcd.Options) *service {
 	tb.Helper()
+	if opts.ContainerInterval == 0 {
+		opts.ContainerInterval = -1 // so that nothing but the test makes requests
+	}
 	opts.Prefix = fmt.Sprintf("t%d-%d", time.Now().UnixNano(), prefixes.Add(1))
 	s := &service{tb: tb, server: server, opts: opts, root: "/", links: make(map[string]*link)}
 	var err error

@@ -57,8 +57,9 @@ type session struct {
 	silent  silence
 	past    past
 
-	known *cache
-	keys  *keyring
+	known   *cache
+	keys    *keyring
+	emptied *emptied
 }
 
 func (s *session) ID() int64                  { return s.id }

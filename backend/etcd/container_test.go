@@ -1,0 +1,269 @@
+package etcd_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+)
+
+// keys returns the keys of the service with a prefix, behind that of the service.
+func (s *service) keys(t *testing.T, prefix string) (all []string) {
+	t.Helper()
+	prefix = s.opts.Prefix + prefix
+	end := []byte(prefix)
+	end[len(end)-1]++
+	r, err := pb.NewKVClient(s.admin).Range(t.Context(), &pb.RangeRequest{Key: []byte(prefix), RangeEnd: end, KeysOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range r.Kvs {
+		all = append(all, strings.TrimPrefix(string(kv.Key), s.opts.Prefix))
+	}
+	return all
+}
+
+// removes matches the transaction that removes containers.
+func removes(method string, body []byte) bool {
+	var r pb.TxnRequest
+	if method != "/etcdserverpb.KV/Txn" || r.Unmarshal(body) != nil {
+		return false
+	}
+	for _, op := range r.Success {
+		if d := op.GetRequestDeleteRange(); d != nil && strings.Contains(string(d.Key), ":container/") {
+			return true
+		}
+	}
+	return false
+}
+
+// goes waits until a node is deleted, and returns false if there was none.
+func goes(t *testing.T, s backend.Session, path string) bool {
+	t.Helper()
+	for {
+		w := backend.NewWatch()
+		if _, err := s.Exists(t.Context(), path, w); errors.Is(err, backend.ErrNotFound) {
+			w.Stop()
+			return true
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-w.Fired():
+		case <-time.After(30 * time.Second):
+			t.Errorf("%s is still there", path)
+			return false
+		}
+	}
+}
+
+// A shop locks each customer once. The directories of these locks go when they were not used for a while.
+func TestEtcd_LocksLeaveNoDirectories(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{ContainerInterval: 300 * time.Millisecond})
+	c, err := coord.Open(t.Context(), s.link("a"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const locks = 300
+	for i := range locks {
+		h, err := coord.NewMutex(c, fmt.Sprintf("/shop/customers/%d/lock", i), nil).Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := open(t, s.link("b"))
+	if !goes(t, b, "/shop") {
+		t.Fatalf("%d keys are left", len(s.keys(t, "/")))
+	}
+	for _, prefix := range []string{"/", ":container"} {
+		for _, key := range s.keys(t, prefix) {
+			if strings.Contains(key, "shop") {
+				t.Errorf("the key %q is left", key)
+			}
+		}
+	}
+	// The path can be used again.
+	h, err := coord.NewMutex(c, "/shop/customers/1/lock", nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Release()
+}
+
+// A client creates a node in a container at the moment at which a session removes the container: either the container
+// stays, with its data, until that child is gone, or the creation finds nothing.
+func TestEtcd_ACreationInAContainerThatIsBeingRemoved(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []backend.CreateMode{backend.Persistent, backend.Ephemeral, backend.PersistentSequential, backend.EphemeralSequential, backend.Container} {
+		s := newService(t, shared.get(t), etcd.Options{ContainerInterval: 100 * time.Millisecond})
+		l := s.link("a")
+		a, b := open(t, l), open(t, s.link("b"))
+		var child string
+		created := make(chan struct{})
+		l.before(removes, func() {
+			child = commit(t, b, backend.Create("/box/child", nil, mode))[0].Path
+			close(created)
+		})
+		for _, path := range []string{"/box", "/control"} {
+			commit(t, a, backend.Create(path, []byte("data"), backend.Container))
+			commit(t, a, backend.Create(path+"/n", nil, backend.Persistent))
+			commit(t, a, backend.Delete(path+"/n", backend.AnyVersion))
+		}
+		<-created
+		goes(t, b, "/control")
+		if data, stat, err := b.Get(t.Context(), "/box", nil); err != nil || string(data) != "data" || !stat.Container || stat.NumChildren != 1 {
+			t.Fatalf("mode %d: the container with a new child: %q, %+v, %v", mode, data, stat, err)
+		}
+		// The removal is first: its transaction is applied when the request of the creation arrives.
+		s.link("b").before(puts, func() {
+			if _, err := a.Commit(t.Context(), backend.Delete(child, backend.AnyVersion)); err != nil {
+				t.Error(err)
+			}
+			goes(t, a, "/box")
+		})
+		if _, err := b.Commit(t.Context(), backend.Create("/box/late", nil, mode)); !errors.Is(err, backend.ErrNotFound) {
+			t.Errorf("mode %d: a creation in a container that is gone: %v", mode, err)
+		}
+		for _, key := range s.keys(t, "/") {
+			if strings.Contains(key, "late") {
+				t.Errorf("mode %d: the node %q has no parent", mode, key)
+			}
+		}
+	}
+}
+
+// A container that is used again and again stays, if it was not empty for the whole time.
+func TestEtcd_AContainerInUseStays(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{ContainerInterval: 2 * time.Second})
+	a := open(t, s.link("a"))
+	made := commit(t, a, backend.Create("/box", nil, backend.Container))[0].Czxid
+	commit(t, a, backend.Create("/control", nil, backend.Container))
+	commit(t, a, backend.Create("/control/n", nil, backend.Persistent))
+	commit(t, a, backend.Delete("/control/n", backend.AnyVersion))
+	w := backend.NewWatch()
+	if _, err := a.Exists(t.Context(), "/control", w); err != nil {
+		t.Fatal(err)
+	}
+	for last := time.Now(); ; {
+		n := commit(t, a, backend.Create("/box/n-", nil, backend.EphemeralSequential))[0].Path
+		commit(t, a, backend.Delete(n, backend.AnyVersion))
+		if pause := time.Since(last); pause > time.Second {
+			t.Skipf("the machine stood still for %v", pause)
+		}
+		last = time.Now()
+		select {
+		case <-w.Fired():
+			if stat, err := a.Exists(t.Context(), "/box", nil); err != nil || stat.Czxid != made {
+				t.Errorf("the container in use: %+v, %v", stat, err)
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Sessions that are over leave containers: with children that go with a lease, never used ones, and those
+// that they would have looked at. One of the other sessions finds them.
+func TestEtcd_ContainersOfDeadSessionsAreFound(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{ContainerInterval: 200 * time.Millisecond})
+	off := s.opts
+	off.ContainerInterval = -1
+	dead, err := etcd.New([]string{s.server}, &off).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/top", "/top/used", "/top/ephemeral", "/top/never"} {
+		commit(t, dead, backend.Create(path, nil, backend.Container))
+	}
+	commit(t, dead, backend.Create("/top/used/n", nil, backend.Persistent))
+	commit(t, dead, backend.Delete("/top/used/n", backend.AnyVersion))
+	commit(t, dead, backend.Create("/top/ephemeral/n", nil, backend.Ephemeral))
+	for _, path := range []string{"/kept", "/replaced"} {
+		commit(t, dead, backend.Create(path, nil, backend.Container))
+	}
+	commit(t, dead, backend.Create("/kept/n", nil, backend.Persistent))
+	commit(t, dead, backend.Delete("/replaced", backend.AnyVersion), backend.Create("/replaced", nil, backend.Persistent))
+	dead.Close()
+	const sessions = 6
+	var links []*link
+	var all []backend.Session
+	for i := range sessions {
+		links = append(links, s.link(fmt.Sprint(i)))
+		all = append(all, open(t, links[i]))
+	}
+	goes(t, all[0], "/top")
+	for _, path := range []string{"/kept", "/kept/n", "/replaced"} {
+		if _, err := all[0].Exists(t.Context(), path, nil); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if keys := s.keys(t, ":container"); len(keys) != 1 || keys[0] != ":container/kept" {
+		t.Errorf("the second keys %q are left", keys)
+	}
+	// Nobody but the one session searches.
+	searching := 0
+	for i, l := range links {
+		if l.requested("/etcdserverpb.KV/Range") > 0 {
+			searching++
+			all[i].Close()
+		}
+	}
+	if searching != 1 {
+		t.Errorf("%d of %d sessions have searched", searching, sessions)
+	}
+	// Another one takes over.
+	rest := open(t, s.link("rest"))
+	commit(t, rest, backend.Create("/later", nil, backend.Container))
+	goes(t, rest, "/later")
+}
+
+// Clients of versions before this one read the header of a container as that of a persistent node, and write it without
+// the mark: then it is one.
+func TestEtcd_AContainerThatAnEarlierVersionWrites(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{ContainerInterval: 100 * time.Millisecond})
+	a := open(t, s.link("a"))
+	for _, path := range []string{"/written", "/control"} {
+		commit(t, a, backend.Create(path, []byte("data"), backend.Container))
+		commit(t, a, backend.Create(path+"/n", nil, backend.Persistent))
+	}
+	kv := pb.NewKVClient(s.admin)
+	key := []byte(s.opts.Prefix + "//written")
+	r, err := kv.Range(t.Context(), &pb.RangeRequest{Key: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := r.Kvs[0].Value
+	// That version knows the flags 0xc3. The flag 0x02 says that two bytes of length and a name precede the data.
+	if len(v) != 17+2+4 || v[0] != 0x02 || string(v[17:]) != "\x00\x00data" {
+		t.Fatalf("the value of a container is %q", v)
+	}
+	old := append(append([]byte{0}, v[1:17]...), "mine"...)
+	if _, err := kv.Put(t.Context(), &pb.PutRequest{Key: key, Value: old}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/written", "/control"} {
+		commit(t, a, backend.Delete(path+"/n", backend.AnyVersion))
+	}
+	goes(t, a, "/control")
+	if data, stat, err := a.Get(t.Context(), "/written", nil); err != nil || string(data) != "mine" || stat.Container {
+		t.Errorf("the node that was written: %q, %+v, %v", data, stat, err)
+	}
+	if _, err := a.Commit(t.Context(), backend.SetData("/written", []byte("x"), backend.AnyVersion)); err != nil {
+		t.Error(err)
+	}
+}
