@@ -264,8 +264,8 @@
 // # Nodes
 //
 // Each recipe documents its layout. The directories of recipes, and those missing above
-// them, are created on first use as containers, which ZooKeeper removes some time
-// after they are empty, and etcd keeps. The data of a recipe's directory belongs to
+// them, are created on first use as containers, which ZooKeeper, and on etcd the
+// sessions of clients, remove some time after they are empty. The data of a recipe's directory belongs to
 // the recipe: it is the mark "coord recipe: " followed by the name of the kind. Below
 // the client's namespace, /_coord belongs to the library.
 //
@@ -277,7 +277,7 @@
 // Status and List.
 //
 // A path is free for another kind when its node is gone. The service deletes an empty
-// directory when it collects containers: ZooKeeper looks once a minute, etcd never. A Value, a
+// directory when it collects containers: ZooKeeper looks once a minute, on etcd the clients do. A Value, a
 // Counter, a Barrier, path/limit of a Semaphore and path/items of a queue stay until they
 // are deleted; so do the nodes below a Coordinator's path.
 //

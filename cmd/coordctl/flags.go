@@ -74,6 +74,7 @@ type tool struct {
 	doubt     bool
 	readOnly  bool
 	depth     int
+	dry       bool
 }
 
 const (

@@ -17,6 +17,7 @@
 //	coordctl [flags] group list|watch|join PATH …
 //	coordctl [flags] barrier set|remove|wait|status PATH
 //	coordctl [flags] tx list|status|recover PATH …
+//	coordctl [flags] prune [PATH]
 //
 // "coordctl help VERB" describes each of them. The verbs that run a command, and those of queues,
 // are described here too.
