@@ -177,7 +177,7 @@ func (s *session) emptyContainers(paths []string, other func(path string, mod in
 	if err != nil {
 		return nil, err
 	}
-	var ops []*pb.RequestOp
+	ops := []*pb.RequestOp{get(s.key)} // this is no read of the caller's
 	for _, path := range paths {
 		ops = append(ops, get(s.cfg.literalKey(path)), count(s.cfg.kids(path)))
 	}
@@ -185,9 +185,12 @@ func (s *session) emptyContainers(paths []string, other func(path string, mod in
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkEpoch(reply.Responses[0].GetResponseRange()); err != nil {
+		return nil, err
+	}
 	var all []container
 	for i, path := range paths {
-		found, kids := reply.Responses[2*i].GetResponseRange().Kvs, reply.Responses[2*i+1].GetResponseRange().Count
+		found, kids := reply.Responses[1+2*i].GetResponseRange().Kvs, reply.Responses[2+2*i].GetResponseRange().Count
 		mod := int64(0)
 		if len(found) > 0 {
 			mod = found[0].ModRevision

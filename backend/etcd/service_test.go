@@ -470,12 +470,12 @@ func (l *link) take(request bool) bool {
 }
 
 // counts reports whether a request is a read or a write of a caller: not the opening of a session,
-// not a new epoch, and not the look of a commit that does not write yet.
+// not a new epoch, not the look of a commit that does not write yet, and not the removal of containers.
 func counts(method string, body []byte) bool {
 	switch method {
 	case "/etcdserverpb.KV/Range":
 		var r pb.RangeRequest
-		return r.Unmarshal(body) == nil
+		return r.Unmarshal(body) == nil && !strings.Contains(string(r.Key), ":container")
 	case "/etcdserverpb.KV/DeleteRange":
 		return true
 	case "/etcdserverpb.KV/Txn":
@@ -487,7 +487,10 @@ func counts(method string, body []byte) bool {
 			return true
 		}
 		for _, op := range r.Success {
-			if p := op.GetRequestPut(); p != nil && strings.Contains(string(p.Key), ":session/") {
+			if p := op.GetRequestPut(); p != nil && (strings.Contains(string(p.Key), ":session/") || strings.HasSuffix(string(p.Key), ":sweeper")) {
+				return false
+			}
+			if d := op.GetRequestDeleteRange(); d != nil && strings.Contains(string(d.Key), ":container/") {
 				return false
 			}
 		}
