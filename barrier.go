@@ -234,6 +234,6 @@ func (s *session) awaitFired(ctx context.Context, w *backend.Watch) error {
 		return s.b.Err()
 	case <-ctx.Done():
 		w.Stop()
-		return backend.ContextError(ctx)
+		return s.contextError(ctx)
 	}
 }

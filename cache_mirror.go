@@ -147,7 +147,7 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():
-			return backend.ContextError(ctx)
+			return s.contextError(ctx)
 		}
 		if err := m.look(); err != nil {
 			return err

@@ -275,7 +275,7 @@ func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 		select {
 		case <-over:
 		case <-ctx.Done():
-			return backend.ContextError(ctx)
+			return c.contextError(ctx)
 		case <-c.closing:
 			return ErrClosed
 		}

@@ -160,7 +160,7 @@ func (s *session) notSent(ctx context.Context, err error) error {
 	if !isUncertain(err) {
 		return err
 	}
-	return cmp.Or(backend.ContextError(ctx), s.b.Err(), err)
+	return cmp.Or(s.contextError(ctx), s.b.Err(), err)
 }
 
 // dropReceipt removes a receipt in the background. If the journal was created with other

@@ -295,7 +295,7 @@ func (c *Client) session(ctx context.Context) (*session, error) {
 		case <-closing:
 			return nil, ErrClosed
 		case <-ctx.Done():
-			return nil, backend.ContextError(ctx)
+			return nil, c.contextError(ctx)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -121,6 +120,6 @@ func (n *Counter) takeTurn(ctx context.Context) error {
 	case n.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return backend.ContextError(ctx)
+		return n.c.contextError(ctx)
 	}
 }

@@ -166,7 +166,7 @@ func (m *entrant) wait(ctx context.Context) (entrantEvent, error) {
 	case <-m.s.b.Done():
 		return 0, m.s.b.Err()
 	case <-ctx.Done():
-		return 0, backend.ContextError(ctx)
+		return 0, m.s.contextError(ctx)
 	}
 	o, err := m.d.readReady(ctx, m.s)
 	if err != nil {

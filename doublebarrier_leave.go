@@ -122,7 +122,7 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():
-			return backend.ContextError(ctx)
+			return s.contextError(ctx)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -79,6 +80,7 @@ var (
 	ErrSessionLost = backend.ErrSessionLost
 	ErrClosed      = backend.ErrClosed
 	ErrUncertain   = backend.ErrUncertain
+	ErrNoContact   = backend.ErrNoContact
 	ErrTooLarge    = backend.ErrTooLarge
 	ErrDenied      = backend.ErrDenied
 	ErrBadPath     = backend.ErrBadPath
@@ -192,10 +194,44 @@ func afterAttempt(ctx context.Context, err error) (final error, again bool) {
 	case isClosed(err):
 		return ErrClosed, false
 	case ctx.Err() != nil && (again || isUncertain(err) || errors.Is(err, ctx.Err())):
+		var cut *backend.NoContactError
+		if errors.As(err, &cut) {
+			return cut, false
+		}
 		return backend.ContextError(ctx), false
 	}
 	return err, again
 }
+
+// contextError returns the error of ctx, nil while it lasts. If there is no contact, it says so, since
+// when and why, so that it differs from that of a call which waited for another client.
+func (s *session) contextError(ctx context.Context) error {
+	err := backend.ContextError(ctx)
+	if err == nil {
+		return nil
+	}
+	phase, t := s.status()
+	lost := s.b.Err()
+	if phase == backend.PhaseConnected || isClosed(lost) {
+		return err
+	}
+	cut := &backend.NoContactError{Err: err}
+	if at, over := t.over(); over {
+		cut.For = time.Duration(s.c.elapsed() - at)
+	}
+	if lost != nil {
+		cut.Why = lost.Error()
+		if st, _, _ := s.c.state.get(); st.Err != nil {
+			cut.Why = st.Err.Error() // why there is no other session
+		}
+	} else if b, ok := s.b.(interface{ NoContact(error) error }); ok {
+		return b.NoContact(err)
+	}
+	return cut
+}
+
+// contextError is that of the present session.
+func (c *Client) contextError(ctx context.Context) error { return c.current.Load().contextError(ctx) }
 
 // mayRepeat reports whether the commit that returned err may have been applied, and
 // another request of the same session and ctx can determine that.

@@ -32,7 +32,7 @@ func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, 
 	_, err := onSession(ctx, c, func(s *session) (struct{}, error) { return struct{}{}, s.followOnce(ctx, look) })
 	switch {
 	case ctx.Err() != nil:
-		return backend.ContextError(ctx)
+		return c.contextError(ctx)
 	case isClosed(err):
 		return ErrClosed
 	}
@@ -56,7 +56,7 @@ func (s *session) followOnce(ctx context.Context, look func(ctx context.Context,
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():
-			return backend.ContextError(ctx)
+			return s.contextError(ctx)
 		}
 		v.fired = v.ws.Take()
 	}

@@ -387,7 +387,7 @@ func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	case <-m.done:
 		return m.Err()
 	case <-ctx.Done():
-		return opError("set", m.g.path.full, backend.ContextError(ctx))
+		return opError("set", m.g.path.full, m.g.c.contextError(ctx))
 	}
 	defer func() { <-m.turn }()
 	return opError("set", m.g.path.full, m.setData(ctx, data))

@@ -140,7 +140,7 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	if q.move(w, waiterGiveUp) == waiterServed {
 		return nil
 	}
-	if err := backend.ContextError(ctx); err != nil {
+	if err := q.l.c.contextError(ctx); err != nil {
 		return err
 	}
 	return ErrClosed

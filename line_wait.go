@@ -229,7 +229,7 @@ func (w *waits) next(ctx context.Context, s *session) (turnEvent, error) {
 	case <-s.b.Done():
 		return otherEvent, s.b.Err()
 	case <-ctx.Done():
-		return otherEvent, backend.ContextError(ctx)
+		return otherEvent, s.contextError(ctx)
 	}
 	switch {
 	case w.ahead.w.Kind() == backend.Deleted:
@@ -395,7 +395,7 @@ func (l *line) checkNumber(ctx context.Context, p place, r *request) error {
 			return p.s.b.Err()
 		case <-ctx.Done():
 			w.Stop()
-			return backend.ContextError(ctx)
+			return p.s.contextError(ctx)
 		}
 	}
 }

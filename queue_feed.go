@@ -81,7 +81,7 @@ func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims 
 	}
 	q.mu.Unlock()
 	if i >= 0 {
-		return nil, cmp.Or(backend.ContextError(ctx), ErrClosed)
+		return nil, cmp.Or(q.c.contextError(ctx), ErrClosed)
 	}
 	ans := <-a.reply // the answer came at the same moment
 	return ans.claims, ans.err
@@ -204,7 +204,7 @@ func (f *feeder) settle(ctx context.Context) error {
 	case <-f.s.b.Done():
 		return f.s.b.Err()
 	case <-ctx.Done():
-		return backend.ContextError(ctx)
+		return f.s.contextError(ctx)
 	}
 }
 

@@ -377,7 +377,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():
-			return backend.ContextError(ctx)
+			return s.contextError(ctx)
 		}
 		return nil
 	}
@@ -443,7 +443,7 @@ func (q *queue) takeTurn(ctx context.Context, s *session, trail *trail) error {
 		case <-s.b.Done():
 			return s.b.Err()
 		case <-ctx.Done():
-			return backend.ContextError(ctx)
+			return s.contextError(ctx)
 		}
 	}
 }

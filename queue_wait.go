@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 	"time"
-
-	"github.com/go-coord/coord/backend"
 )
 
 // itemSlots is the number of consumers that watch the items while they wait, see slotLine. Up to
@@ -70,7 +68,7 @@ func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan 
 		case <-f.s.b.Done():
 			return f.s.b.Err()
 		case <-ctx.Done():
-			return backend.ContextError(ctx)
+			return f.s.contextError(ctx)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		case <-s.b.Done():
 			return nil, s.b.Err()
 		case <-ctx.Done():
-			return nil, backend.ContextError(ctx)
+			return nil, s.contextError(ctx)
 		}
 	}
 }

@@ -300,7 +300,7 @@ func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error
 				continue
 			}
 			if !isUncertain(err) {
-				err = backend.ContextError(ctx)
+				err = c.contextError(ctx)
 			}
 		}
 		return v, err
@@ -397,7 +397,7 @@ func (s *session) awaitDeletion(ctx context.Context, path string, until <-chan t
 			return false, nil
 		case <-ctx.Done():
 			w.Stop()
-			return false, backend.ContextError(ctx)
+			return false, s.contextError(ctx)
 		}
 	}
 }

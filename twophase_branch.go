@@ -363,7 +363,7 @@ func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
 			}
 			return o, err
 		case <-ctx.Done():
-			return nil, backend.ContextError(ctx)
+			return nil, b.s.contextError(ctx)
 		}
 		if o, err := b.woken(ctx); o != nil || err != nil {
 			return o, err

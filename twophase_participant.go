@@ -249,7 +249,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 			}
 		case <-ctx.Done():
 			w.Stop()
-			return backend.ContextError(ctx)
+			return v.s.contextError(ctx)
 		}
 	}
 }

@@ -235,7 +235,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*layout.Outc
 					return nil, s.b.Err()
 				case <-ctx.Done():
 					w.Stop()
-					return nil, backend.ContextError(ctx)
+					return nil, s.contextError(ctx)
 				}
 			}
 			// A change of the record comes first, also if both have fired.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -30,6 +31,9 @@ var (
 	// ended context matches the context's cause, whatever that is; if that can be ErrUncertain
 	// too, ask IsUncertain.
 	ErrUncertain = errors.New("outcome uncertain")
+	// ErrNoContact: ctx ended while there was no contact with the service. It stands beside the
+	// context's error. The error is a *NoContactError.
+	ErrNoContact = errors.New("no contact with the service")
 	// ErrTooLarge: data or a request over the limit, refused locally; or a node whose data or
 	// list of children is over the limit of a reply.
 	ErrTooLarge = errors.New("too large")
@@ -108,6 +112,30 @@ func (e *DeniedError) Error() string {
 
 // Unwrap returns ErrDenied.
 func (e *DeniedError) Unwrap() error { return ErrDenied }
+
+// NoContactError is the error of a call whose ctx ended while the session had no contact, so that
+// the call waited for that and for nothing else at its end. It matches ErrNoContact, and what the
+// error of the ctx matches.
+type NoContactError struct {
+	Err error         // of the context
+	For time.Duration // how long there has been no contact
+	Why string        // each server with its latest failure, or why there is no session
+}
+
+// Error returns "context error: no contact with the service for duration: reason".
+func (e *NoContactError) Error() string {
+	text := e.Err.Error() + ": " + ErrNoContact.Error() + " for " + e.For.Round(time.Millisecond).String()
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	return text
+}
+
+// Unwrap returns the error of the context.
+func (e *NoContactError) Unwrap() error { return e.Err }
+
+// Is reports whether target is ErrNoContact.
+func (e *NoContactError) Is(target error) bool { return target == ErrNoContact }
 
 // Uncertain returns an error that matches ErrUncertain and, if it is not nil,
 // also cause, the reason why the call ended before its outcome was known.

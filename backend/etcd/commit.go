@@ -41,7 +41,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 }
 
 func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Result, error) {
-	if err := backend.ContextError(ctx); err != nil {
+	if err := s.contextError(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.enter(); err != nil {

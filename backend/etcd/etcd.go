@@ -46,6 +46,13 @@
 //
 // # Servers in trouble
 //
+// A name is looked up each time that a session needs a connection, and each of its addresses is a
+// server of its own. While an attempt is silent the next one begins beside it: after 250 ms at
+// another address if there is no connection, after a second if the server has accepted one, and
+// sooner when the lease is short. The session uses the first server that answers and has a leader.
+// Open gives up for a certificate only when the latest attempt at every address failed for one. It
+// gives up at once when a server refuses the user, since all servers would.
+//
 // A paused leader: the others elect a new leader within two election timeouts, and calls that begin
 // then succeed. Commits that were under way, at whichever server, are uncertain: they wait until the
 // server gives up, after five seconds and two election timeouts, or until the session leaves it after
@@ -208,7 +215,9 @@ type Options struct {
 	// host name in the server's address.
 	TLS *tls.Config
 
-	// Username and Password are those of a user of etcd. The password appears in no log and no
+	// Username and Password are those of a user of etcd. While authentication is switched off they
+	// are not used, so clients can have them before it is switched on. Without them calls fail with
+	// backend.ErrDenied while it is on. The password appears in no log and no
 	// error. The user needs the permission to read and to write all keys that begin with Prefix.
 	// Where tokens have a fixed time to live (JWT), contact breaks for a moment each time that one
 	// has ended.
@@ -241,8 +250,10 @@ type Options struct {
 	Logger *slog.Logger
 
 	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
-	// as it was given to New. It must return soon after ctx ends. Nil means the DialContext of a
-	// net.Dialer.
+	// as it was given to New, by several goroutines at a time. It must return soon after ctx
+	// ends. Nil means the DialContext of a net.Dialer. Then the names of servers are looked up for
+	// each connection, and each address of a name is tried as a server of its own. A user's
+	// function gets the name, and has to choose among its addresses itself.
 	//
 	// A connection that wraps a *net.TCPConn should have its method SetLinger(int) error. It
 	// is called with 0 before a broken connection is closed, so that the operating system drops
@@ -263,7 +274,8 @@ func (o Options) String() string {
 func (o Options) GoString() string { return "etcd.Options" + o.String() }
 
 // New returns a backend for the cluster of these servers, each given as host, host:port (default
-// 2379), or as a URL of them with the scheme http or https. It does no I/O. Open reports invalid
+// 2379), or as a URL of them with the scheme http or https; an element can also be a list of them
+// with commas. It does no I/O. Open reports invalid
 // servers and options (backend.ErrInvalid). The order in which the servers are tried is shuffled
 // for each session.
 func New(endpoints []string, o *Options) backend.Backend {
@@ -288,6 +300,7 @@ type config struct {
 	interval time.Duration // of containers; not positive: the sessions remove none
 	logger   *slog.Logger  // nil: silence
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	lookup   contact.Lookup                // nil with Options.Dial
 	clock    func() func() contact.Instant // replaced by tests
 	lost     lostLeases
 	clusters clusters
@@ -324,7 +337,7 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 		cfg.prefix = defaultPrefix
 	}
 	if cfg.dial == nil {
-		cfg.dial = new(net.Dialer).DialContext
+		cfg.dial, cfg.lookup = new(net.Dialer).DialContext, contact.LookupWith(nil)
 	}
 	switch {
 	case o.Username == "" && o.Password != "":
@@ -332,8 +345,8 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 	case strings.IndexFunc(cfg.prefix, func(r rune) bool { return r < ' ' }) >= 0:
 		return nil, contact.Invalid("Prefix %q has a control character", cfg.prefix)
 	}
-	servers := make([]string, len(endpoints))
-	for i, endpoint := range endpoints {
+	servers := contact.Split(endpoints)
+	for i, endpoint := range servers {
 		if servers[i], err = cfg.server(endpoint); err != nil {
 			return nil, err
 		}
@@ -351,7 +364,7 @@ func (c *config) server(endpoint string) (string, error) {
 	case !ok:
 		return endpoint, nil
 	case scheme != "http" && scheme != "https":
-		return "", contact.Invalid("endpoint %q", endpoint)
+		return "", contact.Invalid("endpoint %q: write host:port, or a URL with http or https", endpoint)
 	case (scheme == "https") != (c.tls != nil):
 		return "", contact.Invalid("endpoint %q: its scheme does not fit Options.TLS", endpoint)
 	}
@@ -362,4 +375,5 @@ var (
 	errUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
 	errRevoked = fmt.Errorf("%w: the service has ended it", backend.ErrSessionLost)
 	errBroken  = errors.New("etcd: the connection is broken")
+	errNoUser  = fmt.Errorf("%w: authentication is on, and the options have no Username", backend.ErrDenied)
 )

@@ -79,7 +79,7 @@ func TestALinkBreaksWhenARenewalHasNoAnswerForHalfTheLease(t *testing.T) {
 					}
 					return -1
 				}
-				s := &session{timeout: timeout, now: now, lease: contact.Lease{From: now(), Length: test.lease}, servers: contact.NewServers([]string{"a"}, timeout)}
+				s := &session{timeout: timeout, now: now, lease: contact.Lease{From: now(), Length: test.lease}, servers: contact.NewServers([]string{"a"}, nil, timeout)}
 				l := &link{leases: k}
 				l.ctx, l.cancel = context.WithCancelCause(t.Context())
 				l.work.Add(1)

@@ -28,7 +28,7 @@ import (
 // A link is one connection to one server. It is never made again: when it breaks, the session
 // makes another one. So no request is repeated without the session's knowledge.
 type link struct {
-	address string
+	target  contact.Target
 	cc      *grpc.ClientConn
 	ctx     context.Context // ends when the link is broken
 	cancel  context.CancelCauseFunc
@@ -64,20 +64,23 @@ type link struct {
 }
 
 // dialLink connects to a server. ctx bounds that only.
-func (c *config) dialLink(ctx context.Context, address string) (*link, error) {
-	raw, err := c.dial(ctx, "tcp", address)
+func (c *config) dialLink(ctx context.Context, a *contact.Attempt) (*link, error) {
+	raw, err := c.dial(ctx, "tcp", a.Address)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{address: address, raw: raw, user: c.user, secret: c.password, renewal: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	a.Accepted()
+	l := &link{target: a.Target, raw: raw, user: c.user, secret: c.password, renewal: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	creds := insecure.NewCredentials()
 	if c.tls != nil {
 		creds = credentials.NewTLS(c.tls)
 	}
 	var taken sync.Once
-	l.cc, err = grpc.NewClient("passthrough:///"+address,
+	// The name that gRPC gets is not dialed. It would refuse the zone of an IPv6 address.
+	l.cc, err = grpc.NewClient("passthrough:///server",
 		grpc.WithTransportCredentials(creds),
+		grpc.WithAuthority(c.authority(a.Server)),
 		grpc.WithContextDialer(func(context.Context, string) (conn net.Conn, err error) {
 			err = errBroken
 			taken.Do(func() { conn, err = countedConn{raw, &l.traffic}, nil })
@@ -105,6 +108,16 @@ func (c *config) dialLink(ctx context.Context, address string) (*link, error) {
 	l.work.Add(1)
 	go l.guard()
 	return l, nil
+}
+
+// authority returns the name of a server in requests, and in its certificate unless the options have
+// another one.
+func (c *config) authority(server string) string {
+	if c.tls != nil && c.tls.ServerName != "" {
+		return c.tls.ServerName
+	}
+	_, port, _ := net.SplitHostPort(server)
+	return net.JoinHostPort(contact.HostOf(server), port)
 }
 
 // ready waits until the server answers, and learns its version.
@@ -148,14 +161,17 @@ func ordered(version string) bool {
 	return n[1] > 5
 }
 
+// authenticate gets a token, or none while authentication is off: it can be switched on and off under
+// clients that have credentials.
 func (l *link) authenticate(ctx context.Context) error {
 	reply, err := l.auth.Authenticate(ctx, &pb.AuthenticateRequest{Name: l.user, Password: l.secret()})
-	if err != nil {
+	off := is(err, rpctypes.ErrGRPCAuthNotEnabled)
+	if err != nil && !off {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.token = reply.Token
+	l.token = reply.GetToken()
 	return nil
 }
 
@@ -216,13 +232,19 @@ func (l *link) unary(ctx context.Context, method string, req, reply any, cc *grp
 			l.saw(reply)
 			return nil
 		}
-		if l.user == "" || method == authenticateMethod || tries > 2 || !is(err, rpctypes.ErrGRPCInvalidAuthToken) && !is(err, rpctypes.ErrGRPCAuthOldRevision) {
+		if l.user == "" || method == authenticateMethod || tries > 2 || !staleToken(err) {
 			return err
 		}
 		if l.renew(ctx, token) != nil {
 			return err
 		}
 	}
+}
+
+// staleToken reports whether a server has not run a request because its token is not valid any more,
+// or because authentication has been switched on since the link was made without one.
+func staleToken(err error) bool {
+	return is(err, rpctypes.ErrGRPCInvalidAuthToken) || is(err, rpctypes.ErrGRPCAuthOldRevision) || is(err, rpctypes.ErrGRPCUserEmpty)
 }
 
 // saw notes the revision of a reply.

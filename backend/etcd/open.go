@@ -35,55 +35,90 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 
 // open tries the servers until a session is ready.
 func (c *config) open(ctx context.Context) (*session, error) {
-	servers, outage, log := contact.NewServers(c.servers, c.times.Timeout), contact.NewOutage(c.servers), outbox.NewLogger(c.logger)
+	servers := contact.NewServers(c.servers, c.lookup, c.times.Timeout)
+	outage, log := contact.NewOutage(servers), outbox.NewLogger(c.logger)
 	now := c.clock()
+	budget := min(max(c.times.Timeout/2, 500*time.Millisecond), 5*time.Second)
 	for {
-		address := servers.Next()
-		sleep(ctx, nil, servers.Pause())
-		if err := backend.ContextError(ctx); err != nil {
-			log.Drain(mostDrain)
-			return nil, outage.Error(err)
-		}
-		budget := min(max(c.times.Timeout/2, 500*time.Millisecond), 5*time.Second)
-		try, cancel := context.WithTimeout(ctx, budget)
 		s := &session{
 			cfg: c, now: now, servers: servers, outage: outage, log: log,
 			phase: backend.PhaseSuspended, changed: make(chan struct{}), done: make(chan struct{}),
 			commits: make(map[*commit]struct{}), settler: make(chan struct{}, 1), known: newCache(), emptied: newEmptied(),
 		}
 		s.hub = newHub(s)
-		err := s.openAt(try, address)
-		cancel()
+		failed := func(t contact.Target, err error) error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			s.failed(t, err)
+			if errors.Is(err, backend.ErrInvalid) {
+				return fmt.Errorf("%v: %w", t, err)
+			}
+			if refusesUser(err) {
+				return fmt.Errorf("%v: %w", t, translate(err))
+			}
+			if outage.Each(refusesCertificate) {
+				return outage.Error(backend.ErrDenied, now())
+			}
+			return nil
+		}
+		l, err := s.reach(ctx, func(int) (time.Duration, time.Duration) { return budget, budget }, failed)
 		if err == nil {
-			return s, nil
+			try, cancel := context.WithTimeout(ctx, budget)
+			if err = s.openAt(try, l); err == nil {
+				cancel()
+				return s, nil
+			}
+			cancel()
+			servers.Failed(l.target)
+			err = failed(l.target, err)
 		}
-		if errors.Is(err, backend.ErrInvalid) {
+		if over := backend.ContextError(ctx); over != nil {
+			err = outage.Error(over, now())
+		}
+		if err != nil {
 			log.Drain(mostDrain)
-			return nil, fmt.Errorf("%s: %w", address, err)
+			return nil, err
 		}
-		if hopeless(err) {
-			log.Drain(mostDrain)
-			return nil, fmt.Errorf("%w: %s: %w", backend.ErrDenied, address, err)
-		}
-		s.failed(address, err)
 	}
 }
 
-// hopeless reports whether the next try would be refused as well.
-func hopeless(err error) bool {
+// reach returns a link to the first server that answers.
+func (s *session) reach(ctx context.Context, times func(int) (budget, step time.Duration), failed func(contact.Target, error) error) (*link, error) {
+	race := contact.Race[*link]{
+		Servers: s.servers,
+		Times:   times,
+		Try:     s.cfg.dialLink,
+		Begun:   func(t contact.Target) { s.outage.Trying(t, s.now()) },
+		Failed:  failed,
+		Drop: func(l *link) {
+			l.fail(contact.ErrBeaten)
+			go l.close()
+		},
+		Go: func(f func()) { go f() }, // not joined: a Dial of the user's may not return
+	}
+	l, _, err := race.Run(ctx)
+	return l, err
+}
+
+// refusesCertificate reports whether a server, or this client, refuses the certificate of the other.
+func refusesCertificate(err error) bool {
 	var verify *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
 	if errors.As(err, &verify) || errors.As(err, &unknown) {
 		return true
 	}
-	switch status.Code(err) {
-	case codes.PermissionDenied:
-		return true
-	case codes.Unavailable:
-		text := err.Error()
-		return strings.Contains(text, "failed to verify certificate") || strings.Contains(text, "remote error: tls:")
+	if status.Code(err) != codes.Unavailable {
+		return false
 	}
-	return is(err, rpctypes.ErrGRPCAuthFailed) || is(err, rpctypes.ErrGRPCAuthNotEnabled) || is(err, rpctypes.ErrGRPCUserEmpty)
+	text := err.Error()
+	return strings.Contains(text, "failed to verify certificate") || strings.Contains(text, "remote error: tls:")
+}
+
+// refusesUser reports whether the service refuses the user, or demands one. All servers give the
+// same answer.
+func refusesUser(err error) bool {
+	return status.Code(err) == codes.PermissionDenied || is(err, rpctypes.ErrGRPCAuthFailed) || is(err, rpctypes.ErrGRPCUserEmpty)
 }
 
 // lostLeases are those of lost sessions that were not seen to end.
@@ -118,13 +153,9 @@ func (x *lostLeases) revoke(ctx context.Context, leases pb.LeaseClient) error {
 	return nil
 }
 
-// openAt opens the session at one server.
-func (s *session) openAt(ctx context.Context, address string) (err error) {
+// openAt opens the session on a link, which it closes if it cannot.
+func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	c := s.cfg
-	l, err := c.dialLink(ctx, address)
-	if err != nil {
-		return err
-	}
 	defer func() {
 		if err == nil {
 			return

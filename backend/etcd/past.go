@@ -214,8 +214,8 @@ func (s *session) another(why error) error {
 // clusters is what a backend knows of the clusters of its endpoints.
 type clusters struct {
 	mu    sync.Mutex
-	ids   map[string]uint64
-	asked map[string]bool // once, and there was no answer
+	ids   map[contact.Target]uint64
+	asked map[contact.Target]bool // once, and there was no answer
 }
 
 const (
@@ -224,35 +224,35 @@ const (
 )
 
 // differ returns the endpoints whose cluster has to be asked for, and whether to wait for them.
-func (x *clusters) differ(address string, id uint64, servers []string) (others []string, wait bool) {
+func (x *clusters) differ(at contact.Target, id uint64, all []contact.Target) (others []contact.Target, wait bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ids == nil {
-		x.ids, x.asked = make(map[string]uint64), make(map[string]bool)
+		x.ids, x.asked = make(map[contact.Target]uint64), make(map[contact.Target]bool)
 	}
-	x.ids[address] = id
-	for _, server := range servers {
-		if known := x.ids[server]; server != address && known != id {
-			others = append(others, server)
-			wait = wait || !x.asked[server]
-			x.asked[server] = true
+	x.ids[at] = id
+	for _, t := range all {
+		if known := x.ids[t]; t != at && t.Address != "" && known != id {
+			others = append(others, t)
+			wait = wait || !x.asked[t]
+			x.asked[t] = true
 		}
 	}
 	return others, wait
 }
 
-func (x *clusters) note(address string, id uint64) {
+func (x *clusters) note(at contact.Target, id uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.ids[address] = id
-	x.asked[address] = false
+	x.ids[at] = id
+	x.asked[at] = false
 }
 
 // oneCluster compares the cluster of a new session with those of the other endpoints: a part of the clients
 // would use one cluster, and a part the other. It asks each endpoint once, and again if it has named another
 // cluster. It waits for a moment; if an endpoint answers later, the session is lost then.
 func (s *session) oneCluster(ctx context.Context, l *link) error {
-	others, wait := s.cfg.clusters.differ(l.address, l.cluster, s.cfg.servers)
+	others, wait := s.cfg.clusters.differ(l.target, l.cluster, s.servers.Targets())
 	if len(others) == 0 {
 		return nil
 	}
@@ -281,12 +281,12 @@ func (s *session) oneCluster(ctx context.Context, l *link) error {
 }
 
 // compare asks one endpoint for its cluster.
-func (s *session) compare(address string, l *link) error {
+func (s *session) compare(at contact.Target, l *link) error {
 	ctx, cancel := context.WithTimeout(context.Background(), probeLimit)
 	defer cancel()
 	stop := context.AfterFunc(l.ctx, cancel)
 	defer stop()
-	other, err := s.cfg.dialLink(ctx, address)
+	other, err := s.cfg.dialLink(ctx, &contact.Attempt{Target: at})
 	if err != nil {
 		return nil // it is compared when the session comes to use it
 	}
@@ -295,7 +295,7 @@ func (s *session) compare(address string, l *link) error {
 	case other.cluster == 0:
 		return nil
 	case other.cluster != l.cluster:
-		err = contact.Invalid("the endpoints belong to different clusters: %s to %x, %s to %x", l.address, l.cluster, address, other.cluster)
+		err = contact.Invalid("the endpoints belong to different clusters: %s to %x, %s to %x", l.target, l.cluster, at, other.cluster)
 	default:
 		// The id comes from the settings, so clusters with the same ones have the same id.
 		has := s.hasKey(ctx, other)
@@ -303,10 +303,10 @@ func (s *session) compare(address string, l *link) error {
 			return nil
 		}
 		if !has.there {
-			err = contact.Invalid("the endpoints belong to different clusters, both with id %x: %s does not have what was written at %s", l.cluster, address, l.address)
+			err = contact.Invalid("the endpoints belong to different clusters, both with id %x: %s does not have what was written at %s", l.cluster, at, l.target)
 		}
 	}
-	s.cfg.clusters.note(address, other.cluster)
+	s.cfg.clusters.note(at, other.cluster)
 	if err != nil {
 		s.end(fmt.Errorf("%w: %w", backend.ErrSessionLost, err))
 	}

@@ -36,8 +36,8 @@ type session struct {
 	work    sync.WaitGroup
 	hub     *hub
 	servers *contact.Servers
-	outage  *contact.Outage // used by run only, once the session is open
-	log     *outbox.Logger  // never blocks
+	outage  *contact.Outage
+	log     *outbox.Logger // never blocks
 
 	mu      sync.Mutex
 	lease   contact.Lease
@@ -148,67 +148,79 @@ func (s *session) detach(l *link) {
 	s.mu.Lock()
 	suspended := s.link == l && s.err == nil
 	if suspended {
+		s.outage.Begins(s.now())
 		s.link = nil
 		s.setPhase(backend.PhaseSuspended)
 	}
 	s.mu.Unlock()
 	if suspended {
-		s.log.Warn("coord: session suspended", "session", hex(s.id), "server", l.address, "error", l.reason())
+		s.log.Warn("coord: session suspended", "session", hex(s.id), "server", l.target.String(), "error", l.reason())
 	}
 }
 
 // connected records that there is contact.
 func (s *session) connected(l *link) {
-	s.servers.Answered()
+	s.servers.Answered(l.target)
 	s.outage.Over()
-	s.log.Info("coord: session connected", "session", hex(s.id), "server", l.address, "timeout", s.timeout)
+	s.log.Info("coord: session connected", "session", hex(s.id), "server", l.target.String(), "timeout", s.timeout)
 }
 
 // failed records a failed attempt to connect to a server. While no server can be reached, it logs
 // that at growing intervals.
-func (s *session) failed(address string, why error) {
-	s.outage.Failed(address, why)
+func (s *session) failed(t contact.Target, why error) {
+	s.outage.Failed(t, why)
 	if r := s.outage.Report(s.now()); r != nil {
-		s.log.Warn("coord: no server can be reached", "session", hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
+		s.log.Warn(r.Message(), "session", hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
 	}
+}
+
+// times returns how long an attempt to connect may take, and after which time the next one begins
+// beside it: each address gets its chance within the rest of the lease.
+func (s *session) times(addresses int) (budget, step time.Duration) {
+	left := s.checkLease()
+	return min(max(left/2, s.timeout/10), 5*time.Second), max(left/time.Duration(addresses+1), s.timeout/10)
 }
 
 // connect makes the next link. It returns nil when the session is over.
 func (s *session) connect() *link {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	over := make(chan struct{})
+	defer close(over)
+	s.work.Go(func() {
+		select {
+		case <-s.done:
+			cancel()
+		case <-over:
+		}
+	})
+	failed := func(t contact.Target, err error) error {
+		if s.Err() == nil {
+			s.failed(t, err)
+		}
+		return nil
+	}
 	for {
-		address := s.servers.Next()
-		sleep(context.Background(), s.done, s.servers.Pause())
-		left := s.checkLease()
-		if s.Err() != nil {
+		l, err := s.reach(ctx, s.times, failed)
+		if err != nil {
 			return nil
 		}
-		budget := min(max(left/time.Duration(len(s.cfg.servers)+1), s.timeout/10), 5*time.Second)
-		ctx, cancel := context.WithTimeout(context.Background(), budget)
-		stop := make(chan struct{})
-		s.work.Go(func() {
-			select {
-			case <-s.done:
-				cancel()
-			case <-stop:
-			}
-		})
-		l, err := s.cfg.dialLink(ctx, address)
-		if err == nil {
-			if err = s.attach(ctx, l); err != nil {
-				l.fail(err)
-				s.hub.detach(l)
-				l.close()
-			}
-		}
-		close(stop)
-		cancel()
+		_, step := s.times(len(s.servers.Targets()))
+		try, stop := context.WithTimeout(ctx, step)
+		err = s.attach(try, l)
+		stop()
 		if err == nil {
 			s.connected(l)
 			return l
 		}
-		if s.Err() == nil {
-			s.failed(address, err)
+		l.fail(err)
+		s.hub.detach(l)
+		l.close()
+		if s.Err() != nil {
+			return nil
 		}
+		s.servers.Failed(l.target)
+		failed(l.target, err)
 	}
 }
 
@@ -265,7 +277,7 @@ func (s *session) leave() {
 // contact waits for a link.
 func (s *session) contact(ctx context.Context) (*link, error) {
 	for {
-		if err := backend.ContextError(ctx); err != nil {
+		if err := s.contextError(ctx); err != nil {
 			return nil, err
 		}
 		s.checkLease()
@@ -287,7 +299,7 @@ func (s *session) contact(ctx context.Context) (*link, error) {
 
 // read runs a read until it is answered. f is called again when contact breaks.
 func (s *session) read(ctx context.Context, f func(ctx context.Context, l *link) error) error {
-	if err := backend.ContextError(ctx); err != nil {
+	if err := s.contextError(ctx); err != nil {
 		return err
 	}
 	if err := s.enter(); err != nil {
@@ -331,7 +343,32 @@ func (s *session) over(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return backend.ContextError(ctx)
+	return s.contextError(ctx)
+}
+
+// contextError returns the error of ctx, nil while it lasts. If there is no contact, it says so.
+func (s *session) contextError(ctx context.Context) error {
+	err := backend.ContextError(ctx)
+	if err == nil {
+		return nil
+	}
+	return s.NoContact(err)
+}
+
+// NoContact returns the error of a context that has ended. If there is no contact, or the answer to a
+// keep-alive is overdue, it says so.
+func (s *session) NoContact(err error) error {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	silent := s.lease.From.To(now)
+	switch {
+	case s.link == nil || s.link.ctx.Err() != nil:
+		return &backend.NoContactError{Err: err, For: s.outage.Since(now), Why: s.outage.Error(nil, now).Error()}
+	case silent >= s.timeout/8+s.lease.Length/8:
+		return &backend.NoContactError{Err: err, For: silent, Why: s.link.target.String() + ": no answer"}
+	}
+	return err
 }
 
 // pause waits before a request that an overloaded server has refused is sent again.
@@ -374,7 +411,7 @@ func (s *session) judge(l *link, err error) verdict {
 		return refused
 	case errors.Is(err, errAgain):
 		return again
-	case is(err, rpctypes.ErrGRPCInvalidAuthToken), is(err, rpctypes.ErrGRPCAuthOldRevision):
+	case staleToken(err) && (s.cfg.user != "" || !is(err, rpctypes.ErrGRPCUserEmpty)):
 		return stale
 	case l.reason() != nil:
 		return unknown
@@ -401,7 +438,9 @@ func translate(err error) error {
 	case is(err, rpctypes.ErrGRPCRequestTooLarge), is(err, rpctypes.ErrGRPCTooManyOps),
 		status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max"):
 		return fmt.Errorf("%w: %s", backend.ErrTooLarge, rpctypes.ErrorDesc(err))
-	case status.Code(err) == codes.PermissionDenied, is(err, rpctypes.ErrGRPCAuthFailed):
+	case is(err, rpctypes.ErrGRPCUserEmpty):
+		return errNoUser
+	case refusesUser(err):
 		return fmt.Errorf("%w: %s", backend.ErrDenied, rpctypes.ErrorDesc(err))
 	}
 	return err

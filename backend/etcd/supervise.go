@@ -89,7 +89,7 @@ type silence [requestKinds]atomic.Int32
 
 // hung records that a link has left a request without an answer.
 func (s *session) hung(kind requestKind) {
-	if int(s.silent[kind].Add(1)) >= max(2, s.servers.Len()) {
+	if int(s.silent[kind].Add(1)) >= max(2, len(s.servers.Targets())) {
 		s.end(errUnanswered)
 	}
 }

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -181,10 +182,11 @@ func (s *session) Close() error {
 // read whose request is lost tries again; a commit is uncertain.
 func (s *session) begin(ctx context.Context, commit bool) (int, error) {
 	for {
-		if err := backend.ContextError(ctx); err != nil {
+		s.store.mu.Lock()
+		if err := s.contextError(ctx); err != nil {
+			s.store.mu.Unlock()
 			return 0, err
 		}
-		s.store.mu.Lock()
 		s.checkLease()
 		if s.err != nil {
 			err := s.err
@@ -211,6 +213,30 @@ func (s *session) begin(ctx context.Context, commit bool) (int, error) {
 		}
 		return s.contact, nil
 	}
+}
+
+// contextError returns the error of ctx, nil while it lasts. If there is no contact, it says so.
+func (s *session) contextError(ctx context.Context) error {
+	err := backend.ContextError(ctx)
+	if err == nil {
+		return nil
+	}
+	return s.noContact(err)
+}
+
+// NoContact returns the error of a context that has ended. If there is no contact, it says so.
+func (s *session) NoContact(err error) error {
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	return s.noContact(err)
+}
+
+func (s *session) noContact(err error) error {
+	if !s.suspended() {
+		return err
+	}
+	lease := s.store.timeout - s.store.margin
+	return &backend.NoContactError{Err: err, For: lease - time.Until(s.deadline), Why: fmt.Sprintf("memory link %q is cut", s.link.name)}
 }
 
 // end unlocks the mutex after the store has handled a request, and reports whether the reply

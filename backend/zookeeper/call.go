@@ -106,10 +106,10 @@ func (s *session) do(ctx context.Context, c *call) (wasSent bool, err error) {
 	case <-ctx.Done():
 		switch s.giveUp(c) {
 		case queued:
-			return false, backend.ContextError(ctx)
+			return false, s.contextError(ctx, nil)
 		case sent:
 			c.givenUp = true
-			return true, backend.ContextError(ctx)
+			return true, s.contextError(ctx, c)
 		}
 		<-c.done
 	}
@@ -126,6 +126,35 @@ func (s *session) do(ctx context.Context, c *call) (wasSent bool, err error) {
 		return true, errBroke
 	}
 	return false, s.ended(ctx)
+}
+
+// contextError returns the error of a call whose ctx has ended. If there is no contact, it says so.
+// The same holds if the call was sent and the server has been silent since, for so long that
+// a ping should have been answered.
+func (s *session) contextError(ctx context.Context, c *call) error {
+	err := backend.ContextError(ctx)
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.linked && c != nil && s.lease.From.Mono <= c.at.Mono && c.at.To(now) >= s.lease.Length/8 {
+		return &backend.NoContactError{Err: err, For: c.at.To(now), Why: s.conn.target.String() + ": no answer"}
+	}
+	return s.noContactLocked(err, now)
+}
+
+// NoContact returns the error of a context that has ended. If there is no contact, it says so.
+func (s *session) NoContact(err error) error {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.noContactLocked(err, now)
+}
+
+func (s *session) noContactLocked(err error, now instant) error {
+	if s.linked {
+		return err
+	}
+	return &backend.NoContactError{Err: err, For: s.trouble.Since(now), Why: s.trouble.Error(nil, now).Error()}
 }
 
 // queueUp puts a call at the end of the queue, unless the session is over or ctx has ended.
@@ -145,7 +174,7 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 		return s.ended(ctx)
 	case ctx.Err() != nil:
 		s.mu.Unlock()
-		return backend.ContextError(ctx)
+		return s.contextError(ctx, nil)
 	}
 	if c.number == 0 {
 		s.numbers++

@@ -2,6 +2,8 @@ package zookeeper
 
 import (
 	"encoding/binary"
+	"strings"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -210,6 +212,24 @@ func encodeAuth(digest string) []byte {
 	b := appendInt32(begin(nil, opAuth), 0)
 	b = finish(appendText(appendText(b, "digest"), digest))
 	setXid(b, xidAuth)
+	return b
+}
+
+// encodeConnect encodes the request that begins or continues a session.
+func encodeConnect(seen int64, timeout time.Duration, id int64, password string) []byte {
+	if id == 0 {
+		password = strings.Repeat("\x00", 16)
+	}
+	const protocol = 0
+	b := appendInt32(appendInt32(nil, 0), protocol)
+	b = appendInt64(appendInt32(appendInt64(b, seen), int32(timeout/time.Millisecond)), id)
+	return finish(appendBool(appendText(b, password), false))
+}
+
+// encodeClose encodes the request that ends a session.
+func encodeClose(xid int32) []byte {
+	b := finish(begin(nil, opClose))
+	setXid(b, xid)
 	return b
 }
 

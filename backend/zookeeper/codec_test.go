@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 	"github.com/go-zookeeper/zk"
 )
 
@@ -147,7 +148,7 @@ func TestRequestsThatTheZKClientDoesNotKnow(t *testing.T) {
 func TestALengthThatLiesTakesLittleMemory(t *testing.T) {
 	for _, test := range []struct{ says, there int }{{maxFrame - replySize, 10}, {maxFrame - replySize, 3 << 20}, {5 << 20, 5 << 20}} {
 		ours, theirs := net.Pipe()
-		c := newGuardConn(new(session), "", ours, ours, time.Time{})
+		c := newGuardConn(new(session), contact.Target{}, ours, ours, time.Time{})
 		sent := strings.Repeat("0123456789", test.there/10+1)[:test.there]
 		go func() {
 			defer theirs.Close()

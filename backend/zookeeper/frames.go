@@ -91,15 +91,16 @@ const (
 var errMalformed = errors.New("malformed frame")
 
 type connectResponse struct {
-	timeout int32 // in milliseconds
-	session int64
+	timeout  int32 // in milliseconds
+	session  int64
+	password string
 }
 
 func parseConnectResponse(body []byte) (connectResponse, error) {
 	d := decoder{rest: body}
 	d.int32()
 	r := connectResponse{timeout: d.int32(), session: d.int64()}
-	d.buffer()
+	r.password = string(d.buffer())
 	if d.failed || r.timeout < 0 {
 		return connectResponse{}, errMalformed
 	}

@@ -138,7 +138,7 @@ func stepsOf(kinds []backend.OpKind) []step {
 func TestFramesAreParsed(t *testing.T) {
 	c := be.AppendUint32(be.AppendUint32(nil, 0), 4000)
 	c = str(be.AppendUint64(c, 0x1234), strings.Repeat("p", 16))
-	if r, err := parseConnectResponse(append(c, 0)); err != nil || r != (connectResponse{4000, 0x1234}) {
+	if r, err := parseConnectResponse(append(c, 0)); err != nil || r.timeout != 4000 || r.session != 0x1234 {
 		t.Errorf("connect: %+v, %v", r, err)
 	}
 	if int32At(c, timeoutFrom) != 4000 {

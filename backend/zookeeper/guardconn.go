@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 const (
@@ -33,8 +35,9 @@ var (
 )
 
 // guardConn is a connection to a server. It writes the calls of the session and hands their
-// replies to the callers. The zk client, which got it from its dialer, makes the handshake on
-// it, sends pings on it and closes the session. These are the only frames that pass through
+// replies to the callers. The zk client gets it from its dialer with the handshake made: what it
+// writes first is dropped, and what it reads first is the response that the dialer got. Then it
+// sends pings and closes the session. These are the only frames that pass through
 // Read and Write; the zk client sees no call, no reply to one and no event.
 //
 // The goroutine of the zk client that reads is the one that reads all frames. The watches
@@ -42,15 +45,21 @@ var (
 // its caller gets it.
 type guardConn struct {
 	session *session
-	address string
+	target  contact.Target
 	raw     net.Conn // the connection to close: closing TLS can block
 	conn    net.Conn // raw, or TLS on it
 	until   time.Time
 
-	// The zk client's goroutines'. Only one of them exists until the handshake is over.
-	asked   *instant // when the connect request was sent
-	greeted bool     // the connect response has arrived
-	login   *instant // when the credentials were sent, until they are answered
+	// Those of the goroutine that makes the handshake, then the dialer's.
+	asked  instant // when the connect request was sent
+	fresh  bool    // it was for a new session
+	hello  []byte  // the connect response
+	answer connectResponse
+
+	// The dialer's, then those of the zk client's goroutines.
+	greeted    bool     // the session is on this connection
+	introduced bool     // the zk client has written its connect request
+	login      *instant // when the credentials were sent, until they are answered
 
 	// The reader's.
 	r        *bufio.Reader
@@ -96,10 +105,10 @@ func (c *guardConn) nextXid() int32 {
 }
 
 // newGuardConn returns a connection whose handshake has to finish by until.
-func newGuardConn(s *session, address string, raw, conn net.Conn, until time.Time) *guardConn {
+func newGuardConn(s *session, t contact.Target, raw, conn net.Conn, until time.Time) *guardConn {
 	c := &guardConn{
 		session: s,
-		address: address,
+		target:  t,
 		raw:     raw,
 		conn:    conn,
 		until:   until,
@@ -144,18 +153,8 @@ func (c *guardConn) next() error {
 	}
 	size := int(int32At(c.head[:], 0))
 	switch {
-	case size < 0 || size > zkBuffer && !c.greeted:
+	case size < 0:
 		return forbidden(c.head[:4])
-	case !c.greeted:
-		body, err := c.body(size, nil)
-		if err != nil {
-			return err
-		}
-		if err := c.welcome(body); err != nil {
-			return err
-		}
-		c.rest = append(bytes.Clone(c.head[:4]), body...)
-		return nil
 	case size < replySize:
 		return errMalformed
 	}
@@ -467,29 +466,63 @@ func forbidden(head []byte) error {
 	return fmt.Errorf("%w: %d", errFrameSize, int32At(head, 0))
 }
 
-// welcome inspects the connect response. It replaces the timeout in it, from which the zk
-// client derives when to ping and when to give up on a silent server.
-func (c *guardConn) welcome(body []byte) error {
-	r, err := parseConnectResponse(body)
+// shakeHands sends the connect request and reads the response.
+func (c *guardConn) shakeHands() error {
+	if err := c.conn.SetDeadline(c.until); err != nil {
+		return err
+	}
+	if err := c.ask(); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(c.r, c.head[:4]); err != nil {
+		return err
+	}
+	size := int(int32At(c.head[:], 0))
+	if size < 0 || size > zkBuffer {
+		return forbidden(c.head[:4])
+	}
+	body, err := c.body(size, nil)
 	if err != nil {
 		return err
 	}
-	if c.asked == nil {
-		return errMalformed // no request was sent
+	c.hello = append(bytes.Clone(c.head[:4]), body...)
+	c.answer, err = parseConnectResponse(body)
+	return err
+}
+
+// dismiss ends a connection that is not used because another one is. If it has made a session, it
+// closes that.
+func (c *guardConn) dismiss() {
+	defer c.fail(contact.ErrBeaten)
+	if !c.fresh || c.answer.session == 0 {
+		return
 	}
-	pretend, err := c.session.greet(c, r, *c.asked)
+	c.conn.SetDeadline(time.Now().Add(byeTime))
+	if _, err := c.conn.Write(encodeClose(1)); err != nil {
+		return
+	}
+	io.Copy(io.Discard, io.LimitReader(c.r, keepFrame)) // the server closes the connection behind its reply
+}
+
+// welcome makes the session use this connection. It replaces the timeout in the connect response,
+// from which the zk client derives when to ping and when to give up on a silent server.
+func (c *guardConn) welcome() error {
+	if err := c.conn.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	pretend, err := c.session.greet(c, c.answer, c.asked)
 	if err != nil {
 		return err
 	}
-	binary.BigEndian.PutUint32(body[timeoutFrom:], uint32(pretend))
+	binary.BigEndian.PutUint32(c.hello[4+timeoutFrom:], uint32(pretend))
+	c.rest, c.hello = c.hello, nil
 	c.greeted = true
 	c.stall = time.Duration(pretend) * time.Millisecond * 2 / 3
 	if digest := c.session.cfg.digest; digest != nil {
-		if err := c.logIn(digest()); err != nil {
-			return err
-		}
+		return c.logIn(digest())
 	}
-	return c.SetReadDeadline(time.Time{})
+	c.session.contact(c)
+	return nil
 }
 
 // logIn sends the credentials, on each connection before everything else. The zk client
@@ -522,7 +555,7 @@ func (c *guardConn) note(now instant) error {
 		switch {
 		case !c.useful:
 			c.useful, c.since = true, now
-			c.session.hosts.answered(remote(c.raw))
+			c.session.hosts.Answered(c.target)
 		case c.since.To(now) >= c.session.hosts.Spell():
 			c.lasting = true
 			c.session.hosts.Lasted()
@@ -544,10 +577,8 @@ func (c *guardConn) Write(p []byte) (int, error) {
 	if s.isSealed() {
 		return len(p), nil
 	}
-	if c.asked == nil {
-		if err := c.ask(p); err != nil {
-			c.fail(err)
-		}
+	if !c.introduced {
+		c.introduced = true
 		return len(p), nil
 	}
 	if len(p) < 12 {
@@ -563,22 +594,16 @@ func (c *guardConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ask sends the connect request. The zk client asks for the timeout that it believes in, and
-// does not know what the session has seen: a server that is behind that refuses the session,
-// so that it never sees the tree go back. It also omits the flag for read-only servers, and
-// servers would log on each connection that the client is old.
-func (c *guardConn) ask(p []byte) error {
-	if len(p) < 4+askedFrom+4 {
-		return errMalformed
-	}
-	out := append(bytes.Clone(p), 0)
-	binary.BigEndian.PutUint32(out, uint32(len(out)-4))
-	binary.BigEndian.PutUint32(out[4+askedFrom:], uint32(c.session.cfg.times.Timeout/time.Millisecond))
-	c.session.mu.Lock()
-	binary.BigEndian.PutUint64(out[4+seenFrom:], uint64(c.session.seen))
-	c.session.mu.Unlock()
-	now := c.session.now()
-	c.asked = &now
+// ask sends the connect request. The server learns what the session has seen: one that is behind
+// that refuses the session, so that it never sees the tree go back. The last byte says that a
+// read-only server is not accepted; servers would log that a client without it is old.
+func (c *guardConn) ask() error {
+	s := c.session
+	s.mu.Lock()
+	c.fresh = s.id == 0
+	out := encodeConnect(s.seen, s.cfg.times.Timeout, s.id, s.password)
+	s.mu.Unlock()
+	c.asked = s.now()
 	_, err := c.conn.Write(out)
 	return err
 }
@@ -744,14 +769,6 @@ func (c *guardConn) SetWriteDeadline(t time.Time) error {
 		t = c.until
 	}
 	return c.conn.SetWriteDeadline(t)
-}
-
-// remote returns the address to which the name of a server was resolved.
-func remote(conn net.Conn) string {
-	if a := conn.RemoteAddr(); a != nil {
-		return a.String()
-	}
-	return "" // a connection of Options.Dial
 }
 
 // The rest of net.Conn.

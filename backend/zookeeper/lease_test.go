@@ -12,24 +12,6 @@ import (
 	"github.com/go-coord/coord/backend/internal/contact"
 )
 
-// A connection without an answer, and the welcome of the zk client's, do not count as good.
-func TestAServerIsGoodWhenItHasAnswered(t *testing.T) {
-	h := newHosts([]string{"a"}, 10*time.Second)
-	h.Next()
-	h.Connected()
-	if server, retryStart := h.Next(); server != "a" || retryStart || h.Pause() == 0 {
-		t.Errorf("%s, %v: the zk client is made to sleep, or the second round has no pause", server, retryStart)
-	}
-	h.accepted("address")
-	if !h.isMute("address") {
-		t.Error("an address that has not answered is not skipped")
-	}
-	h.answered("address")
-	if h.Next(); h.Pause() != 0 || h.isMute("address") {
-		t.Error("an address that has answered is skipped, or tried after a pause")
-	}
-}
-
 func TestAJumpOfTheWallClockIsNoticedByTheNextCall(t *testing.T) {
 	e := startServer(t, welcoming)
 	var jump atomic.Int64

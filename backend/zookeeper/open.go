@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync/atomic"
-	"syscall"
+	"os"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -79,9 +78,7 @@ func (s *session) open(ctx context.Context) error {
 	case <-s.sealed:
 		return s.ended(ctx)
 	case <-ctx.Done():
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.trouble.Error(backend.ContextError(ctx))
+		return s.trouble.Error(backend.ContextError(ctx), s.now())
 	}
 }
 
@@ -97,83 +94,135 @@ func (s *session) abort() {
 	s.Close()
 }
 
-// dial is the dialer of the zk client.
-func (s *session) dial(network, address string, _ time.Duration) (net.Conn, error) {
-	if pause := s.hosts.Pause(); pause > 0 {
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-s.sealed:
-			timer.Stop()
+// dial is the dialer of the zk client. It returns a connection on which the handshake has been
+// made. When the session is over, that is the farewell.
+func (s *session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
+	c, err := s.reach()
+	if s.isSealed() {
+		if err == nil {
+			c.fail(errSealed)
 		}
-	}
-	budget := s.budget()
-	ctx, cancel := context.WithTimeout(context.Background(), budget)
-	defer cancel()
-	s.mu.Lock()
-	sealed := s.isSealed()
-	s.stopDial = cancel
-	s.mu.Unlock()
-	if sealed {
 		return newFarewell(func() { s.leaveOnce.Do(func() { close(s.leaving) }) }), nil
 	}
-	conn, err := s.connect(ctx, network, address)
 	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// reach makes the session's next connection.
+//
+// Several handshakes can be under way, see contact.Race. A server that welcomes a session which
+// another connection has moves it: the older connection gets errors from then on. So of the
+// connections that are welcomed the session uses the one whose request was sent last. For a new session
+// each server makes one; the first is used, and the others are closed.
+func (s *session) reach() (*guardConn, error) {
+	s.mu.Lock()
+	id := s.id
+	s.mu.Unlock()
+	race := contact.Race[*guardConn]{
+		Servers: s.hosts.Servers,
+		Times:   s.times,
+		Try:     s.try,
+		Begun:   func(t contact.Target) { s.trouble.Trying(t, s.now()) },
+		Failed: func(t contact.Target, err error) error {
+			s.failed(t, err)
+			return nil
+		},
+		Drop: func(c *guardConn) {
+			s.work.Add(1)
+			go func() {
+				defer s.work.Done()
+				c.dismiss()
+			}()
+		},
+		Newest: id != 0,
+		Final:  func(c *guardConn) bool { return c.answer.session != id },
+		Go: func(f func()) {
+			s.work.Add(1)
+			go func() {
+				defer s.work.Done()
+				f()
+			}()
+		},
+	}
+	c, _, err := race.Run(s.dialing)
+	if err != nil {
+		return nil, err
+	}
+	// The credentials may take as long as a handshake.
+	budget, _ := s.times(1)
+	c.until = time.Now().Add(budget)
+	s.mu.Lock()
+	sealed := s.isSealed()
+	if !sealed {
+		s.conn = c
+	}
+	s.mu.Unlock()
+	if sealed {
+		c.fail(errSealed)
+		return nil, errSealed
+	}
+	if err := c.welcome(); err != nil {
+		c.fail(err)
+		return nil, err
+	}
+	return c, nil
+}
+
+// try makes one connection and the handshake on it.
+func (s *session) try(ctx context.Context, a *contact.Attempt) (*guardConn, error) {
+	c, err := s.connect(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.fail(context.Cause(ctx)) })
+	if !a.Ask() {
+		stop()
+		c.fail(contact.ErrBeaten)
+		return nil, contact.ErrBeaten
+	}
+	err = c.shakeHands()
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		c.fail(err)
+		if ctx.Err() == context.DeadlineExceeded {
+			err = os.ErrDeadlineExceeded
+		}
+		return nil, inHandshake(err, s.cfg.tls != nil)
+	}
+	return c, nil
+}
+
+// connect makes one connection.
+func (s *session) connect(ctx context.Context, a *contact.Attempt) (c *guardConn, err error) {
+	begun := time.Now()
+	defer func() {
 		switch {
+		case err == nil:
 		case closedByServer(err):
 			err = inHandshake(err, s.cfg.tls != nil)
 		case ctx.Err() == context.DeadlineExceeded:
-			err = fmt.Errorf("no connection within %v: %w", budget.Round(time.Millisecond), err)
+			err = fmt.Errorf("no connection within %v: %w", time.Since(begun).Round(time.Millisecond), err)
 		}
-		s.failed(address, err)
-		return nil, err
-	}
-	return conn, nil
-}
-
-// dialTCP makes the connections when Options.Dial is nil. A name can have several addresses,
-// and a net.Dialer always takes the first one that accepts, even if its server then stays
-// silent. So an address that has not answered on its latest connection is skipped as long as
-// another one accepts.
-func (s *session) dialTCP(ctx context.Context, network, address string) (net.Conn, error) {
-	var passed atomic.Bool
-	d := net.Dialer{Resolver: s.cfg.resolver, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
-		if s.hosts.isMute(resolved) {
-			passed.Store(true)
-			return errMute
-		}
-		return nil
-	}}
-	conn, err := d.DialContext(ctx, network, address)
-	if err != nil && passed.Load() {
-		s.hosts.forgetMute()
-		if ctx.Err() == nil {
-			conn, err = d.DialContext(ctx, network, address)
-		}
-	}
-	if err == nil {
-		s.hosts.accepted(remote(conn))
-	}
-	return conn, err
-}
-
-// connect makes one connection, which belongs to the session when connect returns.
-func (s *session) connect(ctx context.Context, network, address string) (*guardConn, error) {
+	}()
 	dial := s.cfg.dial
 	if dial == nil {
-		dial = s.dialTCP
+		dial = new(net.Dialer).DialContext
 	}
-	raw, err := dial(ctx, network, address)
+	raw, err := dial(ctx, "tcp", a.Address)
 	if err != nil {
 		return nil, err
 	}
+	a.Accepted()
 	conn := raw
 	if s.cfg.tls != nil {
 		cfg := s.cfg.tls
 		if cfg.ServerName == "" {
-			host, _, _ := net.SplitHostPort(address)
 			cfg = cfg.Clone()
-			cfg.ServerName = host
+			cfg.ServerName = contact.HostOf(a.Server)
 		}
 		secure := tls.Client(raw, cfg)
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -183,30 +232,21 @@ func (s *session) connect(ctx context.Context, network, address string) (*guardC
 		conn = secure
 	}
 	until, _ := ctx.Deadline()
-	c := newGuardConn(s, address, raw, conn, until)
-	s.mu.Lock()
-	sealed := s.isSealed()
-	if !sealed {
-		s.conn = c
-	}
-	s.mu.Unlock()
-	if sealed {
-		raw.Close()
-		return nil, errSealed
-	}
-	return c, nil
+	return newGuardConn(s, a.Target, raw, conn, until), nil
 }
 
-// budget returns how long an attempt to connect may take, handshakes included. While the
-// lease runs, each server gets a share of the rest of it.
-func (s *session) budget() time.Duration {
+// times returns how long an attempt to connect may take, handshake included, and after which time
+// the next one begins beside it. While the lease runs, each address gets its chance within the
+// rest of it.
+func (s *session) times(addresses int) (budget, step time.Duration) {
 	const least, most = 500 * time.Millisecond, 5 * time.Second
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.id == 0 {
-		return min(max(s.cfg.times.Timeout/2, least), most)
+		budget = min(max(s.cfg.times.Timeout/2, least), most)
+		return budget, budget
 	}
-	share := s.lease.Left(now) / time.Duration(len(s.cfg.servers)+1)
-	return max(share, s.timeout/10)
+	left := s.lease.Left(now)
+	return max(left/2, s.timeout/10), max(left/time.Duration(addresses+1), s.timeout/10)
 }

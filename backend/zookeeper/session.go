@@ -25,7 +25,6 @@ var (
 	errUnheard    = errors.New("its lease passed without an answer")
 	errTooShort   = errors.New("the negotiated timeout is not longer than LossMargin")
 	errUnanswered = errors.New("no server answers its calls, although pings are answered")
-	errMute       = errors.New("it gave no answer on the latest connection")
 	errNoLogin    = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
 )
 
@@ -39,12 +38,15 @@ type session struct {
 	cfg    *config
 	now    func() instant
 	hub    *hub
-	hosts  *hosts
+	hosts  hosts
 	calls  sync.Pool      // of calls that are not in use
 	work   sync.WaitGroup // goroutines that write to a connection, and the timer of the lease
 	zk     *zk.Conn
 	events <-chan zk.Event // read only to see it closed
 	log    *outbox.Logger  // never blocks on the user's Logger, so it may be used under locks too
+
+	dialing  context.Context // ends when nothing is sent any more
+	stopDial context.CancelFunc
 
 	started chan struct{} // closed when there is a zk client
 	opened  chan struct{} // closed when the session is ready for the first time
@@ -61,12 +63,12 @@ type session struct {
 
 	mu                         sync.Mutex
 	id                         int64
+	password                   string // of the session
 	timeout                    time.Duration
 	lease                      contact.Lease
 	conn                       *guardConn // nil when there is none
 	linked                     bool       // there is contact, on conn
 	ready                      bool       // opened is closed
-	stopDial                   context.CancelFunc
 	err                        error
 	change                     chan struct{} // closed and replaced at each change of phase
 	trouble                    *trouble
@@ -82,11 +84,16 @@ type session struct {
 }
 
 func newSession(cfg *config) *session {
+	lookup := contact.LookupWith(cfg.resolver)
+	if cfg.dial != nil {
+		lookup = nil
+	}
+	servers := contact.NewServers(cfg.servers, lookup, cfg.times.Timeout)
 	s := &session{
 		cfg:     cfg,
 		now:     cfg.clock(),
 		hub:     newHub(),
-		hosts:   newHosts(cfg.servers, cfg.times.Timeout),
+		hosts:   hosts{servers},
 		started: make(chan struct{}),
 		opened:  make(chan struct{}),
 		done:    make(chan struct{}),
@@ -96,10 +103,11 @@ func newSession(cfg *config) *session {
 		joined:  make(chan struct{}),
 		turns:   make(chan struct{}, 1),
 		change:  make(chan struct{}),
-		trouble: newTrouble(cfg.servers),
+		trouble: newTrouble(servers),
 		log:     outbox.NewLogger(cfg.logger),
 		perRead: firstPerRead,
 	}
+	s.dialing, s.stopDial = context.WithCancel(context.Background())
 	s.hub.remove = func(t *tree) { s.post(opRemoveWatches, encodeRemoveWatches(nil, t.path, kindAny), t) }
 	return s
 }
@@ -183,7 +191,7 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 		if s.id == 0 {
 			s.lease.From = sent
 		}
-		s.id = r.session
+		s.id, s.password = r.session, r.password
 		s.timeout = timeout
 		s.lease.Length = length
 		s.lease.Renew(sent)
@@ -198,9 +206,6 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 		return 0, err
 	}
 	s.hub.reconnected()
-	if s.cfg.digest == nil {
-		s.contact(c)
-	}
 	return int32(max(length*3/4, leastPretended) / time.Millisecond), nil
 }
 
@@ -226,7 +231,7 @@ func (s *session) contact(c *guardConn) {
 	if first {
 		close(s.opened)
 	}
-	s.log.Info("coord: session connected", "session", hex(id), "server", c.address, "timeout", timeout)
+	s.log.Info("coord: session connected", "session", hex(id), "server", c.target.String(), "timeout", timeout)
 }
 
 // refusedLogin returns the error of a server that has answered the credentials with a code.
@@ -267,39 +272,37 @@ func (s *session) lostContact(c *guardConn, why error) {
 	was, over, id := s.linked, s.err != nil || s.isSealed(), s.id
 	s.linked = false
 	if was {
+		s.trouble.Begins(s.now())
 		s.changedLocked()
 	}
 	s.mu.Unlock()
 	if !was {
-		why = inHandshake(why, s.cfg.tls != nil)
-		if at := remote(c.raw); at != c.address {
-			why = fmt.Errorf("at %s: %w", at, why)
-		}
-		s.failed(c.address, why)
+		s.hosts.Failed(c.target)
+		s.failed(c.target, inHandshake(why, s.cfg.tls != nil))
 	}
 	if was && !over {
-		s.log.Warn("coord: session suspended", "session", hex(id), "server", c.address, "error", why)
+		s.log.Warn("coord: session suspended", "session", hex(id), "server", c.target.String(), "error", why)
 	}
 }
 
 // failed records a failed attempt to connect to a server. While no server can be reached, it
 // logs that at growing intervals.
-func (s *session) failed(address string, why error) {
+func (s *session) failed(t contact.Target, why error) {
 	now := s.now()
 	s.mu.Lock()
 	if s.isSealed() || s.err != nil {
 		s.mu.Unlock()
 		return
 	}
-	s.trouble.Failed(address, why)
+	s.trouble.Failed(t, why)
 	if !s.ready {
-		s.trouble.judgeLocked()
+		s.trouble.judgeLocked(now)
 	}
 	report := s.trouble.Report(now)
 	id := s.id
 	s.mu.Unlock()
 	if report != nil {
-		s.log.Warn("coord: no server can be reached", "session", hex(id), "attempts", report.Attempts, "for", report.Lasting, "error", report.Failures)
+		s.log.Warn(report.Message(), "session", hex(id), "attempts", report.Attempts, "for", report.Lasting, "error", report.Failures)
 	}
 }
 
@@ -348,9 +351,7 @@ func (s *session) seal() {
 	if conn != nil {
 		conn.fail(errSealed)
 	}
-	if stop != nil {
-		stop()
-	}
+	stop()
 	s.mu.Lock()
 	for s.queue.size > 0 {
 		call := s.queue.first

@@ -18,24 +18,20 @@ import (
 // trouble is why a session has no contact. It is guarded by the session's mu.
 type trouble struct {
 	*contact.Outage
-	servers []string
-	over    chan struct{} // closed when waiting for the session to open is useless
-	final   error         // why waiting is useless; set before over is closed
+	over  chan struct{} // closed when waiting for the session to open is useless
+	final error         // why waiting is useless; set before over is closed
 }
 
-func newTrouble(servers []string) *trouble {
-	return &trouble{Outage: contact.NewOutage(servers), servers: servers, over: make(chan struct{})}
+func newTrouble(servers *contact.Servers) *trouble {
+	return &trouble{Outage: contact.NewOutage(servers), over: make(chan struct{})}
 }
 
 // judgeLocked ends the wait for the session to open if the last attempt at each of the
 // servers failed because of a certificate.
-func (t *trouble) judgeLocked() {
-	for _, server := range t.servers {
-		if !aboutCertificates(t.Failure(server)) {
-			return
-		}
+func (t *trouble) judgeLocked(now instant) {
+	if t.Each(aboutCertificates) {
+		t.giveUpLocked(t.Error(backend.ErrDenied, now))
 	}
-	t.giveUpLocked(t.Error(backend.ErrDenied))
 }
 
 func (t *trouble) giveUpLocked(err error) {

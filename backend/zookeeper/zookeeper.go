@@ -12,6 +12,17 @@
 // a session, or its lease has passed, the session is lost for good: its connection is closed,
 // no other is made, and the calls in its queue are not sent.
 //
+// # Servers
+//
+// A name is looked up each time that a session needs a connection, and each of its addresses is a
+// server of its own. While an attempt is silent the next one begins beside it: after 250 ms at
+// another address if there is no connection, after a second if the server has accepted one, and
+// sooner when the lease is short. The session uses a connection whose handshake was answered. Of
+// several handshakes for a session that exists it uses the one that was begun last, because the
+// servers move the session to it. If several servers have made a new session, the others are closed.
+// An address that failed is tried after the others. If a name cannot be looked up, its addresses of
+// before are tried.
+//
 // # Calls
 //
 // A call waits in the session's queue until there is contact. Then it is written in its turn,
@@ -173,11 +184,10 @@ type Options struct {
 	Logger *slog.Logger
 
 	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
-	// as it was given to New, so names are resolved anew for each connection. It must return
-	// soon after ctx ends. Nil means the DialContext of a net.Dialer that skips the addresses
-	// of a name that accepted a connection and then gave no answer, as long as another
-	// address of the name accepts one. A user's function that is given a name with several
-	// addresses has to do so itself.
+	// as it was given to New, by several goroutines at a time. It must return soon after ctx
+	// ends. Nil means the DialContext of a net.Dialer. Then the names of servers are looked up
+	// for each connection, and each address of a name is tried as a server of its own. A
+	// user's function gets the name, and has to choose among its addresses itself.
 	//
 	// A connection that wraps a *net.TCPConn should have its method SetLinger(int) error. It
 	// is called with 0 before a broken connection is closed. Without it the operating system
@@ -225,8 +235,9 @@ type ACL struct {
 }
 
 // New returns a backend for the ensemble of these servers, each given as host or host:port
-// (default 2181). It does no I/O. Open reports invalid servers and options
-// (backend.ErrInvalid). The order in which the servers are tried is shuffled for each
+// (default 2181); an element can also be a list of them with commas. It does no I/O. Open
+// reports invalid servers and options (backend.ErrInvalid), such as a path after a server (a
+// chroot of other clients): use Namespace of coord.Options. The order in which the servers are tried is shuffled for each
 // session.
 func New(servers []string, o *Options) backend.Backend {
 	cfg, err := newConfig(servers, o)

@@ -2,6 +2,12 @@ package mutants
 
 // etcdMutants are defects in the backend for etcd, which is a module of its own.
 var etcdMutants = []mutant{
+	{"one certificate that is refused ends Open", "backend/etcd/open.go",
+		"outage.Each(refusesCertificate)", "refusesCertificate(err)",
+		"TestServers_OneHasABadCertificate"},
+	{"credentials are refused while authentication is off", "backend/etcd/link.go",
+		"if err != nil && !off {", "if err != nil {",
+		"TestServers_AuthenticationIsSwitchedOnAndOff"},
 	{"a progress reply proves a watcher of which the server has not told yet", "backend/etcd/order.go",
 		"if w.start > 0 && (id <= first.last || w.start < rev) {", "if id <= first.last || w.start < rev {",
 		"TestAReplyThatOvertakesTheMakingOfAWatcherProvesNothingOfIt"},

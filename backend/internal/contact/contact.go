@@ -6,6 +6,7 @@ package contact
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +52,18 @@ func (t Times) Lease(granted time.Duration) time.Duration {
 	return granted - granted/3
 }
 
+// Split returns the servers of a list whose elements can be lists themselves, with commas, as the
+// connection strings of other clients are.
+func Split(servers []string) []string {
+	var all []string
+	for _, server := range servers {
+		for one := range strings.SplitSeq(server, ",") {
+			all = append(all, strings.TrimSpace(one))
+		}
+	}
+	return all
+}
+
 // Addresses returns the addresses of servers as host:port, each once. what names a server in
 // errors.
 func Addresses(servers []string, port, what string) ([]string, error) {
@@ -58,10 +71,22 @@ func Addresses(servers []string, port, what string) ([]string, error) {
 		return nil, Invalid("no %s", what)
 	}
 	var all []string
-	for _, server := range servers {
-		address, err := withPort(server, port)
+	for _, server := range Split(servers) {
+		host, path, _ := strings.Cut(server, "/")
+		scheme, rest, url := strings.Cut(server, "://")
+		switch {
+		case server == "":
+			return nil, Invalid("an empty %s in %q", what, servers)
+		case url:
+			return nil, Invalid("%s %q: write %q, without %s://", what, server, rest, scheme)
+		case path != "":
+			// Not taken for a namespace here: a backend that wraps this one, and does not know of it,
+			// would put the nodes into another tree.
+			return nil, Invalid("%s %q: write %q, and the path as Namespace %q of coord.Options", what, server, host, "/"+path)
+		}
+		address, err := withPort(host, port)
 		if err != nil {
-			return nil, Invalid("%s %q", what, server)
+			return nil, Invalid("%s %q: write host or host:port", what, server)
 		}
 		if !slices.Contains(all, address) {
 			all = append(all, address)
@@ -74,9 +99,9 @@ func Addresses(servers []string, port, what string) ([]string, error) {
 func withPort(server, defaultPort string) (string, error) {
 	host, port, err := net.SplitHostPort(server)
 	if err != nil {
-		// Without a port: a name, or an IPv6 address with or without brackets.
+		// Without a port: a name, or an IPv6 address with or without brackets and a zone.
 		host, port = strings.TrimSuffix(strings.TrimPrefix(server, "["), "]"), defaultPort
-		if strings.Contains(host, ":") && net.ParseIP(host) == nil {
+		if _, bad := netip.ParseAddr(host); strings.Contains(host, ":") && bad != nil {
 			return "", err
 		}
 	}
@@ -85,4 +110,14 @@ func withPort(server, defaultPort string) (string, error) {
 		return "", backend.ErrInvalid
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+// HostOf returns the host in the address of a server, as it is in the server's certificate: without
+// the zone of an IPv6 address, which means something to this machine only.
+func HostOf(server string) string {
+	host, _, _ := net.SplitHostPort(server)
+	if a, err := netip.ParseAddr(host); err == nil {
+		return a.WithZone("").String()
+	}
+	return host
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,55 +38,62 @@ func TestALeasePassesByEitherClock(t *testing.T) {
 	}
 }
 
+// next returns what a round tries, in order, and the pause before it.
+func (s *Servers) next() (pause time.Duration, order []string) {
+	pause = s.round()
+	left := s.Targets()
+	for len(left) > 0 {
+		t := s.take(left)
+		left = slices.DeleteFunc(left, func(other Target) bool { return other == t })
+		order = append(order, t.Server)
+	}
+	return pause, order
+}
+
 func TestServersAreTriedInTurnWithPausesBetweenRounds(t *testing.T) {
-	h := NewServers([]string{"a", "b", "c"}, 10*time.Second)
-	seen := make(map[string]int)
-	for round := range 12 {
-		for i := range 3 {
-			seen[h.Next()]++
-			most := time.Duration(0)
-			if round > 0 && i == 0 {
-				most = min(FirstPause<<(round-1), time.Second)
-			}
-			if p := h.Pause(); p > most || p < most/2 {
-				t.Errorf("round %d, server %d: a pause of %v, at most %v", round, i, p, most)
-			}
+	h := NewServers([]string{"a", "b", "c"}, nil, 10*time.Second)
+	_, first := h.next()
+	for round := 1; round < 12; round++ {
+		pause, order := h.next()
+		if !slices.Equal(order, first) || slices.Max(order) != "c" || slices.Min(order) != "a" {
+			t.Errorf("round %d: %v after %v", round, order, first)
+		}
+		if most := min(FirstPause<<(round-1), time.Second); pause > most || pause < most/2 {
+			t.Errorf("round %d: a pause of %v, at most %v", round, pause, most)
 		}
 	}
-	if seen["a"] != 12 || seen["b"] != 12 || seen["c"] != 12 {
-		t.Errorf("tried: %v", seen)
-	}
-	h.Answered()
-	if h.Next(); h.Pause() != 0 {
-		t.Error("a pause before the first server is tried again")
+	// The server that had contact comes last, and one that failed behind it.
+	h.Failed(Target{first[0], first[0]})
+	h.take([]Target{{first[1], first[1]}})
+	h.Answered(Target{first[1], first[1]})
+	if pause, order := h.next(); pause != 0 || !slices.Equal(order, []string{first[2], first[1], first[0]}) {
+		t.Errorf("after contact: %v of %v, a pause of %v", order, first, pause)
 	}
 }
 
 func TestContactThatNeverLastsIsRetriedMoreAndMoreSlowly(t *testing.T) {
 	for _, servers := range [][]string{{"a"}, {"a", "b", "c"}} {
-		h := NewServers(servers, 30*time.Second)
+		h := NewServers(servers, nil, 30*time.Second)
 		if h.Spell() != 3*time.Second {
 			t.Errorf("contact must last for %v", h.Spell())
 		}
 		again := func(most time.Duration) {
 			t.Helper()
-			h.Next()
-			if p := h.Pause(); p > most || p < most/2 {
+			if p := h.round(); p > most || p < most/2 {
 				t.Errorf("%v: a pause of %v, at most %v", servers, p, most)
 			}
 		}
 		for range 2 {
-			h.Next()
-			h.Answered()
+			h.Answered(Target{})
 			again(0) // one blip is nothing
 			for i := range 12 {
-				h.Answered()
+				h.Answered(Target{})
 				again(min(FirstPause<<i, MostPause))
 			}
-			h.Answered()
+			h.Answered(Target{})
 			h.Lasted()
 			again(0)
-			h.Answered()
+			h.Answered(Target{})
 			h.Lasted()
 		}
 	}
@@ -93,15 +101,32 @@ func TestContactThatNeverLastsIsRetriedMoreAndMoreSlowly(t *testing.T) {
 
 func TestAddressesAreCompleted(t *testing.T) {
 	for in, want := range map[string]string{
-		"a": "a:2181", "a:1": "a:1", "10.0.0.1": "10.0.0.1:2181", "::1": "[::1]:2181", "[::1]": "[::1]:2181", "[::1]:3": "[::1]:3",
+		"a": "a:2181", "a:1": "a:1", "10.0.0.1": "10.0.0.1:2181", "::1": "[::1]:2181", "fe80::1%eth0": "[fe80::1%eth0]:2181", "[fe80::1%eth0]": "[fe80::1%eth0]:2181", "[fe80::1%eth0]:3": "[fe80::1%eth0]:3", "[::1]": "[::1]:2181", "[::1]:3": "[::1]:3",
 	} {
 		if got, err := Addresses([]string{in, in}, "2181", "server"); err != nil || len(got) != 1 || got[0] != want {
 			t.Errorf("%q: %q, %v", in, got, err)
 		}
 	}
-	for _, bad := range [][]string{nil, {""}, {"a:b:c"}, {"a:0"}, {"a:99999"}, {"a,b"}, {"a", "b/c"}} {
+	for _, bad := range [][]string{nil, {""}, {"a:b:c"}, {"a:0"}, {"a:99999"}, {"a b"}, {"a,"}, {"a", "b/c"}, {"fe80::1%"}, {"http://a"}} {
 		if _, err := Addresses(bad, "2181", "server"); !errors.Is(err, backend.ErrInvalid) {
 			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestAddresses_AConnectionStringOfOtherClients(t *testing.T) {
+	got, err := Addresses([]string{"zk1:2181, zk2:2182/", " zk3"}, "2181", "server")
+	if want := []string{"zk1:2181", "zk2:2182", "zk3:2181"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	for server, want := range map[string]string{
+		"zk1:2181,zk2:2181/app/x": `write "zk2:2181", and the path as Namespace "/app/x" of coord.Options`,
+		"zookeeper://zk1:2181":    `write "zk1:2181", without zookeeper://`,
+		"zk1:2181,":               `an empty server in ["zk1:2181,"]`,
+		"zk1:none":                `server "zk1:none": write host or host:port`,
+	} {
+		if _, err := Addresses([]string{server}, "2181", "server"); !errors.Is(err, backend.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", server, err)
 		}
 	}
 }
@@ -126,18 +151,28 @@ func TestTimesAreChecked(t *testing.T) {
 }
 
 func TestAnOutageNamesEachServerAndMatchesTheCauseOnly(t *testing.T) {
-	o := NewOutage([]string{"a", "b"})
+	o := NewOutage(NewServers([]string{"a", "b"}, nil, time.Second))
 	now := Instant{}
-	if o.Report(now) != nil {
-		t.Error("a report before each server was tried")
+	a, b := Target{"a", "a"}, Target{"b", "b"}
+	o.Trying(a, now)
+	o.Failed(a, fmt.Errorf("no connection: %w", context.DeadlineExceeded))
+	if r := o.Report(now); r == nil || r.All || r.Attempts != 1 {
+		t.Errorf("the report of the first failure: %+v", r)
 	}
-	o.Failed("a", fmt.Errorf("no connection: %w", context.DeadlineExceeded))
-	o.Failed("b", backend.ErrDenied)
+	o.Trying(b, now)
+	waiting := o.Error(nil, Instant{Mono: 2 * time.Second})
+	if want := "b: no answer within 2s"; !strings.Contains(waiting.Error(), want) {
+		t.Errorf("%q does not contain %q", waiting, want)
+	}
+	o.Failed(b, backend.ErrDenied)
 	report := o.Report(now)
-	if report == nil || report.Attempts != 2 {
+	if report == nil || !report.All || report.Attempts != 2 {
 		t.Fatalf("the report %+v", report)
 	}
-	err := o.Error(context.Canceled)
+	if r := o.Report(now); r != nil {
+		t.Errorf("a report too many: %+v", r)
+	}
+	err := o.Error(context.Canceled, now)
 	if !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrDenied) {
 		t.Errorf("%v matches wrong errors", err)
 	}
@@ -147,7 +182,7 @@ func TestAnOutageNamesEachServerAndMatchesTheCauseOnly(t *testing.T) {
 		}
 	}
 	o.Over()
-	if err := o.Error(nil); !strings.Contains(err.Error(), "no answer yet") {
+	if err := o.Error(nil, now); !strings.Contains(err.Error(), "no answer yet") {
 		t.Errorf("after the outage: %v", err)
 	}
 }

@@ -5,61 +5,130 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
-// The intervals of the reports. The first one comes when each server has been tried, the next
-// after FirstReport. Each further interval is twice the one before, up to MostReport.
+// The intervals of the reports. The first failure is reported at once, and so is that of the last
+// server when each has been tried. The next report comes after FirstReport. Each further interval is
+// twice the one before, up to MostReport.
 const (
 	FirstReport = time.Second
 	MostReport  = time.Minute
 )
 
-// Outage collects why a session has no contact: the last failure of each server. It has no lock.
+// Outage collects why a session has no contact: since when, and the last failure of each address.
+// It is safe for concurrent use.
 type Outage struct {
-	servers  []string
-	last     map[string]error
-	attempts int // failed attempts since there was contact
-	since    Instant
+	servers *Servers
+
+	mu       sync.Mutex
+	last     map[Target]error
+	tried    []Target           // the keys of last and began, in the order of their first attempts
+	began    map[Target]Instant // of the earliest attempt under way
+	attempts int                // failed attempts since there was contact
+	since    Instant            // of the first attempt, or of the end of contact
+	known    bool               // since is set
+	all      bool               // it was reported that no server can be reached
 	reported Instant
 	interval time.Duration // from reported to the next report, 0 before the first one
 }
 
 // Report holds the values of one log line about an outage.
 type Report struct {
+	All      bool // each server was tried
 	Attempts int
 	Lasting  time.Duration
 	Failures error
 }
 
-// NewOutage returns an Outage without a failure.
-func NewOutage(servers []string) *Outage {
-	return &Outage{servers: servers, last: make(map[string]error)}
+// Message returns the text of the log line.
+func (r *Report) Message() string {
+	if r.All {
+		return "coord: no server can be reached"
+	}
+	return "coord: a server cannot be reached, trying the others"
 }
 
-// Failed records that a server cannot be reached.
-func (o *Outage) Failed(address string, err error) { o.last[address] = err }
+// NewOutage returns an Outage without a failure.
+func NewOutage(servers *Servers) *Outage {
+	return &Outage{servers: servers, last: make(map[Target]error), began: make(map[Target]Instant)}
+}
 
-// Failure returns the last failure of a server, or nil.
-func (o *Outage) Failure(address string) error { return o.last[address] }
+// Begins records when contact was lost.
+func (o *Outage) Begins(now Instant) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.begins(now)
+}
+
+func (o *Outage) begins(now Instant) {
+	if !o.known {
+		o.since, o.known = now, true
+	}
+}
+
+// Trying records that an attempt begins.
+func (o *Outage) Trying(t Target, now Instant) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.begins(now)
+	o.list(t)
+	if _, ok := o.began[t]; !ok {
+		o.began[t] = now
+	}
+}
+
+func (o *Outage) list(t Target) {
+	if t.Address != "" { // the failure of a lookup is over when there is an address
+		o.tried = slices.DeleteFunc(o.tried, func(old Target) bool { return old == Target{Server: t.Server} })
+		delete(o.last, Target{Server: t.Server})
+	}
+	if !slices.Contains(o.tried, t) {
+		o.tried = append(o.tried, t)
+	}
+}
+
+// Failed records that an address cannot be reached.
+func (o *Outage) Failed(t Target, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list(t)
+	o.last[t] = err
+	delete(o.began, t)
+}
+
+// Each reports whether the last failure of each known address is of a kind.
+func (o *Outage) Each(kind func(error) bool) bool {
+	targets := o.servers.Targets()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !slices.ContainsFunc(targets, func(t Target) bool { return o.last[t] == nil || !kind(o.last[t]) })
+}
 
 // Over forgets all failures when contact is made.
 func (o *Outage) Over() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	clear(o.last)
-	o.attempts, o.interval = 0, 0
+	clear(o.began)
+	o.tried = nil
+	o.attempts, o.interval, o.known, o.all = 0, 0, false, false
 }
 
 // Report counts an attempt that failed now. It returns the report to log, or nil if it is too
 // early.
 func (o *Outage) Report(now Instant) *Report {
+	all := o.Each(func(error) bool { return true })
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.attempts++
-	if o.attempts == 1 {
-		o.since = now
-	}
+	o.begins(now)
 	switch {
-	case o.attempts < len(o.servers):
-		return nil
+	case all && !o.all:
+		o.all, o.interval = true, FirstReport
 	case o.interval == 0:
 		o.interval = FirstReport
 	case o.reported.To(now) < o.interval:
@@ -68,20 +137,38 @@ func (o *Outage) Report(now Instant) *Report {
 		o.interval = min(2*o.interval, MostReport)
 	}
 	o.reported = now
-	return &Report{o.attempts, o.since.To(now).Round(time.Millisecond), o.Error(nil)}
+	return &Report{all, o.attempts, o.since.To(now).Round(time.Millisecond), o.error(nil, now)}
 }
 
-// Error returns an error that matches the cause, which can be nil, and that names each server
-// with its last failure.
-func (o *Outage) Error(cause error) error {
+// Error returns an error that matches the cause, which can be nil, and that names each address with
+// its last failure.
+func (o *Outage) Error(cause error, now Instant) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.error(cause, now)
+}
+
+func (o *Outage) error(cause error, now Instant) error {
 	e := &outageError{cause: cause}
-	for _, server := range o.servers {
-		if err := o.last[server]; err != nil {
-			e.servers = append(e.servers, server)
-			e.failures = append(e.failures, err)
+	for _, t := range o.tried {
+		err := o.last[t]
+		if err == nil {
+			err = fmt.Errorf("no answer within %v", o.began[t].To(now).Round(time.Millisecond))
 		}
+		e.servers = append(e.servers, t.String())
+		e.failures = append(e.failures, err)
 	}
 	return e
+}
+
+// Since returns how long there has been no contact.
+func (o *Outage) Since(now Instant) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.known {
+		return 0
+	}
+	return o.since.To(now).Round(time.Millisecond)
 }
 
 type outageError struct {

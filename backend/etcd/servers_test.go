@@ -1,0 +1,310 @@
+package etcd_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/zkproxy"
+)
+
+// silent accepts connections at the address and answers none. It counts them.
+func silent(t *testing.T, addr string) *atomic.Int64 {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Skip(err)
+	}
+	var n atomic.Int64
+	var all []net.Conn
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			n.Add(1)
+			all = append(all, c)
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+		for _, c := range all {
+			c.Close()
+		}
+	})
+	return &n
+}
+
+// A name has two addresses, one of which accepts connections and is silent. The list names two servers,
+// one of which is. Each session gets contact with the other one. On a busy machine it can begin a
+// second round.
+func TestServers_OneOfTwoAddressesIsSilent(t *testing.T) {
+	t.Parallel()
+	addr := shared.get(t)
+	_, port, _ := net.SplitHostPort(addr)
+	tried := silent(t, "127.0.0.9:"+port)
+	for name, o := range map[string]struct {
+		endpoints []string
+		addresses []string
+	}{
+		"of a name":      {[]string{"etcd.test.:" + port}, []string{"127.0.0.9", "127.0.0.1"}},
+		"of the servers": {[]string{"127.0.0.9:" + port, addr}, nil},
+	} {
+		b := etcd.New(o.endpoints, &etcd.Options{SessionTimeout: 4 * time.Second, Prefix: "silent"})
+		if o.addresses != nil {
+			etcd.Resolve(b, o.addresses...)
+		}
+		before := tried.Load()
+		const sessions = 8
+		for range sessions {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			s, err := b.Open(ctx)
+			cancel()
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		// At random each session tries the silent one first, or not at all.
+		if n := tried.Load() - before; n > 2*sessions {
+			t.Errorf("%s: the silent address was tried %d times by %d sessions", name, n, sessions)
+		}
+	}
+}
+
+// The connection of a session breaks. Among the other servers is a black hole for each.
+func TestServers_ASessionPassesSilentServersOnItsWayBack(t *testing.T) {
+	t.Parallel()
+	proxy, err := zkproxy.NewRaw(shared.get(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	endpoints := []string{proxy.Addr()}
+	var holes []*atomic.Int64
+	for range 3 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		l.Close()
+		holes = append(holes, silent(t, addr))
+		endpoints = append(endpoints, addr)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err := etcd.New(endpoints, &etcd.Options{SessionTimeout: 10 * time.Second, Prefix: "holes"}).Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 3 {
+		_, changed := s.Status()
+		proxy.Cut()
+		await(t, changed, "the end of contact")
+		if err := s.Sync(ctx, "/"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, n := range holes {
+		if n.Load() > 8 {
+			t.Errorf("silent server %d was tried %d times", i, n.Load())
+		}
+	}
+}
+
+// One of two servers has a certificate of an unknown authority. Open judges both, and fails at once if
+// both are refused.
+func TestServers_OneHasABadCertificate(t *testing.T) {
+	t.Parallel()
+	if binary != "" {
+		t.Skip("with the embedded server only")
+	}
+	dir := t.TempDir()
+	ca, other := newAuthority(t, dir, "ca"), newAuthority(t, dir, "other")
+	srv, err := startEmbedded(filepath.Join(dir, "data"), "127.0.0.1:0", func(cfg *embed.Config) {
+		cfg.ListenClientUrls[0].Scheme, cfg.AdvertiseClientUrls[0].Scheme = "https", "https"
+		cfg.ClientTLSInfo.CertFile, cfg.ClientTLSInfo.KeyFile = ca.issue(t, dir, "server")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.stop)
+	pair, err := tls.LoadX509KeyPair(other.issue(t, dir, "bad"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := func() string {
+		l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				io.Copy(io.Discard, c) // until the client closes it
+				c.Close()
+			}
+		}()
+		return "https://" + l.Addr().String()
+	}
+	bad, worse := listen(), listen()
+	o := &etcd.Options{TLS: &tls.Config{RootCAs: ca.pool}}
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		s, err := etcd.New([]string{bad, "https://" + srv.addr}, o).Open(ctx)
+		cancel()
+		if err != nil {
+			t.Fatalf("one of two servers is well: %v", err)
+		}
+		s.Close()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err = etcd.New([]string{bad, worse}, o).Open(ctx)
+	if !errors.Is(err, backend.ErrDenied) || ctx.Err() != nil {
+		t.Fatalf("both are refused: %v", err)
+	}
+	for _, server := range []string{bad, worse} {
+		if !strings.Contains(err.Error(), strings.TrimPrefix(server, "https://")+": ") {
+			t.Errorf("the error does not name %s: %v", server, err)
+		}
+	}
+}
+
+// Authentication is switched on and off under a client with credentials and one without.
+func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
+	t.Parallel()
+	addr, auth := startWithUsers(t, "coord", "coore")
+	proxy, err := zkproxy.NewRaw(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	on := func() {
+		t.Helper()
+		if _, err := auth.AuthEnable(ctx, &pb.AuthEnableRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	off := func() {
+		t.Helper()
+		if _, err := auth.AuthDisable(asRoot(t, auth), &pb.AuthDisableRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	named := &etcd.Options{Username: "alice", Password: "secret", SessionTimeout: time.Minute}
+	off()
+	before, err := etcd.New([]string{proxy.Addr()}, named).Open(ctx) // rolled out before authentication is enabled
+	if err != nil {
+		t.Fatalf("credentials while authentication is off: %v", err)
+	}
+	t.Cleanup(func() { before.Close() })
+	nameless := open(t, etcd.New([]string{addr}, &etcd.Options{SessionTimeout: time.Minute}))
+	works := func(when string) {
+		t.Helper()
+		if _, err := before.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+		w := backend.NewWatch()
+		if _, _, err := before.Children(ctx, "/", w); err != nil {
+			t.Errorf("%s: a read with a watch: %v", when, err)
+		}
+		if _, err := before.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+		await(t, w.Fired(), "the watch "+when)
+	}
+	breaks := func() {
+		t.Helper()
+		_, changed := before.Status()
+		proxy.Cut()
+		await(t, changed, "the end of contact")
+	}
+	works("before")
+	on()
+	works("after authentication was enabled")
+	breaks()
+	works("after a new connection")
+	for name, call := range map[string]func() error{
+		"commit": func() error {
+			_, err := nameless.Commit(ctx, backend.Create("/m-", nil, backend.PersistentSequential))
+			return err
+		},
+		"read":  func() error { _, _, err := nameless.Get(ctx, "/", nil); return err },
+		"watch": func() error { _, _, err := nameless.Get(ctx, "/", backend.NewWatch()); return err },
+		"open":  func() error { _, err := etcd.New([]string{addr}, nil).Open(ctx); return err },
+		"a wrong password": func() error {
+			_, err := etcd.New([]string{addr}, &etcd.Options{Username: "alice", Password: "x"}).Open(ctx)
+			return err
+		},
+	} {
+		err := call()
+		if !errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrUncertain) || ctx.Err() != nil {
+			t.Errorf("%s while authentication is on: %v", name, err)
+		}
+		if !strings.Contains(name, "password") && !strings.Contains(err.Error(), "no Username") {
+			t.Errorf("%s: the error does not say what is missing: %v", name, err)
+		}
+	}
+	off()
+	works("after authentication was disabled")
+	breaks()
+	works("after a new connection without authentication")
+	if _, _, err := nameless.Get(ctx, "/", nil); err != nil {
+		t.Errorf("the client without credentials, after authentication was disabled: %v", err)
+	}
+	if before.Err() != nil || nameless.Err() != nil {
+		t.Errorf("sessions lost: %v, %v", before.Err(), nameless.Err())
+	}
+}
+
+// fe80::1%lo leads nowhere on most machines. What is dialed shows that the address is passed on as it
+// is, with its zone.
+func TestServers_AnIPv6AddressWithAZone(t *testing.T) {
+	t.Parallel()
+	addr := shared.get(t)
+	for _, endpoint := range []string{"fe80::1%eth0", "[fe80::1%eth0]:2379", "http://[fe80::1%eth0]:2379"} {
+		var dialed atomic.Value
+		b := etcd.New([]string{endpoint}, &etcd.Options{Prefix: "zone", Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			dialed.Store(address)
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}})
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		s, err := b.Open(ctx)
+		cancel()
+		if err != nil {
+			t.Errorf("%s: %v", endpoint, err)
+			continue
+		}
+		s.Close()
+		if got := dialed.Load(); got != "[fe80::1%eth0]:2379" {
+			t.Errorf("%s: %v is dialed", endpoint, got)
+		}
+	}
+}
