@@ -51,9 +51,9 @@ func (s *session) portion(reads []backend.Read) []backend.Read {
 	s.mu.Lock()
 	most := min(len(reads), mostReads, max(1, readGoal/s.perRead))
 	s.mu.Unlock()
-	size := 0
+	size, longest := 0, min(backend.MaxRequest, s.frameLimit()-64)
 	for n, r := range reads[:most] {
-		if size += 32 + len(r.Path); size > backend.MaxRequest && n > 0 {
+		if size += 32 + len(r.Path); size > longest && n > 0 {
 			return reads[:n]
 		}
 	}

@@ -62,8 +62,8 @@ func (s *session) Children(ctx context.Context, path string, w *backend.Watch) (
 }
 
 // Arm arms several watches. It sends ZooKeeper's setWatches request, with which other clients
-// re-arm their watches after a reconnect. If the service does not know setWatches, Arm reads
-// one node after the other.
+// re-arm their watches after a reconnect. If the service does not know setWatches, or does not read
+// one of that length, Arm reads one node after the other.
 func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Target) error {
 	err := backend.CheckTargets(targets)
 	for i := 0; err == nil && i < len(targets); i++ {
@@ -77,7 +77,7 @@ func (s *session) Arm(ctx context.Context, since int64, targets ...backend.Targe
 		c.frame = encodeSetWatches(c.frame, since, targets)
 		c.many = s.hub.newArmList(targets)
 		err = s.read(ctx, c, "arm", targets[0].Path)
-		if errors.Is(err, backend.ErrUnsupported) {
+		if errors.Is(err, backend.ErrUnsupported) || errors.Is(err, backend.ErrTooLarge) {
 			err = s.armEach(ctx, since, targets)
 		}
 	}
@@ -174,6 +174,9 @@ func (s *session) read(ctx context.Context, c *call, op, path string) error {
 	fail := func(err error) error { return &backend.Error{Op: op, Path: path, Err: err} }
 	defer s.endTurn(c) // the caller can go on to another call, or wait for one
 	for throttles := 0; ; {
+		if err := s.checkFrame(c.frame); err != nil {
+			return fail(err)
+		}
 		if c.many != nil {
 			s.hub.announce(c.many)
 		}

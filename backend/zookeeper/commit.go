@@ -39,6 +39,9 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	c.steps = appendSteps(c.steps, ops)
 	c.frame = encodeCommit(c.frame, ops, c.steps, s.cfg.aclOf)
 	for tries := 1; ; tries++ {
+		if err := s.checkFrame(c.frame); err != nil {
+			return fail(len(ops)-1, err)
+		}
 		wasSent, err := s.do(ctx, c)
 		switch {
 		case err != nil && wasSent:

@@ -396,6 +396,7 @@ func (c *guardConn) finish(call *call, zxid int64) error {
 		return err
 	}
 	s.seen = max(s.seen, zxid)
+	s.doubt.readLocked(len(call.frame) - 4)
 	*call.silenceLocked(s) = 0
 	if call.answer.code == codeThrottled && len(call.steps) > 0 && call.stage != leftAlone && call.over == nil {
 		call.over = make(chan struct{})

@@ -97,6 +97,7 @@ func (s *session) abort() {
 // dial is the dialer of the zk client. It returns a connection on which the handshake has been
 // made. When the session is over, that is the farewell.
 func (s *session) dial(_, _ string, _ time.Duration) (net.Conn, error) {
+	s.measure()
 	c, err := s.reach()
 	if s.isSealed() {
 		if err == nil {
@@ -208,31 +209,43 @@ func (s *session) connect(ctx context.Context, a *contact.Attempt) (c *guardConn
 			err = fmt.Errorf("no connection within %v: %w", time.Since(begun).Round(time.Millisecond), err)
 		}
 	}()
-	dial := s.cfg.dial
-	if dial == nil {
-		dial = new(net.Dialer).DialContext
-	}
-	raw, err := dial(ctx, "tcp", a.Address)
+	raw, err := s.dialer()(ctx, "tcp", a.Address)
 	if err != nil {
 		return nil, err
 	}
 	a.Accepted()
-	conn := raw
-	if s.cfg.tls != nil {
-		cfg := s.cfg.tls
-		if cfg.ServerName == "" {
-			cfg = cfg.Clone()
-			cfg.ServerName = contact.HostOf(a.Server)
-		}
-		secure := tls.Client(raw, cfg)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			raw.Close()
-			return nil, err
-		}
-		conn = secure
+	conn, err := s.secure(ctx, a.Target, raw)
+	if err != nil {
+		return nil, err
 	}
 	until, _ := ctx.Deadline()
 	return newGuardConn(s, a.Target, raw, conn, until), nil
+}
+
+// dialer returns the function that makes connections.
+func (s *session) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if s.cfg.dial != nil {
+		return s.cfg.dial
+	}
+	return new(net.Dialer).DialContext
+}
+
+// secure returns the connection, or TLS on it. After an error it is closed.
+func (s *session) secure(ctx context.Context, t contact.Target, raw net.Conn) (net.Conn, error) {
+	cfg := s.cfg.tls
+	if cfg == nil {
+		return raw, nil
+	}
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName = contact.HostOf(t.Server)
+	}
+	secure := tls.Client(raw, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	return secure, nil
 }
 
 // times returns how long an attempt to connect may take, handshake included, and after which time

@@ -45,6 +45,8 @@ type session struct {
 	events <-chan zk.Event // read only to see it closed
 	log    *outbox.Logger  // never blocks on the user's Logger, so it may be used under locks too
 
+	mostBytes int // of Limits
+
 	dialing  context.Context // ends when nothing is sent any more
 	stopDial context.CancelFunc
 
@@ -79,8 +81,9 @@ type session struct {
 	queue     callQueue // calls that have not been written yet
 	underWay  int       // calls that are queued or sent
 	numbers   uint64    // of calls
-	perRead   int       // the expected bytes of a read of ReadMany
-	throttled []*call   // commits that were throttled, and whose callers have not returned
+	doubt     frameDoubt
+	perRead   int     // the expected bytes of a read of ReadMany
+	throttled []*call // commits that were throttled, and whose callers have not returned
 }
 
 func newSession(cfg *config) *session {
@@ -106,6 +109,11 @@ func newSession(cfg *config) *session {
 		trouble: newTrouble(servers),
 		log:     outbox.NewLogger(cfg.logger),
 		perRead: firstPerRead,
+
+		mostBytes: backend.MaxRequest,
+	}
+	if most := int(cfg.frameLimit.Load()); most > 0 {
+		s.mostBytes = min(s.mostBytes, most*15/16-512) // the rest is for the encoding, as in MaxRequest
 	}
 	s.dialing, s.stopDial = context.WithCancel(context.Background())
 	s.hub.remove = func(t *tree) { s.post(opRemoveWatches, encodeRemoveWatches(nil, t.path, kindAny), t) }
@@ -127,7 +135,7 @@ func (s *session) Timeout() time.Duration {
 // Limits returns the limit of the bytes and the end of the numbers; servers limit nothing
 // else.
 func (s *session) Limits() backend.Limits {
-	return backend.Limits{Bytes: backend.MaxRequest, Sequence: math.MaxInt32}
+	return backend.Limits{Bytes: s.mostBytes, Sequence: math.MaxInt32}
 }
 
 // CheckPath adds the rules of ZooKeeper to those of the contract.
@@ -259,7 +267,9 @@ func (s *session) refusedLogin(code int32) error {
 func (s *session) lostContact(c *guardConn, why error) {
 	s.mu.Lock()
 	c.broken = true
+	longest := 0
 	for call := c.sent.next(); call != nil; call = c.sent.next() {
+		longest = max(longest, len(call.frame)-4)
 		if call.op != opClose {
 			s.overLocked(call, broke)
 		}
@@ -273,6 +283,7 @@ func (s *session) lostContact(c *guardConn, why error) {
 	s.linked = false
 	if was {
 		s.trouble.Begins(s.now())
+		s.brokeLocked(c, longest, why)
 		s.changedLocked()
 	}
 	s.mu.Unlock()

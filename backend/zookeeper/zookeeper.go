@@ -101,8 +101,14 @@
 // is not known for reads.
 //
 // Servers drop the connection for a request that is longer than their jute.maxbuffer.
-// backend.MaxRequest assumes their default of 1 MiB. If it is set smaller, a Commit above it
-// is always uncertain, and breaks the other calls under way on the connection. A session
+// backend.MaxRequest assumes their default of 1 MiB. If it is set smaller, the first longer Commit of
+// a backend is uncertain, and breaks the other calls under way on the connection. Before the session
+// connects again, it measures what that server reads, on some twenty connections of their own that
+// create no session. Longer calls fail with ErrTooLarge from then on, before anything is sent, and
+// Limits of later sessions tells it. The limit is measured again before further connections, and
+// forgotten when that server reads 1 MiB. If the server reads the request, and the connection breaks three
+// times in a row with a request of that length under way and none longer, the session sends none of that
+// length any more: the leader may have another limit than the server. A session
 // whose connection breaks again and again within a second, or a tenth of its timeout if that
 // is more, waits longer and longer before it connects, up to a tenth of its timeout or 2 s,
 // whichever is less.
@@ -122,6 +128,7 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -264,6 +271,8 @@ type config struct {
 	without   backend.Features
 	abilities *abilities
 
+	frameLimit *atomic.Int64 // the longest frame that the servers read, if it is known to be less than the default
+
 	// Replaced by tests.
 	clock    func() func() instant
 	resolver *net.Resolver
@@ -285,6 +294,8 @@ func newConfig(servers []string, o *Options) (*config, error) {
 		without: o.Without,
 
 		abilities: &abilities{known: o.Without.Has(optional)},
+
+		frameLimit: new(atomic.Int64),
 	}
 	if o.Digest != "" {
 		digest := o.Digest

@@ -22,6 +22,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/zkprobe"
 )
 
 // checkCommand returns the verb check.
@@ -35,7 +36,8 @@ a temporary node, which is removed. Below a missing path, a value, a counter or 
 created; the nearest directory above is tried instead. With --read-only nothing is created at all.
 A server fails if it does not answer, or answers that it does not serve; of etcd, if its /health is
 not healthy. If something fails, the exit status is 1. A clock that is more than a second off is
-marked WARN, and fails nothing.`,
+marked WARN, and fails nothing. So is a ZooKeeper server that reads only shorter requests than by
+default; each is asked with requests for a session that is not there, which change nothing.`,
 		example: `
 coordctl check
 coordctl check /locks --json`,
@@ -50,9 +52,10 @@ coordctl check /locks --json`,
 type serverState struct {
 	Addr    string `json:"addr"`
 	Version string `json:"version,omitempty"`
-	Mode    string `json:"mode,omitempty"`  // of ZooKeeper: "leader", "follower", "standalone" or "observer"
-	Error   string `json:"error,omitempty"` // why it is not known, or the server is not reached
-	Reached bool   `json:"reached"`         // it answers, and serves
+	Mode    string `json:"mode,omitempty"`          // of ZooKeeper: "leader", "follower", "standalone" or "observer"
+	Error   string `json:"error,omitempty"`         // why it is not known, or the server is not reached
+	Reached bool   `json:"reached"`                 // it answers, and serves
+	Request int    `json:"request_bytes,omitempty"` // of ZooKeeper: the longest request that it reads, up to fullRequest
 }
 
 // permission is whether something may be done under the path.
@@ -100,6 +103,7 @@ func compareClocks(at, sent, answer time.Time) *clock {
 
 const (
 	checkedTrips   = 7
+	fullRequest    = 1<<20 - 1 // bytes, the default of jute.maxbuffer
 	serverTimeout  = 2 * time.Second
 	clockTolerance = 1000.0 // milliseconds, beyond which a difference is marked
 )
@@ -212,10 +216,32 @@ func (t *tool) askServers(ctx context.Context) []serverState {
 			askEtcd(ctx, cfg, &v)
 		} else if err == nil {
 			askZooKeeper(ctx, cfg, &v)
+			if v.Reached {
+				v.Request = longestRequest(ctx, cfg, v.Addr)
+			}
 		}
 		states = append(states, v)
 	}
 	return states
+}
+
+func dialServer(ctx context.Context, cfg *tls.Config, addr string) (net.Conn, error) {
+	if cfg != nil {
+		return (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
+	}
+	return new(net.Dialer).DialContext(ctx, "tcp", addr)
+}
+
+// longestRequest returns the length of the longest request that a ZooKeeper server reads, up to
+// fullRequest, or 0 if that cannot be found out. It creates no session.
+func longestRequest(ctx context.Context, cfg *tls.Config, addr string) int {
+	ctx, cancel := context.WithTimeout(ctx, serverTimeout)
+	defer cancel()
+	limit, err := zkprobe.Limit(ctx, func(ctx context.Context) (net.Conn, error) { return dialServer(ctx, cfg, addr) }, fullRequest)
+	if err != nil {
+		return 0
+	}
+	return limit
 }
 
 // askZooKeeper sends the command srvr, which servers answer unless they are configured not to.
@@ -225,13 +251,7 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 	if _, _, err := net.SplitHostPort(v.Addr); err != nil {
 		v.Addr = net.JoinHostPort(v.Addr, "2181")
 	}
-	var conn net.Conn
-	var err error
-	if cfg != nil {
-		conn, err = (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", v.Addr)
-	} else {
-		conn, err = new(net.Dialer).DialContext(ctx, "tcp", v.Addr)
-	}
+	conn, err := dialServer(ctx, cfg, v.Addr)
 	if err != nil {
 		v.Error = err.Error()
 		return
@@ -349,6 +369,9 @@ func (t *tool) checkText(r *checked) string {
 			what += ": " + v.Error
 		}
 		line(v.Reached, "server", "%s", what)
+		if v.Request > 0 && v.Request < fullRequest {
+			row(t.paint(yellow, "WARN  "), "requests", fmt.Sprintf("%s reads at most %d bytes (its jute.maxbuffer; the default is %d): longer writes fail", v.Addr, v.Request, fullRequest))
+		}
 	}
 	line(true, "session", "%s, timeout %v", r.Session, time.Duration(r.Timeout*float64(time.Second)))
 	line(true, "features", "%s", dash(strings.Join(r.Features, ", ")))

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/zktest"
 )
 
 // TestAServerThatDoesNotServeIsNotOK: it answers so, or accepts the connection and says nothing.
@@ -126,6 +129,31 @@ func TestAClockThatIsOffIsMarked(t *testing.T) {
 		data, err := json.Marshal(k)
 		if err != nil || k.OK != tc.ok || !strings.Contains(text, tc.text) || !strings.Contains(string(data), fmt.Sprintf(`"ok":%v`, tc.ok)) {
 			t.Errorf("off by %v: %s, %v\n%s", tc.off, data, err, text)
+		}
+	}
+}
+
+// TestCheck_FindsTheLongestRequestOfAServer: a jute.maxbuffer below the default is marked, with the figure.
+func TestCheck_FindsTheLongestRequestOfAServer(t *testing.T) {
+	for _, want := range []int{65536, fullRequest} {
+		o := &zktest.Options{JavaArgs: []string{fmt.Sprintf("-Djute.maxbuffer=%d", want)}}
+		e, err := zktest.Start(t.Context(), o)
+		if errors.Is(err, zktest.ErrNotInstalled) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		status, out, text := inProcess(t, "", "-servers", e.Addrs()[0], "check", "--read-only", "--json")
+		var got checked
+		if err := json.Unmarshal([]byte(out), &got); err != nil || status != 0 || len(got.Servers) != 1 || got.Servers[0].Request != want {
+			t.Errorf("check --json: status %d: %s%s", status, out, text)
+		}
+		status, out, text = inProcess(t, "", "-servers", e.Addrs()[0], "check")
+		marked := strings.Contains(out, fmt.Sprintf("WARN    requests     %s reads at most %d bytes", e.Addrs()[0], want))
+		if status != 0 || marked != (want < fullRequest) {
+			t.Errorf("check: status %d: %s%s", status, out, text)
 		}
 	}
 }
