@@ -628,7 +628,8 @@ func TestLockAllOfKeptLocksCostsNothing(t *testing.T) {
 		}
 		commits, others := l.since()
 		w.T.Logf("figure: LockAll of 3 kept locks, 100 cycles: %d commits and %d other requests", commits, others)
-		if commits+others != 0 {
+		// On a slow machine a hold can last until the watch on its node is armed, once for each lock.
+		if commits != 0 || w.Fake && others != 0 || others > len(all) {
 			w.T.Errorf("%d commits and %d other requests, want none", commits, others)
 		}
 	})

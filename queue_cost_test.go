@@ -70,6 +70,10 @@ func (r *callCount) writes() int {
 func text200(n int) string { return fmt.Sprintf("%6d%s", n, strings.Repeat(".", 194)) }
 
 func TestATakeCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
+	synctest.Test(t, aTakeCostsTheSameHoweverLongTheQueueIs)
+}
+
+func aTakeCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
 	ctx := context.Background()
 	var r callCount
 	c := coordtest.Open(t, backendtest.Intercept(memory.New(nil), *r.hooks()), nil)
@@ -126,6 +130,10 @@ func TestATakeCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
 }
 
 func TestAllOfALongQueueIsTakenInOrder(t *testing.T) {
+	synctest.Test(t, allOfALongQueueIsTakenInOrder)
+}
+
+func allOfALongQueueIsTakenInOrder(t *testing.T) {
 	ctx := context.Background()
 	length := 5_000
 	if coordtest.Long() {

@@ -628,75 +628,80 @@ func TestAnAckIsOneCommitWithAndWithoutCounts(t *testing.T) {
 
 // A put into a queue with a limit costs the same however long the queue is.
 func TestALimitedPutCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
-	ctx := context.Background()
 	for _, length := range []int{100, 10_000, 50_000} {
-		st := memory.New(nil)
-		var r, r2 callCount
-		a := coordtest.Open(t, backendtest.Intercept(st, *r.hooks()), nil)
-		b := coordtest.Open(t, backendtest.Intercept(st, *r2.hooks()), nil)
-		const puts = 40
-		o := full(length + 4*puts)
-		q, q2 := coord.NewQueue(a, "/q", o), coord.NewQueue(b, "/q", o)
-		if _, err := q.PutAll(ctx, make([]int, length)...); err != nil {
+		// In fake time: a list is made once in a second at most, and a call takes no time.
+		synctest.Test(t, func(t *testing.T) { limitedPutCosts(t, length) })
+	}
+}
+
+func limitedPutCosts(t *testing.T, length int) {
+	ctx := context.Background()
+	st := memory.New(nil)
+	var r, r2 callCount
+	a := coordtest.Open(t, backendtest.Intercept(st, *r.hooks()), nil)
+	b := coordtest.Open(t, backendtest.Intercept(st, *r2.hooks()), nil)
+	const puts = 40
+	o := full(length + 4*puts)
+	q, q2 := coord.NewQueue(a, "/q", o), coord.NewQueue(b, "/q", o)
+	if _, err := q.PutAll(ctx, make([]int, length)...); err != nil {
+		t.Fatal(err)
+	}
+	put := r.reset()
+	if most := length/80 + 20; put > most {
+		t.Errorf("PutAll of %d cost %d requests, want %d at most", length, put, most)
+	}
+	mustPut(t, q2, 0, 0)
+	mustPut(t, q, 0, 0)
+	r.reset()
+	mustPut(t, q, 1, puts)
+	alone := float64(r.reset()) / puts
+	for range puts {
+		mustPut(t, q2, 1, 1)
+		mustPut(t, q, 1, 1)
+	}
+	turns := float64(r.reset()) / puts
+	var acked int
+	for range puts {
+		it, err := q.Take(ctx)
+		if err != nil {
 			t.Fatal(err)
 		}
-		put := r.reset()
-		if most := length/80 + 20; put > most {
-			t.Errorf("PutAll of %d cost %d requests, want %d at most", length, put, most)
-		}
-		mustPut(t, q2, 0, 0)
-		mustPut(t, q, 0, 0)
 		r.reset()
-		mustPut(t, q, 1, puts)
-		alone := float64(r.reset()) / puts
-		for range puts {
-			mustPut(t, q2, 1, 1)
-			mustPut(t, q, 1, 1)
+		mustAck(t, it)
+		acked += r.reset()
+	}
+	// At the limit: room for one, again and again.
+	for {
+		if _, err := q.Put(ctx, 0); err != nil {
+			coordtest.WantErr(t, err, coord.ErrFull)
+			break
 		}
-		turns := float64(r.reset()) / puts
-		var acked int
-		for range puts {
-			it, err := q.Take(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.reset()
-			mustAck(t, it)
-			acked += r.reset()
+	}
+	r.reset()
+	limit := 0
+	for range puts {
+		it, err := q2.Take(ctx)
+		if err != nil {
+			t.Fatal(err)
 		}
-		// At the limit: room for one, again and again.
-		for {
-			if _, err := q.Put(ctx, 0); err != nil {
-				coordtest.WantErr(t, err, coord.ErrFull)
-				break
-			}
-		}
+		mustAck(t, it)
 		r.reset()
-		limit := 0
-		for range puts {
-			it, err := q2.Take(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			mustAck(t, it)
-			r.reset()
-			mustPut(t, q, 1, 1)
-			limit += r.reset()
-		}
-		r.reset()
-		const refused = 400
-		for range refused {
-			wantFull(t, q)
-		}
-		none := float64(r.reset()) / refused
-		t.Logf("figure: a queue of %d items with a limit: PutAll %.4f requests an item; Put %.2f requests, %.2f in turns with another producer, %.2f at the limit; ErrFull %.2f; Ack %.2f",
-			length, float64(put)/float64(length), alone, turns, float64(limit)/puts, none, float64(acked)/puts)
-		if alone > 1.1 || turns > 3.2 || float64(limit)/puts > 2.2 || none > 9.1 || acked != puts {
-			t.Error("that is too much")
-		}
-		if n, listed := counted(t, sure(st.Open(ctx)), "/q"); n != listed || n != o.MaxLen {
-			t.Errorf("the nodes count %d items, a list shows %d, the limit is %d", n, listed, o.MaxLen)
-		}
+		mustPut(t, q, 1, 1)
+		limit += r.reset()
+	}
+	r.reset()
+	const refused = 400
+	for range refused {
+		wantFull(t, q)
+	}
+	none := float64(r.reset()) / refused
+	t.Logf("figure: a queue of %d items with a limit: PutAll %.4f requests an item; Put %.2f requests, %.2f in turns with another producer, %.2f at the limit; ErrFull %.2f; Ack %.2f",
+		length, float64(put)/float64(length), alone, turns, float64(limit)/puts, none, float64(acked)/puts)
+	if alone > 1.1 || turns > 3.2 || float64(limit)/puts > 2.2 || none > 9.1 || acked != puts {
+		t.Error("that is too much")
+	}
+	if n, listed := counted(t, sure(st.Open(ctx)), "/q"); n != listed || n != o.MaxLen {
+		t.Errorf("the nodes count %d items, a list shows %d, the limit is %d", n, listed, o.MaxLen)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord"
@@ -219,31 +220,34 @@ func TestStatsFindTheOldestOfItemsThatAreTakenMeanwhile(t *testing.T) {
 func TestStatsCostFewRequestsHoweverLongTheQueueIs(t *testing.T) {
 	for name, without := range map[string]backend.Features{"with batches": 0, "without batches": backend.Batches} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var r callCount
-			st := memory.New(&memory.Options{Without: without})
-			put, c := coordtest.Open(t, st, nil), coordtest.Open(t, backendtest.Intercept(st, *r.hooks()), nil)
-			for _, length := range []int{100, 10_000, 50_000} {
-				path := fmt.Sprint("/q", length)
-				putMany(t, coord.NewQueue[int](put, path, nil), length)
-				q := coord.NewQueue[int](c, path, nil)
-				mustStats(t, q) // the first ones learn the time
-				r.reset()
-				got, _ := mustStats(t, q)
-				n := r.reset()
-				t.Logf("figure: Stats of %d items %s: %d calls, %d buckets", length, name, n, got.Buckets)
-				if want := (coord.QueueStats{Ready: length - 2, Claimed: 1, Delayed: 1, Buckets: got.Buckets}); got != want {
-					t.Errorf("%+v, want %+v", got, want)
-				}
-				most := 4 // Sync, directories, buckets, the oldest item
-				if without != 0 {
-					most = 1 + 4 + got.Buckets + 1
-				}
-				if n > most || got.Buckets > length/256+2 {
-					t.Errorf("%d calls for %d items in %d buckets, want %d", n, length, got.Buckets, most)
-				}
-			}
+			synctest.Test(t, func(t *testing.T) { statsCost(t, without) })
 		})
+	}
+}
+
+func statsCost(t *testing.T, without backend.Features) {
+	var r callCount
+	st := memory.New(&memory.Options{Without: without})
+	put, c := coordtest.Open(t, st, nil), coordtest.Open(t, backendtest.Intercept(st, *r.hooks()), nil)
+	for _, length := range []int{100, 10_000, 50_000} {
+		path := fmt.Sprint("/q", length)
+		putMany(t, coord.NewQueue[int](put, path, nil), length)
+		q := coord.NewQueue[int](c, path, nil)
+		mustStats(t, q) // the first ones learn the time
+		r.reset()
+		got, _ := mustStats(t, q)
+		n := r.reset()
+		t.Logf("figure: Stats of %d items, batches %t: %d calls, %d buckets", length, without == 0, n, got.Buckets)
+		if want := (coord.QueueStats{Ready: length - 2, Claimed: 1, Delayed: 1, Buckets: got.Buckets}); got != want {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		most := 4 // Sync, directories, buckets, the oldest item
+		if without != 0 {
+			most = 1 + 4 + got.Buckets + 1
+		}
+		if n > most || got.Buckets > length/256+2 {
+			t.Errorf("%d calls for %d items in %d buckets, want %d", n, length, got.Buckets, most)
+		}
 	}
 }
 
