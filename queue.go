@@ -154,8 +154,8 @@ type QueueOptions[T any] struct {
 // Layout: path is a container, and the directory items below it is persistent. In
 // items, b-<key>-<n> is a bucket of 256 items, plus at most one put (up to 128
 // items) for each producer that puts at the same time. The key of a bucket is 0 in
-// a Queue, the priority in a PriorityQueue, and the minute of the due time in a
-// DelayQueue. In a bucket, i-<id>-<due>-<number> is an item, whose data is the
+// a Queue, the priority in a PriorityQueue, and in a DelayQueue the minute of the due
+// time, or its hour or day. (There items has the key of the latest bucket as its data.) In a bucket, i-<id>-<due>-<number> is an item, whose data is the
 // bytes of the codec and nothing else; s-<id> counts its claims; m-<id>-<uuid> is
 // its claim, which is ephemeral; d-<id>-<time> means that it is put off. In a queue of
 // dead letters r-<id> has, in JSON, the reason why the item was moved there ("reason",

@@ -17,7 +17,7 @@ import (
 // # Nodes
 //
 //	<queue>                              a container
-//	<queue>/items                        persistent, without data; its version counts the buckets made for a key without an open one (P2)
+//	<queue>/items                        persistent; its data is empty, or W9; its version counts the buckets made for a key without an open one (P2)
 //	<queue>/items/tally                  its version continues that count when the versions of items are used up
 //	<queue>/items/in                     of a queue with MaxLen: its data counts the items that came in (L1)
 //	<queue>/items/out                    of a queue with MaxLen: its version counts the items that went out, its data is empty
@@ -33,7 +33,7 @@ import (
 //	<queue>/dead                         a queue of its own, for dead letters
 //
 // The key of a bucket is 0 in a Queue, the priority in a PriorityQueue, and the
-// minute of the due time in a DelayQueue. Buckets are read in the order of their
+// minute of the due time in a DelayQueue, or its hour or day (D4). Buckets are read in the order of their
 // keys, and those of one key in the order of their numbers.
 //
 // Why buckets: one packet cannot carry a list of 50,000 names, and no take may read
@@ -189,6 +189,15 @@ import (
 // number, so there the due time in the name is new: 0 for an item that had one, else one less
 // than the last (layout.DeadReason.DueAgain). Times up to 0 are always due.
 //
+// # Due times
+//
+// D4. The key of a bucket of a DelayQueue is the minute of its items as long as the queue has few
+// buckets. Where it has many (two of five that it can have), an item that is due in more than a day
+// goes into a bucket whose key is the hour, and one that is due in more than thirty days into one of
+// the day, unless a list shows a bucket of its minute. No key is later than the due times of its
+// items, so a consumer of any version finds each item in time. It lists such a bucket in each walk
+// from the beginning of the span on.
+//
 // # Waiting
 //
 // W1. A consumer that finds nothing takes one of k slots (k is itemSlots) or, if all are taken,
@@ -238,6 +247,15 @@ import (
 // three. So, of k holders, about two claim at once, and the others mostly see an item that is
 // claimed already, and send no claim. If those who claim at once are dead, the item waits for one
 // round trip more. A holder that nobody was faster than never waits.
+//
+// W9. A put that makes a bucket in a DelayQueue writes the key into the directory of items, with the
+// commit that increments its version (P2). A holder of a slot whose list showed no bucket that is
+// due, when it sees a change of the directory, reads that node instead of the list. If the version
+// is that of its list, or one more with a key that is not before the first of its list, nothing has
+// come that is due before, and it watches the directory again from that read on. So a put for
+// a new minute costs a waiting client two small requests, however many minutes there are. A put of
+// a version that does not write the key costs it a list. (Other changes of the directory do not
+// matter then: a bucket that follows a full one has the key of that one.)
 //
 // # Limits
 //
@@ -316,6 +334,7 @@ type queue struct {
 
 	mu      sync.Mutex
 	open    map[int64]openBucket  // by key: the bucket of the latest put
+	many    bool                  // of a DelayQueue: the last list of a put showed many buckets
 	asks    []*queueAsk           // callers that wait for items, see queue_feed.go
 	feeding bool                  // feed is running
 	idle    context.CancelFunc    // cancels the wait of feed; set while feed runs
@@ -389,7 +408,7 @@ func (q *queue) keyOf(priority, due int64) int64 {
 	case priorityQueue:
 		return priority
 	case delayQueue:
-		return due - ((due%layout.DelayGrain)+layout.DelayGrain)%layout.DelayGrain
+		return spanOf(due, time.Duration(layout.DelayGrain)*time.Millisecond)
 	}
 	return 0
 }

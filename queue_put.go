@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,13 +75,13 @@ type tally struct {
 	version int32
 }
 
-// next returns the operations that increment the tally.
-func (t tally) next() []backend.Op {
+// next returns the operations that increment the tally. The data of the directory becomes news.
+func (t tally) next(news []byte) []backend.Op {
 	if t.version == math.MaxInt32 {
 		// There is no version after this one. A new node begins with version 0.
 		return []backend.Op{backend.Delete(t.path, t.version), backend.Create(t.path, nil, backend.Persistent)}
 	}
-	return []backend.Op{backend.SetData(t.path, nil, t.version)}
+	return []backend.Op{backend.SetData(t.path, news, t.version)}
 }
 
 // listBuckets lists the directory of items. The tally is not newer than the list.
@@ -146,7 +148,7 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		if err != nil {
 			return err
 		}
-		ops, target := pl.ops(q, key, with)
+		ops, target := pl.ops(q, with)
 		first := len(ops)
 		for _, p := range batch {
 			ops = append(ops, backend.Create(target+"/"+layout.ItemStem(p.id, due), p.data, backend.PersistentSequential))
@@ -163,7 +165,7 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 				last := len(batch) - 1
 				full = q.fills(results[first+last], layout.ItemStem(batch[last].id, due))
 			}
-			q.setOpen(key, openBucket{pl.target(), full})
+			q.setOpen(pl.key, openBucket{pl.target(), full})
 			return nil
 		}
 		i := blamed(err)
@@ -200,6 +202,7 @@ func (q *queue) fills(res backend.Result, stem string) bool {
 // putPlan is the choice of a bucket for a put, and how the put must change the
 // buckets.
 type putPlan struct {
+	key   int64 // of the bucket
 	n     int64
 	use   bool  // bucket n is expected to be open
 	full  bool  // and the put must close it
@@ -217,29 +220,35 @@ func (p *putPlan) target() int64 {
 	return p.n + 1
 }
 
-// planPut chooses a bucket for key.
+// planPut chooses a bucket for key, or in a DelayQueue for the key of a longer span: see D4.
 func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) error {
+	own := key
 	q.mu.Lock()
-	o, known := q.open[key]
+	o, known := q.open[own]
+	if !known && q.many {
+		key = q.coarser(own)
+		o, known = q.open[key]
+	}
 	q.mu.Unlock()
 	if known && !o.full {
-		*p = putPlan{n: o.n, use: true}
+		*p = putPlan{key: key, n: o.n, use: true}
 		return nil
 	}
-	closed, was := p.closed, p.was
+	closed, was, wasOf := p.closed, p.was, p.key
 	for before := int64(-1); ; {
 		names, stat, t, err := q.listBuckets(ctx, s)
 		if err != nil {
 			return err
 		}
-		*p = putPlan{n: -1, tally: t}
 		all := layout.Buckets(q.items, names)
+		key, o, known = q.keyBeside(all, own)
+		*p = putPlan{key: key, n: -1, tally: t}
 		for _, b := range all {
 			if b.Key == key {
 				p.n, p.use = b.N, true
 			}
 		}
-		if p.use && closed && p.n == was {
+		if p.use && closed && key == wasOf && p.n == was {
 			b, err := s.b.Exists(ctx, layout.BucketPath(q.items, key, p.n), nil)
 			switch {
 			case isNotFound(err):
@@ -274,6 +283,43 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 	}
 }
 
+// keyBeside returns the key under which an item of the given key is put if the queue has these
+// buckets, and the bucket of the latest put of that key.
+func (q *queue) keyBeside(all []layout.Bucket, own int64) (key int64, o openBucket, known bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.many = q.kind == delayQueue && len(all) >= q.most/5*2
+	if key = own; q.many && !slices.ContainsFunc(all, func(b layout.Bucket) bool { return b.Key == own }) {
+		key = q.coarser(own)
+	}
+	o, known = q.open[key]
+	return key, o, known
+}
+
+// An item that is due later than this can share a key of an hour, or of a day.
+const (
+	hourKeys = 24 * time.Hour
+	dayKeys  = 30 * 24 * time.Hour
+)
+
+// coarser returns the key of the span that an item of a minute shares with others in a queue with
+// many buckets. The clock of the client decides, since any span is right.
+func (q *queue) coarser(minute int64) int64 {
+	switch d := time.UnixMilli(minute).Sub(q.c.wall()); {
+	case d > dayKeys:
+		return spanOf(minute, 24*time.Hour)
+	case d > hourKeys:
+		return spanOf(minute, time.Hour)
+	}
+	return minute
+}
+
+// spanOf returns the beginning of the span in which a time in milliseconds is.
+func spanOf(at int64, span time.Duration) int64 {
+	ms := span.Milliseconds()
+	return at - ((at%ms)+ms)%ms
+}
+
 // sweepEmpty deletes the empty buckets, except the last, and reports whether it
 // freed any. A client that found none does not try again within a minute.
 func (q *queue) sweepEmpty(ctx context.Context, s *session, all []layout.Bucket) (freed bool, err error) {
@@ -305,16 +351,20 @@ func (q *queue) sweepEmpty(ctx context.Context, s *session, all []layout.Bucket)
 // ops returns the operations that precede those that create the items, and the path
 // of the bucket of the items. If a bucket is made for a key without an open one, they
 // increment the tally of the list.
-func (p *putPlan) ops(q *queue, key int64, with []backend.Op) ([]backend.Op, string) {
+func (p *putPlan) ops(q *queue, with []backend.Op) ([]backend.Op, string) {
 	ops := with[:len(with):len(with)]
-	target := layout.BucketPath(q.items, key, p.target())
+	target := layout.BucketPath(q.items, p.key, p.target())
 	switch {
 	case p.use && p.full:
-		ops = append(ops, backend.SetData(layout.BucketPath(q.items, key, p.n), nil, 0), backend.Create(target, nil, backend.Persistent))
+		ops = append(ops, backend.SetData(layout.BucketPath(q.items, p.key, p.n), nil, 0), backend.Create(target, nil, backend.Persistent))
 	case p.use:
 		ops = append(ops, backend.Check(target, 0))
 	default:
-		ops = append(append(ops, p.tally.next()...), backend.Create(target, nil, backend.Persistent))
+		var news []byte
+		if q.kind == delayQueue {
+			news = strconv.AppendInt(nil, p.key, 10) // see W9
+		}
+		ops = append(append(ops, p.tally.next(news)...), backend.Create(target, nil, backend.Persistent))
 	}
 	return ops, target
 }
@@ -332,4 +382,8 @@ func (q *queue) forgetOpen(key int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.open, key)
+	if q.kind == delayQueue {
+		delete(q.open, spanOf(key, time.Hour))
+		delete(q.open, spanOf(key, 24*time.Hour))
+	}
 }

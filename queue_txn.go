@@ -80,7 +80,7 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 		}
 		pl.closed = false
 		if pl.use {
-			path := layout.BucketPath(q.items, key, pl.n)
+			path := layout.BucketPath(q.items, pl.key, pl.n)
 			stat, err := s.b.Exists(ctx, path, nil)
 			switch {
 			case err != nil && !isNotFound(err):
@@ -90,7 +90,7 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 				// the number of creations, less the number of children. Without it
 				// the bucket is closed when it holds that many at a time.)
 				if int(max((stat.Cversion+stat.NumChildren)/2, stat.NumChildren)) < q.size {
-					q.setOpen(key, openBucket{pl.n, false})
+					q.setOpen(pl.key, openBucket{pl.n, false})
 					return path, nil
 				}
 				pl.full = true
@@ -104,7 +104,7 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 				continue
 			}
 		}
-		ops, _ := pl.ops(q, key, nil)
+		ops, _ := pl.ops(q, nil)
 		if _, _, err := s.commitOnce(ctx, ops...); err != nil {
 			if blamed(err) < 0 {
 				return "", err
@@ -115,6 +115,6 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 			}
 			continue
 		}
-		q.setOpen(key, openBucket{pl.target(), false})
+		q.setOpen(pl.key, openBucket{pl.target(), false})
 	}
 }

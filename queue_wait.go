@@ -2,7 +2,9 @@ package coord
 
 import (
 	"context"
+	"math"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -19,6 +21,21 @@ func (f *feeder) wait(ctx context.Context, v sight) error {
 	if !f.place.slot || f.ws == nil {
 		return nil
 	}
+	for {
+		if err := f.awaitOnce(ctx, &v); err != nil || !v.later {
+			return err
+		}
+		if len(f.ws.Take()) == 0 || slices.ContainsFunc(f.q.present(), func(a *queueAsk) bool { return a.try }) {
+			return nil // its time has come, or a caller asks
+		}
+		if same, err := f.onlyLater(ctx, &v); !same {
+			return err
+		}
+	}
+}
+
+// awaitOnce returns when there is a reason to look again.
+func (f *feeder) awaitOnce(ctx context.Context, v *sight) error {
 	var due <-chan time.Time
 	var moved <-chan struct{}
 	if d, ok := v.rest(f.s); ok {
@@ -32,6 +49,30 @@ func (f *feeder) wait(ctx context.Context, v sight) error {
 		moved = v.now.moved // the timer may be wrong then
 	}
 	return f.await(ctx, f.ws.Ready(), due, moved)
+}
+
+// onlyLater reports whether the change of the directory of items that a watch has reported is of
+// no interest, and watches the directory again then: see W9.
+func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
+	data, stat, err := f.s.b.Get(ctx, f.q.items, nil)
+	switch {
+	case isNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case stat.Czxid != v.made, stat.Version < 0, stat.Version == math.MaxInt32: // the version counts no more then
+		return false, nil
+	case stat.Version == v.version:
+	default:
+		key, err := strconv.ParseInt(string(data), 10, 64)
+		if err != nil || key < v.next || stat.Version != v.version+1 {
+			return false, nil
+		}
+	}
+	v.version = stat.Version
+	f.unwatch()
+	f.ws = backend.NewWatchSet()
+	return true, f.s.b.Arm(ctx, stat.AsOf, backend.Target{Path: f.q.items, Children: true, Watch: f.ws.New()})
 }
 
 // rest returns how long to wait before the next look if nothing changes. It reports false if

@@ -17,6 +17,11 @@ type sight struct {
 	next  int64     // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
 	retry time.Time // if nothing was found: until when the first of the items to ignore is ignored, or zero
 	doubt bool      // the walk has stopped at an item that may be due, and learnsLater
+
+	// Of a DelayQueue none of whose buckets is due: the directory of items in the list.
+	later   bool
+	version int32
+	made    int64
 }
 
 // learning says when a walk may write to learn the time of the service, if the session does not
@@ -70,10 +75,11 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 		}
 	}
 	var names []string // none if there was no put yet, or an outsider has removed the directory
+	var dir backend.Stat
 	var err error
 	readItems := func() {
 		_, err = s.readOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
-			names, _, err = s.b.Children(ctx, q.items, w)
+			names, dir, err = s.b.Children(ctx, q.items, w)
 			return err
 		})
 	}
@@ -111,6 +117,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 				due = !v.doubt && v.due(b.Key)
 			}
 			if !due {
+				v.later, v.version, v.made = i == 0 && !v.doubt, dir.Version, dir.Czxid
 				return v, nil
 			}
 		}
