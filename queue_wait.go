@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/go-coord/coord/backend"
 )
 
 // itemSlots is the number of consumers that watch the items while they wait, see slotLine. Up to
