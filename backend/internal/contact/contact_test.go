@@ -31,6 +31,14 @@ func TestALeasePassesByEitherClock(t *testing.T) {
 			t.Errorf("%s: %v left, want %v", test.name, left, test.left)
 		}
 	}
+	l.Renew(at(1*s, -100*s)) // the wall clock was set back
+	if left := l.Left(at(4*s, -97*s)); left != 7*s {
+		t.Errorf("renewed after the wall clock was set back: %v left", left)
+	}
+	l.Renew(at(1*s/2, 50*s)) // overtaken, and the wall clock had been ahead
+	if left := l.Left(at(4*s, -97*s)); left != 7*s {
+		t.Errorf("renewed by an answer that was overtaken: %v left", left)
+	}
 	l.Renew(at(3*s, 3*s))
 	l.Renew(at(2*s, 2*s)) // an answer that was overtaken
 	if left := l.Left(at(4*s, 4*s)); left != 9*s {
