@@ -1,9 +1,12 @@
 package coord
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +45,58 @@ func JSON[T any]() Codec[T] {
 			return v, withoutValue(err)
 		},
 	}
+}
+
+// StrictJSON is JSON, but data that T does not account for cannot be decoded: an object
+// with a field that T does not have, something behind the value, and null for a T that is
+// no pointer, map, slice or interface. JSON leaves these out, so it decodes most
+// values of another type, or of a later version, to a T that is nearly empty; and what
+// Value.Update or a consumer then writes has lost them. It does not notice that a field is missing, as in {}.
+//
+// Every program that reads must know a new field before one writes it. In a queue, items
+// with unknown fields are those that cannot be decoded, see Consumer.Take.
+func StrictJSON[T any]() Codec[T] {
+	return Codec[T]{
+		Encode: JSON[T]().Encode,
+		Decode: func(data []byte) (v T, err error) {
+			d := json.NewDecoder(bytes.NewReader(data))
+			d.DisallowUnknownFields()
+			if err := d.Decode(&v); err != nil {
+				if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+					err = errCutOff
+				} else if strings.HasPrefix(err.Error(), "json: unknown field ") {
+					err = errUnknownField // without the name, which is data
+				} else {
+					err = withoutValue(err)
+				}
+				return v, err
+			}
+			if _, err := d.Token(); !errors.Is(err, io.EOF) {
+				return v, errTrailing
+			}
+			if string(bytes.TrimSpace(data)) == "null" && !holdsNull(reflect.TypeFor[T]()) {
+				return v, errNull
+			}
+			return v, nil
+		},
+	}
+}
+
+var (
+	errCutOff       = errors.New("json: the data ends within the value, or is empty")
+	errUnknownField = errors.New("json: a field that the type does not have")
+	errTrailing     = errors.New("json: more data behind the value")
+	errNull         = errors.New("json: null for a type that has none")
+)
+
+// holdsNull reports whether null is a value of t. A type with a method of its own decides
+// that itself.
+func holdsNull(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Interface:
+		return true
+	}
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
 }
 
 // withoutValue removes the value from an error of json.Marshal or json.Unmarshal:

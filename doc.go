@@ -86,10 +86,13 @@
 // Loops end in one way. When its ctx ends, a channel is closed and an iterator ends,
 // without another element. Any other end is a failure: the last element has the
 // error (the channel of [Consumer.Items] has no place for it and is closed; the error
-// is logged). A call that returns an error, such as [Election.Run],
-// [Participant.Serve] or [Cache.Run], returns the error of its ctx. ([Consumer.Work]
-// and [Shards.Run] return nil when they have finished their work after the end of their ctx.) The list of
-// [Consumer.Dead] has an end of its own, so the end of ctx is a failure there.
+// is logged). The list of [Consumer.Dead] has an end of its own, so the end of ctx is a
+// failure there.
+//
+// A call that runs until its ctx ends returns nil if the end of ctx is the request to
+// finish the work that was handed out, and the call has waited for that: [Consumer.Work]
+// and [Shards.Run]. It returns the error of its ctx if it just stops: [Election.Run],
+// [Participant.Serve] and [Cache.Run]. So does every call that waits for something.
 //
 // # Words
 //

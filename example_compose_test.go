@@ -59,6 +59,11 @@ func Example_workers() {
 // the job. Each run is recorded under the guard of the term before it begins, so that none is
 // repeated: not by the next leader, and not by one that was paused. (A crash can leave a run
 // out. For a job that may run twice, but must not be left out, record it afterwards.)
+//
+// The number of a period comes from the clock of the leader. If the next leader's clock is behind
+// by some periods, it leaves out as many; if it is ahead, it records periods that have not begun, and all
+// others wait for them. So keep the clocks of the instances together to a small part of the
+// period.
 func Example_oncePerPeriod() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

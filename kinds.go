@@ -452,12 +452,16 @@ func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int
 type KindError struct {
 	Path  string // absolute, the namespace included
 	Want  string // the kind of the call, as inspect.Report names it
-	Found string // the kind that uses the path
+	Found string // the kind that uses the path; "counter" also for a Value that holds a whole number
 }
 
 // Error returns the reason without the path, which the wrapping error names.
 func (e *KindError) Error() string {
-	return ErrKind.Error() + ": in use as " + strconv.Quote(e.Found) + ", not as " + strconv.Quote(e.Want)
+	found := strconv.Quote(e.Found)
+	if e.Found == string(layout.KindCounter) {
+		found = `"counter", or as "value" of a whole number` // their nodes are alike
+	}
+	return ErrKind.Error() + ": in use as " + found + ", not as " + strconv.Quote(e.Want)
 }
 
 // Is reports whether target is ErrKind.

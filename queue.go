@@ -34,6 +34,9 @@ type QueueOptions[T any] struct {
 	// does so again when items have left uncounted, at the latest when the last item
 	// of its list is gone. Dead letters that a queue receives are neither limited nor
 	// counted, but they count when they leave it: give a queue that receives them no MaxLen.
+	//
+	// A handler that puts into the queue from which it takes waits for room that only a
+	// handler can make: when the queue is full and all of them put, they wait for ever.
 	MaxLen int
 
 	// FailWhenFull makes Put return ErrFull instead of waiting.

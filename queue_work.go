@@ -61,6 +61,10 @@ const (
 // for the handlers in the same way and returns the error. ErrInvalid: n is less than 1,
 // or handle is nil.
 //
+// A handler that hangs keeps its place, also when ClaimTimeout has ended its claim. Its item is
+// delivered again, to this Work as well, so one item can take as many of the n places as it has
+// attempts.
+//
 // Work claims an item only if a handler is free for it, except the items that Prefetch
 // claims in advance. If several handlers are free, it claims items for all of them in one
 // commit, except an item that was taken before, which it claims alone. If a handler kills the

@@ -169,6 +169,11 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 // Update is for changes that depend on the current value: each successful update
 // has seen the result of the one before it.
 //
+// It writes what the codec makes of T. So an older version of a program erases the fields
+// that its T does not have: JSON leaves them out when it reads. If versions run together,
+// keep what is unknown in T (a json.RawMessage), give each new field a path of its own, or
+// refuse what is unknown, with StrictJSON.
+//
 // fn may be called several times, runs without locks held, and should be quick. If
 // fn returns an error, Update ends with an error that wraps it, and nothing is
 // written. This applies only to the current value: if fn saw a stale one, it is
