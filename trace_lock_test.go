@@ -529,6 +529,8 @@ func (x *tape) describe(e trace.Event) string {
 		add("tx=%s site=%s commit=%v by=%s", e.Proposal, e.Site, e.Commit, e.By)
 	case trace.ProposalAcked:
 		add("tx=%s site=%s commit=%v", e.Proposal, e.Site, e.Commit)
+	case trace.DecisionsUndone:
+		add("site=%s undone=%d failing=%d", e.Site, e.Undone, e.Failing)
 	case trace.ProposalInDoubt:
 		add("tx=%s site=%s", e.Proposal, e.Site)
 	case trace.OutcomeResolved:

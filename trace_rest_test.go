@@ -343,7 +343,9 @@ func TestTheEventsOfATransaction(t *testing.T) {
 			"called ProposalDecided twophase /tx propose node=/tx/one tx=one site= commit=true by=proposer")
 		y.want("called ProposalVoted twophase /tx serve node=/sites/s/one~* tx=one site=s yes=true",
 			"called ProposalDecided twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true by=proposer",
-			"called ProposalAcked twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true")
+			"DecisionsUndone twophase /tx serve node=/sites/s site=s undone=1 failing=0",
+			"called ProposalAcked twophase /tx serve node=/sites/s/one~* tx=one site=s commit=true",
+			"DecisionsUndone twophase /tx serve node=/sites/s site=s undone=0 failing=0")
 		w.Empty("/tx/tx")
 
 		verdict = no
@@ -354,7 +356,9 @@ func TestTheEventsOfATransaction(t *testing.T) {
 		x.want("called ProposalMade twophase /tx propose node=/tx/two tx=two sites=1",
 			"called ProposalDecided twophase /tx propose node=/tx/two tx=two site= commit=false by=site s")
 		y.want("called ProposalVoted twophase /tx serve node=/sites/s/two~* tx=two site=s yes=false",
-			"called ProposalAcked twophase /tx serve node=/sites/s/two~* tx=two site=s commit=false")
+			"DecisionsUndone twophase /tx serve node=/sites/s site=s undone=1 failing=0",
+			"called ProposalAcked twophase /tx serve node=/sites/s/two~* tx=two site=s commit=false",
+			"DecisionsUndone twophase /tx serve node=/sites/s site=s undone=0 failing=0")
 		stop()
 		<-ended
 		y.want("#1 HoldReleased mutex /tx/serving/s lock node=/*lock-* token=true err=nil")

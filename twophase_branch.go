@@ -319,19 +319,28 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	if err != nil {
 		return err, nil // a site that cannot decode the payload votes no
 	}
+	tx.at.d = b.d
 	pctx, cancel := context.WithDeadline(ctx, b.d.rec.Due())
 	defer cancel()
-	returned := make(chan error, 1)
-	go func() {
-		returned <- b.call("Prepare", func() error {
-			if err := b.handler.Prepare(pctx, tx); err != nil {
-				return errors.New(err.Error()) // here, since it is a method of the program
-			}
-			return nil
-		})
-	}()
+	free, ended := b.prepares, pctx.Done()
+	var returned chan error
 	for {
 		select {
+		case free <- struct{}{}:
+			free, ended = nil, nil
+			returned = make(chan error, 1)
+			go func() {
+				defer func() { <-b.prepares }()
+				returned <- b.call("Prepare", func() error {
+					if err := b.handler.Prepare(pctx, tx); err != nil {
+						return errors.New(err.Error()) // here, since it is a method of the program
+					}
+					return nil
+				})
+			}()
+			continue
+		case <-ended: // before the call
+			return nil, errAgain
 		case verdict = <-returned:
 			if verdict != nil && pctx.Err() != nil {
 				return nil, errAgain
@@ -342,7 +351,9 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 		}
 		if o, err := b.woken(ctx); o != nil || err != nil {
 			cancel()
-			<-returned
+			if returned != nil {
+				<-returned
+			}
 			return nil, errAgain // the caller reads again, also what failed here
 		}
 	}
@@ -379,6 +390,9 @@ const mostCarryPause = time.Minute
 // carryOut calls Commit or Abort until that succeeds, and acknowledges it.
 func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 	pause := pauses{c: b.s.c, most: mostCarryPause}
+	failing := 0
+	b.owe(1, 0)
+	defer func() { b.owe(-1, -failing) }()
 	for {
 		err := b.conclude(ctx, commit)
 		if err == nil {
@@ -386,6 +400,10 @@ func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 		}
 		if err := backend.ContextError(ctx); err != nil {
 			return err
+		}
+		if failing == 0 {
+			failing = 1
+			b.owe(0, 1)
 		}
 		b.c.log.Warn("coord: a site cannot carry out a decision, trying again",
 			"site", b.site, "transaction", b.id, "commit", commit, "error", err)
@@ -433,6 +451,12 @@ func (b *branchWork[T]) call(what string, f func() error) error {
 
 // conclude calls Commit or Abort once.
 func (b *branchWork[T]) conclude(ctx context.Context, commit bool) error {
+	select {
+	case b.carries <- struct{}{}:
+		defer func() { <-b.carries }()
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	}
 	// After a pause of this process, another one may have acknowledged for the site.
 	if err := b.hold.Err(); err != nil {
 		return err
@@ -450,6 +474,7 @@ func (b *branchWork[T]) conclude(ctx context.Context, commit bool) error {
 // tx is the transaction as the handler sees it. The error is that of its payload.
 func (b *branchWork[T]) tx() (Branch[T], error) {
 	tx := Branch[T]{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true}
+	tx.at = &branchState{hold: b.hold, path: b.path, version: b.version}
 	if b.d == nil || b.unread != nil {
 		return tx, b.unread
 	}

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/trace"
 )
 
 // A Branch is a transaction as a site sees it: the site votes on it, and then carries
@@ -27,7 +29,87 @@ type Branch[T any] struct {
 	// NoPayload reports that Payload is zero: the record is gone or unreadable, or the
 	// codec cannot decode the payload. It is set for Abort and InDoubt only.
 	NoPayload bool
+
+	at *branchState // nil for a Branch that no Serve has made
 }
+
+// branchState is a branch at a call of a function of the handler.
+type branchState struct {
+	hold    *Hold // of the site's lock
+	path    string
+	version int32
+	d       *dtx // of Prepare: the transaction; nil for the other functions
+}
+
+// Token returns the fencing token of the process that serves the site, which grows from one
+// such process to the next. It protects a resource of the site from a process that was
+// paused: the process reserves for a transaction that its successor has undone in the
+// meantime. The resource remembers the highest token that it has seen for the site, whatever
+// the transaction, and refuses lower ones. So Abort must pass the token to it also if there is nothing to
+// undo. (Within one process, Abort is called after Prepare has returned.) Token is zero for a
+// Branch that no Serve has made.
+func (b Branch[T]) Token() int64 {
+	if b.at == nil {
+		return 0
+	}
+	return b.at.hold.Token()
+}
+
+// Guard returns the condition for a Txn that this process still serves the site, and that the
+// transaction has come no further than when the function was called. In Prepare it is the
+// condition under which the site can vote: a write is refused when the site has voted, when
+// another process serves the site, and at the latest when the proposer has learned that the transaction
+// was aborted without this site. Until then Abort follows, and undoes the
+// write. In the other functions a write is refused when the transaction was acknowledged. A
+// write that was refused never succeeds later: the nodes have names that are never used again. The Guard
+// of a Branch that no Serve has made is zero.
+func (b Branch[T]) Guard() Guard {
+	if b.at == nil {
+		return Guard{}
+	}
+	g := b.at.hold.Guard()
+	g.checks = append(g.checks, backend.Check(b.at.path, b.at.version))
+	if b.at.d != nil {
+		g.checks = append(g.checks, backend.Check(b.at.d.open(), backend.AnyVersion))
+	}
+	return g
+}
+
+// Verify asks the service whether the condition of the Guard holds, and in Prepare also whether
+// the transaction is undecided. Nil means that it was so when the service was asked; use the
+// Guard or the Token to write safely. If another process may serve the site, the error
+// matches ErrLost; if the transaction has come further, ErrConflict. It costs three requests,
+// or five in Prepare.
+func (b Branch[T]) Verify(ctx context.Context) error {
+	const op = "verify"
+	if b.at == nil {
+		return opError(op, "", fmt.Errorf("%w: a Branch that no Serve has made", ErrInvalid))
+	}
+	if err := b.at.hold.Verify(ctx); err != nil { // the reads below are not older than its Sync
+		return err
+	}
+	s := b.at.hold.s
+	stat, err := s.b.Exists(ctx, b.at.path, nil)
+	further := isNotFound(err) || err == nil && stat.Version != b.at.version
+	if d := b.at.d; d != nil && err == nil && !further {
+		if _, err = s.b.Exists(ctx, d.decision(), nil); isNotFound(err) {
+			_, err = s.b.Exists(ctx, d.open(), nil)
+			further = isNotFound(err)
+		} else {
+			further = err == nil
+		}
+	}
+	if further {
+		err = fmt.Errorf("%w: the transaction has come further", ErrConflict)
+	}
+	if err == nil {
+		err = b.at.hold.Err()
+	}
+	return opError(op, b.at.path, err)
+}
+
+// defaultConcurrent is the default of Handler.Concurrent.
+const defaultConcurrent = 32
 
 // A Handler is the behaviour of a site. Its functions are called concurrently for
 // different transactions, and one at a time for the same transaction. Each may be
@@ -68,6 +150,10 @@ type Handler[T any] struct {
 	// its data again. InDoubt is called once for each transaction in each Serve. If it
 	// is nil, a line is logged, and no more.
 	InDoubt func(ctx context.Context, tx Branch[T], err error)
+	// Concurrent is the most calls of Prepare that run at a time, and the most of Commit and
+	// Abort together; zero means 32. Others wait, a Prepare at most until its deadline. A
+	// Commit that waits before it is called again does not count.
+	Concurrent int
 	// Codec of the payload. The zero value is JSON. If it cannot decode the payload, or
 	// panics, the site votes no without a call of Prepare. Commit is not called until it
 	// can.
@@ -96,6 +182,9 @@ func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Particip
 	p.bad = p.checkID("site", site)
 	if p.bad == nil && (h.Prepare == nil || h.Commit == nil || h.Abort == nil) {
 		p.bad = fmt.Errorf("%w: a Handler without Prepare, Commit or Abort", ErrInvalid)
+	}
+	if h.Concurrent < 0 && p.bad == nil {
+		p.bad = fmt.Errorf("%w: Concurrent %d", ErrInvalid, h.Concurrent)
 	}
 	return p
 }
@@ -154,13 +243,22 @@ type serving[T any] struct {
 
 	removes bool // the site is being removed, see RemoveSite
 
+	prepares chan struct{} // an element for each call of Prepare
+	carries  chan struct{} // an element for each call of Commit or Abort
+
 	mu      sync.Mutex
-	running map[string]bool // names of the branches that are worked on
+	running map[string]bool // names of the branches that are worked on; true: to be looked at once more
+	undone  int             // decided transactions that are not carried out
+	failing int             // of these, those of which the latest call has failed
 	*siteMemory
 }
 
 func newServing[T any](p *Participant[T], h *Hold, memory *siteMemory) *serving[T] {
-	return &serving[T]{Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory}
+	most := max(cmp.Or(p.handler.Concurrent, defaultConcurrent), 1)
+	return &serving[T]{
+		Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory,
+		prepares: make(chan struct{}, most), carries: make(chan struct{}, most),
+	}
 }
 
 // work returns the work on one branch.
@@ -213,43 +311,99 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 		return err
 	}
 	defer func() { here.Stop() }()
-	for {
-		w := backend.NewWatch()
-		names, _, err := v.s.b.Children(ctx, v.inbox(p.site), w)
-		if isNotFound(err) {
-			w.Stop()
-			if err := v.makeInbox(ctx); err != nil {
-				return err
-			}
-			continue
+	work := func(name string) {
+		id, _, ok := layout.ParseBranch(name)
+		if !ok || !v.begin(name) {
+			return
 		}
-		if err != nil {
-			w.Stop()
-			return err
-		}
-		slices.Sort(names)
-		for _, name := range names {
-			id, _, ok := layout.ParseBranch(name)
-			if !ok || !v.begin(name) {
-				continue
-			}
-			wg.Go(func() {
-				defer v.end(name)
+		wg.Go(func() {
+			for {
 				if err := v.work(name, id).run(ctx); err != nil {
 					cancel(err)
 				}
-			})
+				if !v.end(name) || ctx.Err() != nil {
+					return
+				}
+			}
+		})
+	}
+	var tree *backend.TreeWatch // of the inbox, nil if the service has none
+	var w *backend.Watch        // instead
+	defer func() { tree.Stop(); w.Stop() }()
+	// If the service has trees, the inbox is listed once: the changes have the names. Else it is listed
+	// after a change, but not while branches that were listed wait for their Prepare: each of
+	// them changes the inbox again.
+	listed, changed := false, false
+	for {
+		if !listed {
+			var names []string
+			if tree, w, names, err = v.list(ctx); err != nil {
+				return err
+			}
+			slices.Sort(names)
+			for _, name := range names {
+				work(name)
+			}
+			listed, changed = true, false
+		}
+		var free chan struct{}
+		fired := w.Fired()
+		if changed {
+			free, fired = v.prepares, nil
 		}
 		select {
-		case <-w.Fired():
+		case <-tree.Ready():
+			changes, over := tree.Take()
+			for _, c := range changes {
+				switch {
+				case c.Path == v.inbox(p.site):
+					over = over || c.Kind == backend.TreeDeleted
+				case c.Kind == backend.TreeCreated && parent(c.Path) == v.inbox(p.site):
+					work(base(c.Path))
+				}
+			}
+			if over {
+				tree.Stop()
+				listed = false
+			}
+		case <-fired:
+			changed = true
+		case free <- struct{}{}:
+			<-free
+			listed = false
 		case <-here.Fired():
-			w.Stop()
 			if here, err = v.announce(ctx); err != nil {
 				return err
 			}
 		case <-ctx.Done():
-			w.Stop()
 			return v.s.contextError(ctx)
+		}
+	}
+}
+
+// list lists the inbox, and makes it if it is missing. It arms a watch of the inbox's tree, or a
+// watch of its children if the service has no trees.
+func (v *serving[T]) list(ctx context.Context) (tree *backend.TreeWatch, w *backend.Watch, names []string, err error) {
+	inbox := v.inbox(v.site)
+	for {
+		tree, w = backend.NewTreeWatch(0), nil
+		err = v.s.b.WatchTree(ctx, inbox, tree)
+		if errors.Is(err, backend.ErrUnsupported) {
+			tree, w, err = nil, backend.NewWatch(), nil
+		}
+		if err == nil {
+			names, _, err = v.s.b.Children(ctx, inbox, w)
+		}
+		if err == nil {
+			return tree, w, names, nil
+		}
+		tree.Stop()
+		w.Stop()
+		if !isNotFound(err) {
+			return nil, nil, nil, err
+		}
+		if err := v.makeInbox(ctx); err != nil {
+			return nil, nil, nil, err
 		}
 	}
 }
@@ -261,21 +415,36 @@ func (v *serving[T]) makeInbox(ctx context.Context) error {
 	return err
 }
 
-// begin marks the branch as worked on. It reports false if it was marked already.
+// begin marks the branch as worked on. It reports false if it was marked already; then the branch is
+// looked at once more at the end of that work. A late request of a dead proposer can create a
+// branch again that is just being acknowledged, and no other change would tell of it.
 func (v *serving[T]) begin(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.running[name] {
-		return false
-	}
-	v.running[name] = true
-	return true
+	_, marked := v.running[name]
+	v.running[name] = marked
+	return !marked
 }
 
-func (v *serving[T]) end(name string) {
+// end removes the mark, unless the branch is to be looked at once more, which it reports.
+func (v *serving[T]) end(name string) (again bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	delete(v.running, name)
+	if again = v.running[name]; again {
+		v.running[name] = false
+	} else {
+		delete(v.running, name)
+	}
+	return again
+}
+
+// owe changes the numbers of decided transactions that are not carried out, and reports them.
+func (v *serving[T]) owe(undone, failing int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.undone += undone
+	v.failing += failing
+	tell(context.Background(), v.c, trace.DecisionsUndone{Subject: v.subject("serve", v.inbox(v.site)), Site: v.site, Undone: v.undone, Failing: v.failing})
 }
 
 // ack notes a transaction whose acknowledgement is under way, or with a nil d that

@@ -40,6 +40,7 @@ type metrics struct {
 
 	holds, waiters, clients metric.Int64UpDownCounter
 	assigned, owned, moving metric.Int64UpDownCounter // shards
+	undone, failing         metric.Int64UpDownCounter // decided transactions
 
 	losses, requeues, revocations, rounds, members metric.Int64Counter
 	moves                                          metric.Int64Counter
@@ -86,6 +87,8 @@ func newMetrics(m metric.Meter) *metrics {
 		assigned:    present("coord.shards.assigned", "{shard}", "Shards that members of this process ought to own."),
 		owned:       present("coord.shards.owned", "{shard}", "Shards that members of this process own."),
 		moving:      present("coord.shards.moving", "{shard}", "Owned shards that their members were asked to give up."),
+		undone:      present("coord.twophase.undone", "{transaction}", "Decided transactions that sites of this process have not carried out."),
+		failing:     present("coord.twophase.failing", "{transaction}", "Of these, those whose Commit or Abort has failed."),
 		losses:      counter("coord.losses", "{hold}", "Holds that ended early."),
 		requeues:    counter("coord.requeues", "{place}", "Places in the queue that were lost."),
 		revocations: counter("coord.revocations", "{request}", "Requests to release a lock."),
@@ -189,6 +192,8 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 			m.doubted.Record(ctx, e.InDoubt.Seconds(), with())
 		}
 		m.decisions.Add(ctx, 1, with(keyCommit.Bool(e.Commit), keyRole.String(role)))
+	case coordtrace.DecisionsUndone:
+		a.undone.changed(ctx, m, e, with())
 	case coordtrace.ProposalInDoubt:
 		m.inDoubt.Add(ctx, 1, with())
 	case coordtrace.OutcomeResolved:

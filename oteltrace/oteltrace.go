@@ -46,6 +46,9 @@
 //	coord.twophase.decisions         by coord.commit and coord.role: proposer, site, recovery
 //	coord.twophase.doubt.duration    of sites, from their vote to the decision
 //	coord.twophase.in_doubt          decisions that were destroyed
+//	coord.twophase.undone            up-down counter: decided transactions that sites of this process
+//	                                 have not carried out
+//	coord.twophase.failing           up-down counter: of those, those whose Commit or Abort has failed
 //	coord.uncertain *          requests whose reply was lost, by coord.applied
 //	coord.sessions *           up-down counter: clients of this process by coord.phase, the phase of
 //	                           their session: connected, suspended, lost. A closed client is none.
@@ -54,7 +57,8 @@
 //	                           slow; the other figures lack them. All open spans end, with
 //	                           coord.outcome unknown, since the event that ends them may be missing;
 //	                           coord.holds and coord.waiters begin again with what comes later. The
-//	                           figures of shards are right again with the next event of their member.
+//	                           figures of shards and of what is undone are right again with the next
+//	                           event of their member or site.
 //
 // ObserveQueues adds gauges of whole queues, with the attribute coord.path:
 //
@@ -117,6 +121,7 @@ type adapter struct {
 	waiting, holding acquisitions
 	sessions         sessions
 	shards           shards
+	undone           undone
 }
 
 // orDefaults returns a copy of the options with their defaults.
@@ -153,6 +158,7 @@ func newAdapter(o *Options) *adapter {
 		holding:  acquisitions{set: make(map[uint64]metric.MeasurementOption)},
 		sessions: sessions{phases: make(map[int64]string)},
 		shards:   shards{members: make(map[shardMember]shardTotals)},
+		undone:   undone{sites: make(map[siteKey]siteTotals)},
 	}
 }
 

@@ -365,6 +365,8 @@ func TestGroupsCachesRoundsAndTransactionsAreCounted(t *testing.T) {
 			"coord.twophase.decisions{commit=true,path=/app/tx,recipe=twophase,role=proposer} 1",
 			"coord.twophase.decisions{commit=true,path=/app/tx,recipe=twophase,role=site} 1",
 			"coord.twophase.doubt.duration{path=/app/tx,recipe=twophase} 1, 0 s",
+			"coord.twophase.failing{path=/app/tx,recipe=twophase} 0",
+			"coord.twophase.undone{path=/app/tx,recipe=twophase} 0",
 			"coord.twophase.votes{path=/app/tx,recipe=twophase,yes=true} 1",
 			"coord.wait.duration{op=enter,outcome=granted,path=/app/d,recipe=doublebarrier} 1, 0 s")
 	})

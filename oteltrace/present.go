@@ -115,3 +115,29 @@ func (s *shards) changed(ctx context.Context, m *metrics, e coordtrace.ShardsOwn
 	m.owned.Add(ctx, int64(now.owned-before.owned), with)
 	m.moving.Add(ctx, int64(now.moving-before.moving), with)
 }
+
+// undone are the sites that carry decisions out, with the numbers that each has reported last.
+type undone struct {
+	mu    sync.Mutex
+	sites map[siteKey]siteTotals
+}
+
+type siteKey struct{ path, site string }
+
+type siteTotals struct{ undone, failing int }
+
+// changed counts the numbers of a site in place of those before.
+func (s *undone) changed(ctx context.Context, m *metrics, e coordtrace.DecisionsUndone, with metric.MeasurementOption) {
+	key := siteKey{e.Path, e.Site}
+	now := siteTotals{e.Undone, e.Failing}
+	s.mu.Lock()
+	before := s.sites[key]
+	if now == (siteTotals{}) {
+		delete(s.sites, key)
+	} else {
+		s.sites[key] = now
+	}
+	s.mu.Unlock()
+	m.undone.Add(ctx, int64(now.undone-before.undone), with)
+	m.failing.Add(ctx, int64(now.failing-before.failing), with)
+}

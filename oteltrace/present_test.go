@@ -2,8 +2,10 @@ package oteltrace
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,5 +211,58 @@ func TestTheShardsOfMembersAreCounted(t *testing.T) {
 		if n := len(x.adapter.shards.members); n != 0 {
 			t.Errorf("%d members are kept", n)
 		}
+	})
+}
+
+// The numbers of a site that is taken over by another client are added, and events that are lost are made
+// good by the next one.
+func TestMetrics_DecisionsThatAreNotCarriedOut(t *testing.T) {
+	play(t, Options{}, sdktrace.NeverSample(), func(x *scene) {
+		fail := errors.New("disk full")
+		var mend atomic.Bool
+		unblock := make(chan struct{})
+		yes := func(context.Context, coord.Branch[string]) error { return nil }
+		ctx, stop := context.WithCancel(x.t.Context())
+		served := make(chan error)
+		go func() {
+			served <- coord.NewParticipant(x.c, "/tx", "s", coord.Handler[string]{Prepare: yes, Abort: yes,
+				Commit: func(_ context.Context, tx coord.Branch[string]) error {
+					if tx.Payload == "hangs" {
+						<-unblock
+					} else if !mend.Load() {
+						return fail
+					}
+					return nil
+				},
+			}).Serve(ctx)
+		}()
+		synctest.Wait()
+		want := func(undone, failing string) {
+			t.Helper()
+			synctest.Wait()
+			list := slices.DeleteFunc(x.points(), func(s string) bool {
+				return !strings.HasPrefix(s, "coord.twophase.undone") && !strings.HasPrefix(s, "coord.twophase.failing")
+			})
+			x.want(list, "coord.twophase.failing{path=/app/tx,recipe=twophase} "+failing, "coord.twophase.undone{path=/app/tx,recipe=twophase} "+undone)
+		}
+		co := coord.NewCoordinator[string](x.c, "/tx", nil)
+		for _, payload := range []string{"hangs", "fails"} {
+			if _, err := co.Propose(ctx, coord.Proposal[string]{ID: payload, Sites: []string{"s"}, Payload: payload}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want("2", "1")
+		x.adapter.trace(x.t.Context(), coordtrace.EventsDropped{Events: 3})
+		want("2", "1")
+		mend.Store(true)
+		time.Sleep(2 * time.Minute)
+		want("1", "0")
+		close(unblock)
+		want("0", "0")
+		if n := len(x.adapter.undone.sites); n != 0 {
+			t.Errorf("%d sites are kept", n)
+		}
+		stop()
+		<-served
 	})
 }

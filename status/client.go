@@ -42,6 +42,7 @@ type client struct {
 	queues  table[subject, Queue]
 	members table[memberKey, member]
 	shards  table[memberKey, Shards]
+	undone  table[siteKey, Undone]
 	doubts  table[branchKey, Branch]
 	losses  []Loss
 
@@ -70,6 +71,8 @@ type acquisition struct {
 type subject struct{ recipe, path string }
 
 type memberKey struct{ path, member string }
+
+type siteKey struct{ path, site string }
 
 type branchKey struct{ path, proposal, site string }
 
@@ -192,6 +195,17 @@ func (x *client) event(e trace.Event, holds []hook.Hold) {
 		}
 	case trace.ProposalDecided:
 		x.doubts.remove(branchKey{at.Path, e.Proposal, e.Site})
+	case trace.DecisionsUndone:
+		key := siteKey{at.Path, e.Site}
+		if e.Undone == 0 {
+			x.undone.remove(key)
+			break
+		}
+		u := x.undone.get(key, now)
+		if u.Since.IsZero() {
+			u.Since = now
+		}
+		u.Path, u.Site, u.Undone, u.Failing = at.Path, e.Site, e.Undone, e.Failing
 	case trace.ProposalInDoubt:
 		b := x.doubts.get(branchKey{at.Path, e.Proposal, e.Site}, now)
 		if b.Since.IsZero() {
@@ -251,6 +265,7 @@ func (x *client) resume(events int, holds []hook.Hold, now time.Time) {
 	x.acqs = known
 	x.members = table[memberKey, member]{}
 	x.shards = table[memberKey, Shards]{}
+	x.undone = table[siteKey, Undone]{}
 	x.doubts = table[branchKey, Branch]{}
 }
 
@@ -391,7 +406,7 @@ func (x *client) report() Client {
 		Phase: now.word, Since: now.since, SessionsLost: x.lost, Suspensions: x.suspend,
 		Dropped: x.dropped, DroppedAt: x.droppedAt,
 		Leads: []Hold{}, Holds: []Hold{}, Waits: []Wait{}, Queues: []Queue{}, Items: []Hold{},
-		Members: []Member{}, Shards: []Shards{}, InDoubt: []Branch{}, Losses: []Loss{},
+		Members: []Member{}, Shards: []Shards{}, Undone: []Undone{}, InDoubt: []Branch{}, Losses: []Loss{},
 	}
 	if now.session != 0 {
 		c.Session = sessionID(now.session)
@@ -449,6 +464,9 @@ func (x *client) report() Client {
 		out.Owned = owned[s.Path]
 		c.Shards = append(c.Shards, out)
 	}
+	for _, u := range x.undone.all() {
+		c.Undone = append(c.Undone, *u)
+	}
 	for _, b := range x.doubts.all() {
 		c.InDoubt = append(c.InDoubt, *b)
 	}
@@ -464,6 +482,7 @@ func (x *client) report() Client {
 	cut(&c, "queues", &c.Queues, func(q Queue) (time.Time, string) { return time.Time{}, q.Path })
 	cut(&c, "members", &c.Members, func(m Member) (time.Time, string) { return m.Since, m.Path + m.Member })
 	cut(&c, "shards", &c.Shards, func(s Shards) (time.Time, string) { return time.Time{}, s.Path + s.Member })
+	cut(&c, "undone", &c.Undone, func(u Undone) (time.Time, string) { return u.Since, u.Path + u.Site })
 	cut(&c, "in_doubt", &c.InDoubt, func(b Branch) (time.Time, string) { return b.Since, b.Path + b.Proposal + b.Site })
 	return c
 }

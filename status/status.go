@@ -234,6 +234,7 @@ type Client struct {
 	Items   []Hold   `json:"items"`   // claimed at present
 	Members []Member `json:"members"` // of groups
 	Shards  []Shards `json:"shards"`
+	Undone  []Undone `json:"undone"`   // decided transactions that sites of the client have not carried out
 	InDoubt []Branch `json:"in_doubt"` // transactions whose decision a site of the client waits for
 	Losses  []Loss   `json:"losses"`   // the latest, at most 32
 
@@ -311,6 +312,16 @@ type Shards struct {
 	Ought   int       `json:"ought"`   // that the member ought to own
 	Members int       `json:"members"` // of which it is one
 	Since   time.Time `json:"since"`   // of the latest assignment
+}
+
+// Undone are the decided transactions that a site has not carried out. A site that has none is left
+// out.
+type Undone struct {
+	Path    string    `json:"path"`
+	Site    string    `json:"site"`
+	Undone  int       `json:"undone"`
+	Failing int       `json:"failing"` // of these, those whose Commit or Abort has failed
+	Since   time.Time `json:"since"`   // since when the site has had at least one
 }
 
 // A Branch is a transaction on a site that has voted yes and does not know the decision.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -679,4 +680,43 @@ func TestAHandlerIsSafeForConcurrentUse(t *testing.T) {
 	work.Wait()
 	close(stop)
 	look.Wait()
+}
+
+func TestStatus_DecisionsThatAreNotCarriedOut(t *testing.T) {
+	play(t, nil, nil, func(x *scene) {
+		var mend atomic.Bool
+		yes := func(context.Context, coord.Branch[string]) error { return nil }
+		ctx, stop := context.WithCancel(x.Context())
+		served := make(chan error)
+		go func() {
+			served <- coord.NewParticipant(x.c, "/tx", "s", coord.Handler[string]{Prepare: yes, Abort: yes,
+				Commit: func(context.Context, coord.Branch[string]) error {
+					if !mend.Load() {
+						panic("no")
+					}
+					return nil
+				},
+			}).Serve(ctx)
+		}()
+		synctest.Wait()
+		since := time.Now()
+		for _, id := range []string{"1", "2"} {
+			must(coord.NewCoordinator[string](x.c, "/tx", nil).Propose(ctx, coord.Proposal[string]{ID: id, Sites: []string{"s"}}))
+		}
+		time.Sleep(time.Hour)
+		if c := x.client(); len(c.Undone) != 1 || c.Undone[0].Path != "/tx" || c.Undone[0].Site != "s" || c.Undone[0].Undone != 2 ||
+			c.Undone[0].Failing != 2 || !c.Undone[0].Since.Equal(since) {
+			t.Errorf("undone are %+v", c.Undone)
+		}
+		if page := x.get("/coord/").Body.String(); !strings.Contains(page, "Decisions not carried out") {
+			t.Errorf("the page does not say it:\n%s", page)
+		}
+		mend.Store(true)
+		time.Sleep(2 * time.Minute)
+		if c := x.client(); len(c.Undone) != 0 {
+			t.Errorf("undone are %+v", c.Undone)
+		}
+		stop()
+		<-served
+	})
 }

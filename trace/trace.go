@@ -353,6 +353,15 @@ type ProposalAcked struct {
 	Commit   bool
 }
 
+// DecisionsUndone: how many decided transactions a site of this client has to carry out has changed,
+// or how many of these fail. The node is the inbox of the site.
+type DecisionsUndone struct {
+	Subject
+	Site    string
+	Undone  int // of which Commit or Abort is called, or will be, and the result was not acknowledged
+	Failing int // of these, those of which Commit or Abort has failed
+}
+
 // ProposalInDoubt: a site that has voted yes can no longer learn the decision: see
 // ErrInDoubt.
 type ProposalInDoubt struct {
@@ -414,6 +423,7 @@ func (ProposalMade) event()    {}
 func (ProposalVoted) event()   {}
 func (ProposalDecided) event() {}
 func (ProposalAcked) event()   {}
+func (DecisionsUndone) event() {}
 func (ProposalInDoubt) event() {}
 func (OutcomeResolved) event() {}
 func (StateChanged) event()    {}
