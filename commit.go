@@ -25,7 +25,8 @@ type receipt struct{ path string }
 // of the commit is unknown, it reads the receipt after a Sync: the id is in the receipt if
 // and only if the commit was applied. If it was not applied, commitOnce sends it again.
 // The error matches ErrUncertain only if the session, or ctx, ends first, or if the
-// receipt cannot be read: an outsider has deleted it, for example.
+// receipt cannot be read: an outsider has deleted it, for example. Without space on the service
+// commitOnce deletes all the same, see commitWithout.
 //
 // The results are nil if the commit was found to be applied after its reply was lost;
 // zxid is known either way. The error of an operation carries its index in ops.
@@ -33,15 +34,35 @@ func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []
 	for {
 		id := s.c.newGUID(ops[0].Path)
 		r, err := s.takeReceipt(ctx)
+		if answers(err, backend.ErrNoSpace) && backend.OnlyDeletes(ops) {
+			return s.commitWithout(ctx, ops)
+		}
 		if err != nil {
 			return nil, 0, err
 		}
 		results, zxid, err := s.commitUnder(ctx, r, id, ops)
+		if answers(err, backend.ErrNoSpace) && !isUncertain(err) && backend.OnlyDeletes(ops) {
+			return s.commitWithout(ctx, ops)
+		}
 		if errors.Is(err, errAgain) {
 			continue // an outsider deleted the receipt
 		}
 		return results, zxid, err
 	}
+}
+
+// commitWithout is commitOnce without a receipt, for deletions on a service that has no space for one. If the reply is
+// lost, the error matches ErrUncertain, since nothing proves which client has deleted the nodes.
+func (s *session) commitWithout(ctx context.Context, ops []backend.Op) ([]backend.Result, int64, error) {
+	results, err := s.b.Commit(ctx, ops...)
+	if err != nil {
+		return nil, 0, err
+	}
+	stat, err := s.b.Exists(ctx, "/", nil) // the position of a read is that of the commit, or a later one
+	if err != nil {
+		stat.AsOf = 0
+	}
+	return results, stat.AsOf, nil
 }
 
 func (s *session) commitUnder(ctx context.Context, r *receipt, id string, ops []backend.Op) ([]backend.Result, int64, error) {

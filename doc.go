@@ -250,6 +250,7 @@
 //	ErrNotEmpty      nodes of others are below it            finds out whose they are
 //	ErrDenied        no permission, or refused credentials   fixes ACLs, see "Permissions"
 //	ErrTooLarge      over the limit of a request             stores less
+//	ErrNoSpace       the service is full; deletions go on    deletes, has it enlarged
 //	ErrBadPath       the service cannot have the path        fixes the path
 //	ErrInvalid       an argument or option makes no sense    fixes it
 //	ErrUnsupported   the service lacks a feature             does without

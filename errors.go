@@ -82,6 +82,7 @@ var (
 	ErrUncertain   = backend.ErrUncertain
 	ErrNoContact   = backend.ErrNoContact
 	ErrTooLarge    = backend.ErrTooLarge
+	ErrNoSpace     = backend.ErrNoSpace
 	ErrDenied      = backend.ErrDenied
 	ErrBadPath     = backend.ErrBadPath
 	ErrUnsupported = backend.ErrUnsupported

@@ -280,6 +280,11 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			_, err := coord.NewMutex(x.c, "/l", &coord.MutexOptions{Data: make([]byte, 1<<20)}).Lock(ctx)
 			return err
 		}},
+		"ErrNoSpace": {coord.ErrNoSpace, func(x *scene) error {
+			x.st.SetFull(true)
+			_, err := coord.NewMutex(x.c, "/l", nil).Lock(ctx)
+			return err
+		}},
 		"ErrBadPath": {coord.ErrBadPath, func(x *scene) error {
 			_, err := coord.NewMutex(x.c, "l", nil).Lock(ctx)
 			return err

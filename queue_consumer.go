@@ -101,7 +101,7 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // waits for that at most one second, while there is contact; the rest continues in
 // the background.
 //
-// If ctx ends, the loop just ends. On a failure that is not a transient fault of
+// If ctx ends, the loop just ends. While the service has no space (ErrNoSpace), the loop waits for it. On a failure that is not a transient fault of
 // the service (ErrClosed, ErrDecode, ErrDenied, ErrBadPath) it ends with one last pair of
 // nil and the error. ErrDecode: the codec has failed on six items in a row, see Take.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
@@ -129,6 +129,7 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 			st.giveBack()
 			q.q.awaitGivenBack()
 		}()
+		short := pauses{c: q.q.c}
 		for alone := true; ctx.Err() == nil; {
 			it := st.next()
 			if it == nil {
@@ -137,6 +138,15 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 					alone, over = false, st.giveBackAtClose(q.q.c)
 				}
 				items, err := q.some(ctx, op, n, false)
+				if answers(err, backend.ErrNoSpace) {
+					if short.n == 0 {
+						q.q.c.log.Warn("coord: the service has no space, so no item can be claimed; trying again", "path", q.q.path.full, "error", err)
+					}
+					short.n = max(short.n, 1)
+					short.wait(ctx.Done(), q.q.c.closing)
+					continue
+				}
+				short.reset()
 				if err != nil {
 					if ctx.Err() == nil {
 						yield(nil, err)

@@ -37,6 +37,9 @@ var (
 	// ErrTooLarge: data or a request over the limit, refused locally; or a node whose data or
 	// list of children is over the limit of a reply.
 	ErrTooLarge = errors.New("too large")
+	// ErrNoSpace: the service has no room for what the commit writes. It was not applied, unless the
+	// error matches ErrUncertain too. Reads, and commits for which OnlyDeletes is true, go on.
+	ErrNoSpace = errors.New("no space")
 	// ErrDenied: no permission, or credentials that the service refuses. For a missing
 	// permission the error is a *DeniedError, which names the node.
 	ErrDenied = errors.New("permission denied")

@@ -128,6 +128,20 @@ func Carry(path string, data []byte) Op {
 	return Op{Kind: OpCarry, Path: path, Data: data, Version: AnyVersion}
 }
 
+// OnlyDeletes reports whether operations leave nothing new: each node that they create they also delete, and
+// they set no data. A service without space applies such a commit.
+func OnlyDeletes(ops []Op) bool {
+	return !slices.ContainsFunc(ops, func(op Op) bool {
+		switch op.Kind {
+		case OpSetData:
+			return true
+		case OpCreate:
+			return op.Mode.Sequential() || !slices.ContainsFunc(ops, func(o Op) bool { return o.Kind == OpDelete && o.Path == op.Path })
+		}
+		return false
+	})
+}
+
 // Result is the result of one operation of a successful Commit.
 type Result struct {
 	Path string // Create: the path of the new node, with its number if sequential

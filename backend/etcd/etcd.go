@@ -99,7 +99,7 @@
 // come and go in one directory, such as the items of a queue, let the servers compact every few minutes
 // or every few thousand revisions (--auto-compaction-mode, --auto-compaction-retention).
 //
-// When the database of the servers has reached its quota, commits fail, except those that only
+// When the database of the servers has reached its quota, commits fail with backend.ErrNoSpace, except those that only
 // check and delete, and Open waits until its ctx ends. Reads go on. A server that finds the quota
 // exceeded only when it applies a commit reports the same error, and has applied the commit. So the
 // session reads after that error whether the nodes have changed: the error is definite if they

@@ -438,6 +438,8 @@ func translate(err error) error {
 	case is(err, rpctypes.ErrGRPCRequestTooLarge), is(err, rpctypes.ErrGRPCTooManyOps),
 		status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "received message larger than max"):
 		return fmt.Errorf("%w: %s", backend.ErrTooLarge, rpctypes.ErrorDesc(err))
+	case is(err, rpctypes.ErrGRPCNoSpace):
+		return fmt.Errorf("%w: %s", backend.ErrNoSpace, rpctypes.ErrorDesc(err))
 	case is(err, rpctypes.ErrGRPCUserEmpty):
 		return errNoUser
 	case refusesUser(err):

@@ -279,6 +279,9 @@ func outcome(results []backend.Result, failed error, ok bool, err error) ([]back
 
 // applyAndFire needs the store's mutex.
 func (s *session) applyAndFire(ops []backend.Op) ([]backend.Result, error) {
+	if s.store.full && !backend.OnlyDeletes(ops) {
+		return nil, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: backend.ErrNoSpace}
+	}
 	results := make([]backend.Result, len(ops))
 	if err := s.store.apply(ops, results, s.id); err != nil {
 		return nil, err

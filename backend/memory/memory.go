@@ -70,6 +70,7 @@ type Store struct {
 	links    map[string]*Link
 	sessions map[int64]*session // not ended by the store yet
 	lastID   int64
+	full     bool   // see SetFull
 	scratch  change // of the commit under way, kept for its buffers
 
 	interval time.Duration       // see Options.ContainerInterval
@@ -169,6 +170,15 @@ func (st *Store) SetClock(ahead time.Duration) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.tree.ahead = ahead
+}
+
+// SetFull makes the store refuse, or accept again, commits that create or set a node, as etcd does when its
+// database has reached its quota: their error is backend.ErrNoSpace. Commits that only check and delete go on,
+// and so do reads. (Unlike etcd the store opens sessions meanwhile.)
+func (st *Store) SetFull(full bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.full = full
 }
 
 // ReapContainers removes at once the containers that had children and have none now, and those
