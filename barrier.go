@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -99,14 +100,7 @@ func (b *Barrier) Remove(ctx context.Context) error {
 		return err
 	}
 	_, err := onSessionOnce(ctx, b.c, func(s *session) (struct{}, error) {
-		if _, err := b.look(ctx, s, nil, 0); err != nil && !isNotFound(err) {
-			return struct{}{}, err
-		}
-		_, _, err := s.commitOnce(ctx, backend.Delete(b.path.full, backend.AnyVersion))
-		if isNotFound(err) {
-			err = nil
-		}
-		return struct{}{}, err
+		return struct{}{}, b.remove(ctx, s)
 	})
 	if err == nil {
 		tell(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
@@ -138,19 +132,38 @@ func (b *Barrier) check(ctx context.Context, op string) error {
 	return opError(op, b.path.full, backend.ContextError(ctx))
 }
 
+func (b *Barrier) remove(ctx context.Context, s *session) error {
+	for synced := false; ; synced = true {
+		at, err := b.look(ctx, s, nil, 0)
+		switch {
+		case err != nil && !isNotFound(err):
+			return err
+		case err == nil && at.set:
+			err := s.unset(ctx, b.path.full, at.stat.Version, noPin, layout.KindDirectory)
+			if isNotFound(err) {
+				return nil
+			}
+			if !answers(err, backend.ErrBadVersion) {
+				return err
+			}
+		case synced:
+			return nil
+		}
+		// This server may not know yet of a barrier that was set, or removed.
+		if err := s.b.Sync(ctx, b.path.full); err != nil {
+			return err
+		}
+	}
+}
+
 func (b *Barrier) set(ctx context.Context, s *session) error {
 	path, mode := b.path.full, backend.Persistent
 	if b.ephemeral {
 		mode = backend.Ephemeral
 	}
+	create := backend.Create(path, layout.KindBarrier.Mark(), mode)
 	for {
-		_, _, err := s.commitOnce(ctx, backend.Create(path, layout.KindBarrier.Mark(), mode))
-		if b.ephemeral && (err == nil || isUncertain(err)) {
-			if err == nil {
-				b.setIn.Clear() // no earlier node exists
-			}
-			b.setIn.Store(s.b.ID(), true)
-		}
+		err := b.commit(ctx, s, create)
 		switch {
 		case isNotFound(err):
 			i := strings.LastIndexByte(path, '/')
@@ -162,22 +175,33 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 			}
 			continue
 		case !answers(err, backend.ErrExists):
-			return err
+			return belowEphemeral(err, path)
 		}
 		w := backend.NewWatch()
-		stat, err := b.look(ctx, s, w, 0)
+		at, err := b.look(ctx, s, w, 0)
+		if err != nil || !at.set || !b.ephemeral || at.stat.EphemeralOwner == s.b.ID() {
+			w.Stop()
+		}
 		switch {
 		case isNotFound(err):
-			w.Stop()
 			continue // removed since
 		case err != nil:
-			w.Stop()
 			return err
-		case !b.ephemeral && stat.EphemeralOwner == 0, b.ephemeral && stat.EphemeralOwner == s.b.ID():
-			w.Stop()
+		case !at.set:
+			err := b.fill(ctx, s, at, create)
+			if !raced(err) {
+				return err
+			}
+			// Another client has used the directory since, or it is gone.
+			s.c.unlearn(path)
+			if err := s.b.Sync(ctx, path); err != nil {
+				return err
+			}
+			continue
+		case !b.ephemeral && at.stat.EphemeralOwner == 0, b.ephemeral && at.stat.EphemeralOwner == s.b.ID():
 			return nil
 		}
-		if _, own := b.setIn.Load(stat.EphemeralOwner); stat.EphemeralOwner == 0 || !own {
+		if _, own := b.setIn.Load(at.stat.EphemeralOwner); at.stat.EphemeralOwner == 0 || !own {
 			w.Stop()
 			return backend.ErrExists
 		}
@@ -187,16 +211,57 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 	}
 }
 
+// commit applies operations that set the barrier.
+func (b *Barrier) commit(ctx context.Context, s *session, ops ...backend.Op) error {
+	_, _, err := s.commitOnce(ctx, ops...)
+	if b.ephemeral && (err == nil || isUncertain(err)) {
+		if err == nil {
+			b.setIn.Clear() // no earlier node exists
+		}
+		b.setIn.Store(s.b.ID(), true)
+	}
+	return err
+}
+
+// fill sets the barrier in a directory, if that is still as it was read. A persistent barrier gets a
+// pin. An ephemeral one takes the place of a directory without nodes, and is refused elsewhere.
+func (b *Barrier) fill(ctx context.Context, s *session, at barrierAt, create backend.Op) error {
+	path := b.path.full
+	switch {
+	case !b.ephemeral:
+		f := at.footing
+		ops := append([]backend.Op{backend.SetData(path, layout.KindBarrier.Mark(), at.stat.Version)}, f.pinOps(path)...)
+		err := b.commit(ctx, s, ops...)
+		if atPin(err, path) && answers(err, backend.ErrExists) {
+			err = b.commit(ctx, s, ops[0], backend.Check(path+"/"+layout.Pin, backend.AnyVersion))
+		}
+		return err
+	case at.stat.NumChildren > 0:
+		return fmt.Errorf("%w: an ephemeral barrier cannot have the nodes that are below the path",
+			&KindError{Path: path, Want: string(layout.KindBarrier), Found: string(layout.KindDirectory)})
+	}
+	return b.commit(ctx, s, backend.Delete(path, at.stat.Version), create)
+}
+
+// barrierAt is what was read at the path of a barrier.
+type barrierAt struct {
+	stat    backend.Stat
+	set     bool // false: the node is a directory, in which no barrier is set
+	footing footing
+}
+
 // look reads the node of the barrier. It returns an error if the node belongs to
 // another recipe. seen is the czxid of a node that an earlier call has found to be a
-// barrier: that node is not examined again, whatever data was written to it since.
-func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen int64) (backend.Stat, error) {
+// barrier: that node is not examined again, whatever data was written to it since, unless
+// the barrier was removed from it.
+func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen int64) (barrierAt, error) {
 	data, stat, err := s.b.Get(ctx, b.path.full, w)
-	if err != nil || stat.Czxid == seen {
-		return stat, err
+	at := barrierAt{stat: stat, set: !layout.IsDirectory(data, stat) || layout.IsBareBarrier(data, stat)}
+	if err != nil || stat.Czxid == seen && at.set {
+		return at, err
 	}
-	_, err = s.examine(ctx, ground{dir: b.path.full, recipe: layout.KindBarrier}, data, stat)
-	return stat, err
+	at.footing, err = s.examine(ctx, ground{dir: b.path.full, recipe: layout.KindBarrier}, data, stat)
+	return at, err
 }
 
 func (b *Barrier) await(ctx context.Context, s *session, trail *trail, seen *int64) error {
@@ -207,15 +272,15 @@ func (b *Barrier) await(ctx context.Context, s *session, trail *trail, seen *int
 	}
 	for {
 		w := backend.NewWatch()
-		stat, err := b.look(ctx, s, w, *seen)
-		if err != nil {
+		at, err := b.look(ctx, s, w, *seen)
+		if err != nil || !at.set {
 			w.Stop()
 			if isNotFound(err) {
 				return nil
 			}
 			return err
 		}
-		*seen = stat.Czxid
+		*seen = at.stat.Czxid
 		trail.waiting(ctx, b.path.full, -1)
 		if err := s.awaitFired(ctx, w); err != nil {
 			return err

@@ -3,6 +3,8 @@ package coord
 import (
 	"iter"
 	"sync"
+
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A CacheView reads the nodes of a Cache as values of type T, without a round trip. It decodes
@@ -37,20 +39,20 @@ func NewCacheView[T any](k *Cache, codec Codec[T]) *CacheView[T] {
 	return &CacheView[T]{k: k, codec: codec.orJSON(), decoded: make(map[string]*viewed[T])}
 }
 
-// Get returns the value of the node at path, and whether the node is in the copy. See Cache for
-// paths, and for how far the copy can lag behind.
+// Get returns the value of the node at path, and whether there is one in the copy. A directory, in
+// which no value is set, is none. See Cache for paths, and for how far the copy can lag behind.
 func (v *CacheView[T]) Get(path string) (Versioned[T], bool) {
 	v.mu.RLock()
 	n, ok := v.k.Get(path)
 	d := v.decoded[path]
 	v.mu.RUnlock()
-	if !ok {
+	if !ok || isStructure(path, n) {
 		return Versioned[T]{}, false
 	}
 	if d == nil || d.of != versionOf(n) {
 		v.mu.Lock()
 		// The copy may have changed. Read under the lock, it only moves forward.
-		if n, ok = v.k.Get(path); !ok {
+		if n, ok = v.k.Get(path); !ok || isStructure(path, n) {
 			v.mu.Unlock()
 			return Versioned[T]{}, false
 		}
@@ -62,14 +64,20 @@ func (v *CacheView[T]) Get(path string) (Versioned[T], bool) {
 	return d.value(), true
 }
 
+// isStructure reports whether a node belongs to the library and is no value: a directory, which is
+// above recipes or of one, or a pin, see layout.Pin.
+func isStructure(path string, n CachedNode) bool {
+	_, marked := layout.ParseMark(n.Data)
+	return marked || layout.IsDirectory(n.Data, n.Stat) || layout.HasPin(path)
+}
+
 // All returns an iterator over the values of the node at path and of all nodes below it, in the
-// order of their paths. The loop sees the copy as it was at one moment, as with Cache.Walk. It
-// leaves out nodes that have children and no data, such as the directories above a Value; Get
-// does not.
+// order of their paths. The loop sees the copy as it was at one moment, as with Cache.Walk. Like
+// Get it leaves out directories.
 func (v *CacheView[T]) All(path string) iter.Seq2[string, Versioned[T]] {
 	return func(yield func(string, Versioned[T]) bool) {
 		for path, n := range v.k.Walk(path) {
-			if len(n.Data) == 0 && n.Stat.NumChildren > 0 {
+			if isStructure(path, n) {
 				continue
 			}
 			if !yield(path, v.at(path, n)) {

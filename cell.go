@@ -1,11 +1,11 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -17,16 +17,14 @@ func (n *cell) fits(data []byte) error {
 	if kind, ok := layout.ParseMark(data); ok {
 		return fmt.Errorf("%w: it would look like the directory of a %s", ErrInvalid, kind)
 	}
-	err := n.c.rules().Limits().Refuse([]backend.Op{
-		backend.Delete(n.path.full, 0),
-		backend.Create(n.path.full, data, backend.Persistent),
-		n.c.proof(),
-	})
-	return errors.Unwrap(err)
+	replace := []backend.Op{backend.Delete(n.path.full, 0), backend.Create(n.path.full, data, backend.Persistent), n.c.proof()}
+	set := append(n.writing(footing{pin: pinNeeded}, data, 0), n.c.proof())
+	limits := n.c.rules().Limits()
+	return errors.Unwrap(cmp.Or(limits.Refuse(replace), limits.Refuse(set)))
 }
 
 // set writes data, whatever the value is. At the first use by this client it examines the
-// node first, because another recipe may use it. If the node was never written, set writes
+// node first, because another recipe may use it. If the node is a directory, set writes
 // under the version that it has examined, because another recipe may write its mark there.
 func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
 	for {
@@ -34,12 +32,12 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 		f, err := s.footing(ctx, n.ground())
 		if err == nil {
 			version := int32(backend.AnyVersion)
-			if !known && f.czxid != 0 {
+			if f.directory || !known && f.czxid != 0 {
 				version = f.version
 			}
 			var results []backend.Result
 			var zxid int64
-			results, zxid, err = s.commitOnce(ctx, backend.SetData(n.path.full, data, version))
+			results, zxid, err = n.write(ctx, s, f, data, version)
 			if err == nil {
 				return n.wasSet(ctx, s, f, results, zxid)
 			}
@@ -63,6 +61,45 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 	}
 }
 
+// writing returns the operations of write, the write of the data first.
+func (n *cell) writing(f footing, data []byte, version int32) []backend.Op {
+	return append([]backend.Op{backend.SetData(n.path.full, data, version)}, f.pinOps(n.path.full)...)
+}
+
+// write writes data under a version. f is what was found there. If the node was, or may have
+// been, made as a directory, the same commit ensures that it has a pin: a container that is
+// collected takes its data along.
+func (n *cell) write(ctx context.Context, s *session, f footing, data []byte, version int32) ([]backend.Result, int64, error) {
+	for {
+		results, zxid, err := s.commitOnce(ctx, n.writing(f, data, version)...)
+		switch {
+		case err == nil:
+			if (f.directory || f.pin == pinNeeded) && results != nil {
+				now := footing{kind: n.recipe, czxid: results[0].Stat.Czxid, version: backend.AnyVersion}
+				if f.pin != noPin {
+					now.pin = pinned
+				}
+				s.learned(n.path.full, now)
+			}
+			return results, zxid, nil
+		case !atPin(err, n.path.full):
+			return nil, 0, err
+		case f.pin == pinNeeded && answers(err, backend.ErrExists):
+			f.pin = pinned
+		case f.pin == pinNeeded && !f.directory && answers(err, backend.ErrDenied):
+			f.pin = noPin // this client may write a value here, and nothing below it
+		case f.pin == pinned && isNotFound(err) && version != backend.AnyVersion:
+			f.pin = pinNeeded // an outsider has deleted the pin
+		case f.pin == pinned && isNotFound(err):
+			// The value was deleted since this client has examined the node, which can be the
+			// directory of another recipe now.
+			return nil, 0, fmt.Errorf("%w: the pin of the value is gone", backend.ErrBadVersion)
+		default:
+			return nil, 0, err
+		}
+	}
+}
+
 // wasSet returns the content after a write of set. f is what was found before the write.
 // If the node was deleted and created again since then, and another recipe uses it, wasSet
 // undoes the write and returns a KindError.
@@ -73,7 +110,10 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 	} else {
 		var err error
 		stat, err = s.b.Exists(ctx, n.path.full, nil)
-		if err != nil || stat.Mzxid != zxid {
+		switch {
+		case err != nil && !isNotFound(err) && f.pin == noPin && f.czxid != 0 && s.b.Features().Has(backend.Containers):
+			return content{}, backend.Uncertain(err) // it may have gone into a container, see below
+		case err != nil || stat.Mzxid != zxid:
 			return content{created: -1, version: -1, changed: zxid}, nil
 		}
 	}
@@ -82,13 +122,13 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 		return x, nil
 	}
 	n.c.unlearn(n.path.full) // the node was created again since it was examined
-	err := n.takeBack(ctx, s, stat)
+	err := n.takeBack(ctx, s, stat, f.pin)
 	if isUncertain(err) {
-		// The write is undone even if the call ends before.
+		// The write is undone, or gets its pin, even if the call ends before.
 		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 			s.c.overSessions(ctx, func(s *session) {
 				s.retry(ctx, u, "examine", n.path.full, func(ctx context.Context) error {
-					err := n.takeBack(ctx, s, stat)
+					err := n.takeBack(ctx, s, stat, f.pin)
 					if isUncertain(err) {
 						return err
 					}
@@ -101,9 +141,10 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 }
 
 // takeBack undoes a write that gave the node stat, if another recipe has nodes below it: it
-// empties the node and returns a KindError. The other recipe writes its mark again at its
-// next use of the node.
-func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat) error {
+// makes the node a directory again and returns a KindError. The other recipe writes its mark
+// at its next use of the node. Otherwise takeBack creates the pin that the write has not
+// created or checked, since the node can be a container now.
+func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat, pin pinState) error {
 	names, now, err := s.b.Children(ctx, n.path.full, nil)
 	if isNotFound(err) || answers(err, backend.ErrDenied) || err == nil && now.Czxid != stat.Czxid {
 		return nil
@@ -116,13 +157,43 @@ func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat) erro
 	case err != nil:
 		return backend.Uncertain(err)
 	case found == "":
-		return nil
+		return n.pinLater(ctx, s, stat, pin)
 	}
-	err = s.commitAgain(ctx, backend.SetData(n.path.full, nil, stat.Version))
+	err = s.commitAgain(ctx, backend.SetData(n.path.full, layout.KindDirectory.Mark(), stat.Version))
 	if err != nil && !isNotFound(err) && !answers(err, backend.ErrBadVersion) && !answers(err, backend.ErrDenied) {
 		return backend.Uncertain(err)
 	}
 	return &KindError{Path: n.path.full, Want: string(n.recipe), Found: string(found)}
+}
+
+// pinLater creates the pin of the node with stat, unless the value was deleted since. A later
+// write of another client may rely on what this one has written without a pin, so the pin is
+// needed also if the data has changed.
+func (n *cell) pinLater(ctx context.Context, s *session, stat backend.Stat, pin pinState) error {
+	if pin != noPin || !s.b.Features().Has(backend.Containers) {
+		return nil
+	}
+	need := footing{pin: pinNeeded}
+	for {
+		err := s.commitAgain(ctx, append([]backend.Op{backend.Check(n.path.full, stat.Version)}, need.pinOps(n.path.full)...)...)
+		switch {
+		case err == nil, isNotFound(err), answers(err, backend.ErrExists), answers(err, backend.ErrDenied):
+			return nil
+		case !answers(err, backend.ErrBadVersion):
+			return backend.Uncertain(err)
+		}
+		if err := s.b.Sync(ctx, n.path.full); err != nil {
+			return backend.Uncertain(err)
+		}
+		data, now, err := s.b.Get(ctx, n.path.full, nil)
+		switch {
+		case isNotFound(err), answers(err, backend.ErrDenied), err == nil && (now.Czxid != stat.Czxid || layout.IsDirectory(data, now)):
+			return nil
+		case err != nil:
+			return backend.Uncertain(err)
+		}
+		stat = now
+	}
 }
 
 // creation returns the operations that make the node with data, and the resulting
@@ -137,21 +208,39 @@ func (n *cell) creation(data []byte) (ops []backend.Op, version int32) {
 	return ops, 0
 }
 
-// create makes the node and its missing ancestors, or returns ErrConflict.
+// create makes the node and its missing ancestors, or sets the value in the directory that is
+// there. It returns ErrConflict if there is a value.
 func (n *cell) create(ctx context.Context, s *session, data []byte) (content, error) {
 	ops, version := n.creation(data)
 	for {
 		_, zxid, err := s.commitOnce(ctx, ops...)
 		switch {
 		case err == nil:
-			n.c.learn(n.path.full, footing{kind: n.recipe, czxid: zxid})
+			s.learned(n.path.full, footing{kind: n.recipe, czxid: zxid, version: backend.AnyVersion})
 			return content{created: zxid, version: version, changed: zxid}, nil
 		case answers(err, backend.ErrExists):
-			return content{}, fmt.Errorf("%w: the value exists already", ErrConflict)
+			// A read can lag behind this answer.
+			if err := s.b.Sync(ctx, n.path.full); err != nil {
+				return content{}, err
+			}
+			old, err := n.read(ctx, s)
+			switch {
+			case err != nil:
+				return content{}, err
+			case old.created != 0:
+				return content{}, fmt.Errorf("%w: the value exists already", ErrConflict)
+			case !old.at.directory:
+				continue // deleted since
+			}
+			st, err := n.fill(ctx, s, old, data)
+			if answers(err, ErrConflict) {
+				continue // read again whether it is a value now
+			}
+			return st, err
 		case !isNotFound(err):
-			return content{}, err
+			return content{}, belowEphemeral(err, n.path.full)
 		}
-		dir := n.path.full[:strings.LastIndexByte(n.path.full, '/')]
+		dir := parent(n.path.full)
 		if dir == "" {
 			return content{}, err // the root always exists
 		}
@@ -161,37 +250,66 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 	}
 }
 
+// fill sets the value in the directory that old has found, or returns ErrConflict.
+func (n *cell) fill(ctx context.Context, s *session, old content, data []byte) (content, error) {
+	f := old.at
+	results, zxid, err := n.write(ctx, s, f, data, f.version)
+	if err != nil {
+		n.c.unlearn(n.path.full)
+		return content{}, conflict(err)
+	}
+	return content{created: n.writtenIn(ctx, s, f.czxid, results, zxid), version: f.version + 1, changed: zxid}, nil
+}
+
+// writtenIn returns the czxid of the node to which the commit zxid has written, which was that of
+// the node was when it was read.
+func (n *cell) writtenIn(ctx context.Context, s *session, was int64, results []backend.Result, zxid int64) int64 {
+	if results != nil {
+		return results[0].Stat.Czxid
+	}
+	if stat, err := s.b.Exists(ctx, n.path.full, nil); err == nil && stat.Czxid < zxid {
+		return stat.Czxid // it has existed since before this commit
+	}
+	return was
+}
+
 // replace writes data in place of old, which was read just before, or returns
 // ErrConflict. With ErrConflict the content is not zero if the data was written all
 // the same: to a node that was made since and has the same version.
 func (n *cell) replace(ctx context.Context, s *session, old content, data []byte) (content, error) {
 	path := n.path.full
-	if old.created == 0 {
-		return n.create(ctx, s, data)
-	}
 	switch {
+	case old.at.directory:
+		return n.fill(ctx, s, old, data)
+	case old.created == 0:
+		return n.create(ctx, s, data)
 	case old.version < 0:
 		return content{}, errVersions // -1 would mean any version
-	case old.version == math.MaxInt32:
+	}
+	f := old.at
+	if f.kind == "" { // CompareAndSet has read the Stat only
+		f, _ = n.c.known(n.ground())
+	}
+	if old.version == math.MaxInt32 {
 		// There is no version after this one. A new node begins with its first
 		// version.
-		ops, version := n.creation(data)
-		_, zxid, err := s.commitOnce(ctx, append([]backend.Op{backend.Delete(path, old.version)}, ops...)...)
+		create, version := n.creation(data)
+		ops := []backend.Op{backend.Delete(path, old.version)}
+		if f.pin == pinned {
+			ops = deletePinned(path, old.version)
+		}
+		_, zxid, err := s.commitOnce(ctx, append(ops, create...)...)
 		if err != nil {
 			return content{}, conflict(err)
 		}
+		n.c.unlearn(path)
 		return content{created: zxid, version: version, changed: zxid}, nil
 	}
-	results, zxid, err := s.commitOnce(ctx, backend.SetData(path, data, old.version))
+	results, zxid, err := n.write(ctx, s, f, data, old.version)
 	if err != nil {
 		return content{}, conflict(err)
 	}
-	st := content{created: old.created, version: old.version + 1, changed: zxid}
-	if results != nil {
-		st.created = results[0].Stat.Czxid
-	} else if stat, err := s.b.Exists(ctx, path, nil); err == nil && stat.Czxid < zxid {
-		st.created = stat.Czxid // it has existed since before this commit
-	}
+	st := content{created: n.writtenIn(ctx, s, old.created, results, zxid), version: old.version + 1, changed: zxid}
 	if st.created != old.created {
 		return st, fmt.Errorf("%w: deleted and made again just before it was written", ErrConflict)
 	}
@@ -209,7 +327,7 @@ func conflict(err error) error {
 	return err
 }
 
-// remove deletes the node if it is still old.
+// remove deletes the value if it is still old.
 func (n *cell) remove(ctx context.Context, s *session, old content) error {
 	err := n.expect(ctx, s, old)
 	switch {
@@ -218,9 +336,55 @@ func (n *cell) remove(ctx context.Context, s *session, old content) error {
 	case old.version < 0:
 		return errVersions
 	}
-	// Exactly once: a repetition could delete a later node of the same version.
-	_, _, err = s.commitOnce(ctx, backend.Delete(n.path.full, old.version))
+	f, _ := n.c.known(n.ground())
+	err = s.unset(ctx, n.path.full, old.version, f.pin, layout.KindValue)
+	n.c.unlearn(n.path.full)
 	return conflict(err)
+}
+
+// unset removes the Value, Counter or Barrier at path that has this version. If there are nodes
+// below it, the node stays, as a directory: it gets a mark, and the pin goes, so that a container
+// is collected when it is empty. Watches of the data fire either way. The mark of a persistent node
+// is that of kept: clients that know the node as a Value without a pin write at any version, so
+// the path must stay one of a Value.
+//
+// Each step is applied exactly once or not at all: a repetition could delete a later node of
+// the same version.
+func (s *session) unset(ctx context.Context, path string, version int32, pin pinState, kept layout.RecipeKind) error {
+	directory := func(kind layout.RecipeKind) backend.Op { return backend.SetData(path, kind.Mark(), version) }
+	type step struct {
+		ops   []backend.Op
+		full  int // the next step if the node has other children
+		unpin int // the next step if there is no pin
+	}
+	unpin := backend.Delete(path+"/"+layout.Pin, backend.AnyVersion)
+	steps := []step{
+		{ops: []backend.Op{backend.Delete(path, version)}, full: 1},
+		{ops: deletePinned(path, version), full: 2, unpin: 3},
+		{ops: []backend.Op{directory(layout.KindDirectory), unpin}, unpin: 3},
+		{ops: []backend.Op{directory(kept)}},
+	}
+	i := 0
+	if pin == pinned {
+		i = 1
+	}
+	for {
+		step := steps[i]
+		_, _, err := s.commitOnce(ctx, step.ops...)
+		switch {
+		case step.full != 0 && answers(err, backend.ErrNotEmpty):
+			i = step.full
+		case step.unpin != 0 && isNotFound(err) && atPin(err, path):
+			i = step.unpin
+		default:
+			return err
+		}
+	}
+}
+
+// deletePinned returns the operations that delete the node at path with its pin.
+func deletePinned(path string, version int32) []backend.Op {
+	return []backend.Op{backend.Delete(path+"/"+layout.Pin, backend.AnyVersion), backend.Delete(path, version)}
 }
 
 // update replaces the content with the result of fn, exactly once.
@@ -274,41 +438,53 @@ type cell struct {
 
 func (n *cell) ground() ground { return ground{dir: n.path.full, recipe: n.recipe} }
 
-// meet refuses content that belongs to another recipe. It costs no request unless
-// the node has children, which are listed once.
-func (n *cell) meet(ctx context.Context, s *session, data []byte, stat backend.Stat) error {
-	if _, marked := layout.ParseMark(data); !marked {
-		if f, ok := n.c.known(n.ground()); ok && f.czxid == stat.Czxid {
-			return nil
+// meet returns what is known of the node, and refuses content that belongs to another recipe.
+// It costs no request unless the node has children, which are listed once.
+func (n *cell) meet(ctx context.Context, s *session, data []byte, stat backend.Stat) (footing, error) {
+	directory := layout.IsDirectory(data, stat)
+	if _, marked := layout.ParseMark(data); !marked || directory {
+		if f, ok := n.c.known(n.ground()); ok && f.czxid == stat.Czxid && f.directory == directory && (!directory || f.version == stat.Version) {
+			return f, nil
 		}
 	}
-	_, err := s.examine(ctx, n.ground(), data, stat)
-	return err
+	return s.examine(ctx, n.ground(), data, stat)
 }
 
-// content is the content of a cell at one time. created is 0 if there was no node.
+// content is the content of a cell at one time. created is 0 if there is no value.
 type content struct {
 	data    []byte
 	created int64 // czxid
 	version int32
 	changed int64 // mzxid
+
+	at footing // what the read has found: a directory instead of a value, say. Zero: not known
 }
 
 func (x content) same(y content) bool { return x.created == y.created && x.changed == y.changed }
 
+// see returns the content of a node that was read.
+func (n *cell) see(ctx context.Context, s *session, data []byte, stat backend.Stat) (content, error) {
+	f, err := n.meet(ctx, s, data, stat)
+	switch {
+	case err != nil:
+		return content{}, err
+	case f.directory:
+		return content{at: f}, nil
+	}
+	return content{data: data, created: stat.Czxid, version: stat.Version, changed: stat.Mzxid, at: f}, nil
+}
+
 // read reads the cell. A missing node is no error.
 func (n *cell) read(ctx context.Context, s *session) (content, error) {
 	data, stat, err := s.b.Get(ctx, n.path.full, nil)
+	var x content
 	if err == nil {
-		err = n.meet(ctx, s, data, stat)
+		x, err = n.see(ctx, s, data, stat)
 	}
 	if isNotFound(err) {
 		return content{}, nil
 	}
-	if err != nil {
-		return content{}, err
-	}
-	return content{data, stat.Czxid, stat.Version, stat.Mzxid}, nil
+	return x, err
 }
 
 // look reads the cell with a watch that stays armed. If the node is missing, the
@@ -317,11 +493,9 @@ func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
 	var x content
 	_, err := g.s.readOrAwait(ctx, g.ws, n.path.full, func(w *backend.Watch) error {
 		data, stat, err := g.s.b.Get(ctx, n.path.full, w)
+		x = content{}
 		if err == nil {
-			err = n.meet(ctx, g.s, data, stat)
-		}
-		if err == nil {
-			x = content{data, stat.Czxid, stat.Version, stat.Mzxid}
+			x, err = n.see(ctx, g.s, data, stat)
 		}
 		return err
 	})
@@ -332,21 +506,27 @@ func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
 // lag behind the read that returned want, so it syncs before it reports a conflict.
 func (n *cell) expect(ctx context.Context, s *session, want content) error {
 	for synced := false; ; synced = true {
-		stat, err := s.b.Exists(ctx, n.path.full, nil)
-		missing := isNotFound(err)
-		if err != nil && !missing {
+		var now content
+		var err error
+		if want.created == 0 {
+			want.version = 0
+			now, err = n.read(ctx, s) // only the data tells a value from a directory
+		} else {
+			var stat backend.Stat
+			stat, err = s.b.Exists(ctx, n.path.full, nil)
+			now = content{created: stat.Czxid, version: stat.Version}
+		}
+		if err != nil && !isNotFound(err) {
 			return err
 		}
 		switch {
-		case !missing && stat.Czxid == want.created && stat.Version == want.version:
+		case now.created == want.created && now.version == want.version && (now.created != 0 || synced):
 			return nil
 		case !synced:
-		case !missing:
+		case now.created != 0:
 			return fmt.Errorf("%w: not the version that was expected", ErrConflict)
-		case want.created != 0:
-			return errVanished
 		default:
-			return nil
+			return errVanished
 		}
 		if err := s.b.Sync(ctx, n.path.full); err != nil {
 			return err

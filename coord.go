@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-coord/coord/trace"
 )
@@ -428,6 +429,8 @@ func (c *Client) treePath(path string) recipePath {
 		p.err = err
 	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
 		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, ownDir)
+	} else if layout.HasPin(path) {
+		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, layout.Pin)
 	} else if err := checkPath(p.full); err != nil {
 		p.err = err
 	} else {

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -357,9 +358,10 @@ func (s *session) makePart(ctx context.Context, dir string, g ground) error {
 }
 
 // ensure creates a directory above recipes, and its missing parents. The directory
-// belongs to no recipe, so clients with other credentials may create nodes in it.
+// belongs to no recipe, so clients with other credentials may create nodes in it. Its mark
+// says that no Value, Counter or Barrier is set there.
 func (s *session) ensure(ctx context.Context, dir string) error {
-	op := backend.Create(dir, nil, backend.Container)
+	op := backend.Create(dir, layout.KindDirectory.Mark(), backend.Container)
 	op.Shared = true
 	_, err := s.createDir(ctx, op, func(dir string) error { return s.ensure(ctx, dir) })
 	return s.notSent(ctx, err)
@@ -393,7 +395,7 @@ func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir st
 		case answers(err, backend.ErrExists):
 			return false, nil
 		case !isNotFound(err):
-			return false, err
+			return false, belowEphemeral(err, op.Path)
 		}
 		i := strings.LastIndexByte(op.Path, '/')
 		if i <= 0 {
@@ -404,6 +406,16 @@ func (s *session) makeNode(ctx context.Context, op backend.Op, above func(dir st
 		}
 		pause.wait(ctx.Done(), s.b.Done())
 	}
+}
+
+// belowEphemeral returns the error of a creation at path. If the parent is an ephemeral node, such
+// as an ephemeral Barrier, the error matches ErrKind beside ErrNoChildren: the path above is used as
+// something that cannot have nodes below it.
+func belowEphemeral(err error, path string) error {
+	if !answers(err, backend.ErrNoChildren) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", &KindError{Path: parent(path), Want: string(layout.KindDirectory), Found: "ephemeral node"}, err)
 }
 
 // node is a sequential ephemeral node of this client.

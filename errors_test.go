@@ -263,14 +263,14 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			return err
 		}},
 		"ErrNotEmpty": {coord.ErrNotEmpty, func(x *scene) error {
-			b := coord.NewBarrier(x.c, "/b", nil)
-			if err := b.Set(ctx); err != nil {
+			if err := raw(x, backend.Create("/r", nil, backend.Persistent)); err != nil {
 				x.t.Fatal(err)
 			}
-			if err := raw(x, backend.Create("/b/x", nil, backend.Persistent)); err != nil {
+			if err := raw(x, backend.Create("/r/x", nil, backend.Persistent)); err != nil {
 				x.t.Fatal(err)
 			}
-			return b.Remove(ctx)
+			_, err := coord.NewTxn(x.c).Delete("/r").Commit(ctx)
+			return err
 		}},
 		"ErrDenied": {coord.ErrDenied, func(x *scene) error {
 			_, err := coord.NewMutex(deny(x), "/l", nil).Lock(ctx)

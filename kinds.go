@@ -81,10 +81,40 @@ type footing struct {
 	version int32  // the version for that write: AnyVersion if the directory carries the mark
 	czxid   int64  // 0: not known
 
+	// Of a Value, a Counter or a Barrier.
+	directory bool // nothing is set: the node is a directory, see layout.IsDirectory
+	pin       pinState
+
 	// drift is the number of writes of the directory less the number of creations in
 	// it; a creation raises both. It is as of the commit zxid.
 	drift int64
 	zxid  int64
+}
+
+// pinState says whether a Value, a Counter or a Barrier has a pin, see layout.Pin.
+type pinState int8
+
+const (
+	noPin     pinState = iota // the node was created by a recipe of one node, so it is persistent
+	pinNeeded                 // the node can be a container: who writes it creates a pin in the same commit
+	pinned                    // there is a pin, and a write checks it
+)
+
+// pinOps returns the operations beside a write of the node at path.
+func (f *footing) pinOps(path string) []backend.Op {
+	switch f.pin {
+	case pinNeeded:
+		return []backend.Op{backend.Create(path+"/"+layout.Pin, nil, backend.Persistent)}
+	case pinned:
+		return []backend.Op{backend.Check(path+"/"+layout.Pin, backend.AnyVersion)}
+	}
+	return nil
+}
+
+// atPin reports whether a commit failed because of the pin of the node at path.
+func atPin(err error, path string) bool {
+	var e *backend.Error
+	return errors.As(err, &e) && e.Path == path+"/"+layout.Pin
 }
 
 // write returns the operation that ensures, beside a creation in dir, that it carries the
@@ -127,7 +157,9 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		return footing{}, &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 	}
 	leaf := g.recipe == layout.KindValue || g.recipe == layout.KindCounter
-	if found, ok := layout.ParseMark(data); ok {
+	f.directory = layout.IsDirectory(data, stat)
+	found, marked := layout.ParseMark(data)
+	if marked && !(f.directory && (leaf || found == layout.KindDirectory)) {
 		if !g.recipe.Admits(found) {
 			return refuse(found)
 		}
@@ -137,8 +169,10 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		s.learned(g.dir, f)
 		return f, nil
 	}
+	var names []string
 	if stat.NumChildren > 0 {
-		names, _, err := s.b.Children(ctx, g.dir, nil)
+		var err error
+		names, _, err = s.b.Children(ctx, g.dir, nil)
 		if err != nil && !answers(err, backend.ErrDenied) {
 			return footing{}, err
 		}
@@ -150,7 +184,9 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 			return refuse(found)
 		}
 	}
-	if len(data) > 0 && !leaf && !layout.IsAddress(data) && (stat.Cversion == 0 && stat.NumChildren == 0 || g.recipe == layout.KindBarrier) {
+	hasPin := slices.Contains(names, layout.Pin)
+	fresh := stat.Cversion == 0 && stat.NumChildren == 0
+	if len(data) > 0 && !leaf && !f.directory && !layout.IsAddress(data) && (fresh || hasPin || g.recipe == layout.KindBarrier) {
 		if _, err := parseCount(data); err == nil {
 			return refuse(layout.KindCounter)
 		}
@@ -159,11 +195,19 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 	if layout.IsEmptyValue(stat) && !leaf {
 		return refuse(layout.KindValue)
 	}
-	if len(data) == 0 && stat.EphemeralOwner == 0 && !leaf {
+	switch {
+	case !leaf && (f.directory || len(data) == 0 && stat.EphemeralOwner == 0):
 		f.mark = g.recipe.Mark()
-	}
-	if leaf && (len(data) > 0 || layout.IsEmptyValue(stat)) {
+	case leaf && !f.directory:
 		f.version = backend.AnyVersion // no other recipe writes its mark there
+	}
+	switch {
+	case hasPin:
+		f.pin = pinned
+	case s.b.Features().Has(backend.Containers) && (f.directory || stat.Container || !fresh):
+		// A value that was written over an unpinned directory, by an earlier version, say, has had
+		// children. One that was created as a value does not need the pin.
+		f.pin = pinNeeded
 	}
 	s.learned(g.dir, f)
 	return f, nil
@@ -386,7 +430,7 @@ func (s *session) examineAnew(ctx context.Context, g ground, path string, czxid 
 }
 
 // takeBack returns the kind of nodes at g of another kind, or "". If there are any, it
-// removes the node at path together with the mark of this kind: without a mark the
+// removes the node at path and writes the mark of a directory over that of this kind: then the
 // other nodes identify the kind of the directory, and its next use writes the mark of
 // that kind. Its commits are conditional, so they can be repeated. Without such nodes,
 // listed reports whether the node at path is in the listing.
@@ -417,7 +461,7 @@ func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int
 		if kind, _ := layout.ParseMark(data); err != nil || stat.Czxid != czxid || kind != g.recipe {
 			break // another client has written its mark, or replaced the directory
 		}
-		_, err = s.b.Commit(ctx, append(own, backend.SetData(g.dir, nil, stat.Version))...)
+		_, err = s.b.Commit(ctx, append(own, backend.SetData(g.dir, layout.KindDirectory.Mark(), stat.Version))...)
 		switch {
 		case err == nil:
 		case isNotFound(err):

@@ -615,10 +615,8 @@ func TestAValueCannotLookLikeAMark(t *testing.T) {
 	})
 }
 
-// A Value of no bytes that once had children cannot be told from an unused directory. The
-// recipe that takes its path says so: the Value is refused, and not read as something else. Where
-// the service does not count the children that there were, it is a Value still.
-func TestAnEmptyValueThatHadChildrenIsTakenOverLoudly(t *testing.T) {
+// A Value of no bytes below which other recipes were used is a Value still.
+func TestValue_OfNoBytesKeepsItsPathAboveAUsedLock(t *testing.T) {
 	onEach(t, func(w *world) {
 		ctx := context.Background()
 		c := w.Open("a", nil)
@@ -626,24 +624,17 @@ func TestAnEmptyValueThatHadChildrenIsTakenOverLoudly(t *testing.T) {
 		_, err := v.Set(ctx, "")
 		w.must(err)
 		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(c, "/v/lock", nil)))
-		w.commit(backend.Delete(w.Path("/v/lock"), backend.AnyVersion)) // as the service does
-		if got, err := v.Get(ctx); err != nil || got.Value != "" {
-			w.T.Fatalf("%+v, %v", got, err)
-		}
-		m := coord.NewMutex(w.Open("b", nil), "/v", nil)
-		if !w.countsChildren("/v") {
-			_, err := m.Lock(ctx)
+		for _, there := range []bool{true, false} {
+			if !there {
+				w.commit(backend.Delete(w.Path("/v/lock"), backend.AnyVersion)) // as the service does
+			}
+			other := w.Open(fmt.Sprint("b", there), nil)
+			_, err := coord.NewMutex(other, "/v", nil).Lock(ctx)
 			wantKind(w.T, err, w.Path("/v"), "mutex", "value")
-			_, err = v.Set(ctx, "x")
-			w.must(err)
-			return
+			if got, err := coord.NewValue(other, "/v", &coord.ValueOptions[string]{Codec: coord.Text()}).Get(ctx); err != nil || got.Value != "" || got.Czxid == 0 {
+				w.T.Errorf("with a node below it, %v: %+v, %v", there, got, err)
+			}
 		}
-		h := coordtest.MustLock(w.T, m)
-		_, err = v.Get(ctx)
-		coordtest.WantErr(w.T, err, coord.ErrKind)
-		_, err = v.Set(ctx, "x")
-		coordtest.WantErr(w.T, err, coord.ErrKind)
-		coordtest.MustRelease(w.T, h)
 	})
 }
 
@@ -1461,7 +1452,7 @@ func TestASetOverAnotherKindIsUndoneWhateverEndsIt(t *testing.T) {
 		w.Eventually("the directory of the lock has no value", func() bool {
 			data, _, err := s.Get(context.Background(), w.Path("/x"), nil)
 			w.must(err)
-			return len(data) == 0
+			return string(data) == "coord recipe: directory"
 		})
 		_, err = v.Set(context.Background(), "data")
 		wantKind(w.T, err, w.Path("/x"), "value", "mutex")

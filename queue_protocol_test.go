@@ -269,7 +269,7 @@ func TestAnItemThatOnlyOneServerHasDelaysNoOther(t *testing.T) {
 func TestAnItemThatCannotBeMovedIsNotTakenForOneThatOnlyOneServerHas(t *testing.T) {
 	onMemory(t, func(w *world) {
 		o := &coord.QueueOptions[int]{MaxAttempts: 1}
-		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("x", nil), "/q/dead", nil)))
+		coordtest.MustLock(w.T, coord.NewMutex(w.Open("x", nil), "/q/dead", nil)) // held: an unused one goes in time
 		b := w.queue("b", o)
 		mustPut(w.T, b, 1, 1)
 		it := mustTake(w.T, b, 1)

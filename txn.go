@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // maxTxnOps bounds the requests of one transaction: while the service applies a
@@ -401,11 +402,13 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 }
 
 // product returns the index of the request that makes a recipe's operation: the last
-// creation, or a later change of the created node, or else the last change of data.
+// creation, or a later change of the created node, or else the last change of data. Pins do not
+// count.
 func product(ops []backend.Op) int {
 	set := 0
 	for i := len(ops) - 1; i >= 0; i-- {
 		switch {
+		case layout.HasPin(ops[i].Path):
 		case ops[i].Kind == backend.OpCreate && ops[set].Path == ops[i].Path:
 			return max(set, i)
 		case ops[i].Kind == backend.OpCreate:

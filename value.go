@@ -256,11 +256,15 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 				return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
 			}
 		}
-		switch st, err := v.read(ctx, s); {
-		case err != nil:
+		st, err := v.read(ctx, s)
+		if err != nil {
 			return nil, err
+		}
+		switch {
+		case st.at.directory:
+			return v.writing(st.at, data, st.at.version), nil
 		case st.created != 0:
-			return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
+			return v.writing(st.at, data, backend.AnyVersion), nil
 		}
 		if dir := v.path.full[:strings.LastIndexByte(v.path.full, '/')]; dir != "" {
 			if err := s.ensure(ctx, dir); err != nil {
@@ -269,7 +273,10 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 		}
 		return create, nil
 	}
-	op.again = func(err error) bool { return isNotFound(err) || errors.Is(err, backend.ErrExists) }
+	op.again = func(err error) bool {
+		v.c.unlearn(v.path.full) // it can be another node by now, or have lost its pin
+		return isNotFound(err) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
+	}
 	return op
 }
 

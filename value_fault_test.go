@@ -67,7 +67,7 @@ func TestAWriteWhoseReplyIsLostReturnsTheStoredVersion(t *testing.T) {
 			nth  int // the commit whose reply is lost
 			do   func(now coord.Versioned[int]) (coord.Versioned[int], error)
 		}{
-			{"set creates", 2, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Set(ctx, 1) }},
+			{"set creates", 1, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Set(ctx, 1) }},
 			{"set", 1, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Set(ctx, 2) }},
 			{"compare and set", 1, func(now coord.Versioned[int]) (coord.Versioned[int], error) { return v.CompareAndSet(ctx, now, 3) }},
 			{"update", 1, func(coord.Versioned[int]) (coord.Versioned[int], error) { return v.Update(ctx, inc) }},

@@ -96,7 +96,7 @@ func (s *session) Get(ctx context.Context, path string, w *backend.Watch) (data 
 		if n == nil {
 			return backend.ErrNotFound
 		}
-		data, stat = nil, n.stat(s.store.tree.zxid)
+		data, stat = nil, s.store.tree.stat(n)
 		if len(n.data) > 0 {
 			data = slices.Clone(n.data)
 		}
@@ -122,7 +122,7 @@ func (s *session) Exists(ctx context.Context, path string, w *backend.Watch) (st
 		if missing {
 			return backend.ErrNotFound
 		}
-		stat = n.stat(s.store.tree.zxid)
+		stat = s.store.tree.stat(n)
 		return nil
 	})
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *session) Children(ctx context.Context, path string, w *backend.Watch) (
 		if n == nil {
 			return backend.ErrNotFound
 		}
-		names, stat = n.names(), n.stat(s.store.tree.zxid)
+		names, stat = n.names(), s.store.tree.stat(n)
 		if w != nil {
 			s.store.watches.arm(s, w, path, true, true)
 		}

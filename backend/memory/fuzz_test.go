@@ -18,7 +18,7 @@ func picture(t *testing.T, tr *tree) string {
 	fmt.Fprintf(&b, "zxid %d\n", tr.zxid)
 	for _, path := range slices.Sorted(maps.Keys(tr.nodes)) {
 		n := tr.nodes[path]
-		fmt.Fprintf(&b, "%q %q %+v %v\n", path, n.data, n.stat(tr.zxid), n.names())
+		fmt.Fprintf(&b, "%q %q %+v %v\n", path, n.data, tr.statAt(n, tr.zxid), n.names())
 		if path == "/" {
 			continue
 		}
@@ -31,7 +31,7 @@ func picture(t *testing.T, tr *tree) string {
 			t.Fatalf("%q is missing among its parent's children", path)
 		}
 		if n.czxid > n.mzxid || n.mzxid > tr.zxid || n.pzxid > tr.zxid || backend.CheckPath(path) != nil {
-			t.Fatalf("%q: %+v at zxid %d", path, n.stat(tr.zxid), tr.zxid)
+			t.Fatalf("%q: %+v at zxid %d", path, tr.statAt(n, tr.zxid), tr.zxid)
 		}
 	}
 	for path, n := range tr.nodes {

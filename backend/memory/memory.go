@@ -36,8 +36,8 @@ type Options struct {
 
 	// ContainerInterval is how often the store removes its empty containers, counted from the
 	// moment when the first of them became empty. A container that becomes empty by such a removal
-	// is removed by the next one. A container that never had a child stays. Zero means never.
-	// ZooKeeper looks once a minute. See also Store.ReapContainers.
+	// is removed by the next one. A container that never had a child stays. The default is a
+	// minute, as ZooKeeper's; a negative interval means never. See also Store.ReapContainers.
 	ContainerInterval time.Duration
 
 	// Without are features that the store shall not have, for tests of what replaces them.
@@ -46,7 +46,8 @@ type Options struct {
 	// Revisions numbers the sequential nodes by their commits, as a service does that has no
 	// counter for each parent: the numbers have gaps and begin anywhere, they have more than
 	// ten digits in time, and each Create tells its Czxid and its Siblings. They have no end. A
-	// Carry writes nothing, and is refused if the node has other data.
+	// Carry writes nothing, and is refused if the node has other data. A Stat tells containers,
+	// which ZooKeeper hides, and a store without this option too.
 	Revisions bool
 
 	// Limits of one Commit, and the end of the sequence numbers. Zero fields mean those of
@@ -74,7 +75,8 @@ type Store struct {
 	scratch  change // of the commit under way, kept for its buffers
 
 	interval time.Duration       // see Options.ContainerInterval
-	emptied  map[string]struct{} // containers whose last child was deleted; a timer runs while there are any
+	emptied  map[string]struct{} // containers whose last child was deleted; nil: there are none
+	waiting  bool                // a timer runs, at the end of which they are removed
 }
 
 // New returns an empty store. Nil options mean the defaults; bad ones are
@@ -95,7 +97,9 @@ func New(o *Options) *Store {
 		sessions: make(map[int64]*session),
 		lastID:   0x1000,
 		interval: opts.ContainerInterval,
-		emptied:  make(map[string]struct{}),
+	}
+	if st.interval == 0 {
+		st.interval = time.Minute
 	}
 	if st.timeout == 0 {
 		st.timeout = 10 * time.Second
@@ -189,6 +193,7 @@ func (st *Store) ReapContainers() {
 	for {
 		empty := st.tree.emptyContainers()
 		if len(empty) == 0 {
+			st.emptied = nil
 			return
 		}
 		st.removeEmpty(empty)
@@ -199,8 +204,9 @@ func (st *Store) ReapContainers() {
 func (st *Store) collect() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
+	st.waiting = false
 	paths := slices.Sorted(maps.Keys(st.emptied))
-	clear(st.emptied)
+	st.emptied = nil
 	st.removeEmpty(paths)
 }
 
@@ -218,7 +224,7 @@ func (st *Store) removeEmpty(paths []string) {
 // interval that ends with their removal. No timer runs while there are none, so an unused store
 // does nothing. The caller holds mu.
 func (st *Store) noteEmptied(events []event) {
-	if st.interval <= 0 {
+	if st.interval < 0 {
 		return
 	}
 	for _, e := range events {
@@ -226,8 +232,12 @@ func (st *Store) noteEmptied(events []event) {
 			continue
 		}
 		if dir, _ := split(e.path); st.tree.isEmptyContainer(dir) {
-			if len(st.emptied) == 0 {
+			if !st.waiting {
+				st.waiting = true
 				time.AfterFunc(st.interval, st.collect)
+			}
+			if st.emptied == nil {
+				st.emptied = make(map[string]struct{})
 			}
 			st.emptied[dir] = struct{}{}
 		}

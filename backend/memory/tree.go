@@ -48,8 +48,11 @@ func (n *node) changedAfter(since int64, children bool) bool {
 	return n.mzxid > since
 }
 
-// stat returns the metadata of n as of the commit zxid.
-func (n *node) stat(zxid int64) backend.Stat {
+// stat returns the metadata of n as of the latest commit.
+func (t *tree) stat(n *node) backend.Stat { return t.statAt(n, t.zxid) }
+
+// statAt is stat during the commit zxid.
+func (t *tree) statAt(n *node, zxid int64) backend.Stat {
 	return backend.Stat{
 		Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: n.pzxid,
 		Ctime: n.ctime, Mtime: n.mtime,
@@ -59,7 +62,7 @@ func (n *node) stat(zxid int64) backend.Stat {
 		EphemeralOwner: n.owner,
 		DataLength:     int32(len(n.data)),
 		NumChildren:    int32(len(n.children)),
-		Container:      n.container,
+		Container:      n.container && t.revisions,
 		AsOf:           zxid,
 	}
 }
@@ -87,7 +90,7 @@ func (t *tree) read(r backend.Read) (result backend.ReadResult) {
 	case r.Children:
 		result.Names = n.names()
 	default:
-		result.Stat = n.stat(t.zxid)
+		result.Stat = t.stat(n)
 		if len(n.data) > 0 {
 			result.Data = slices.Clone(n.data)
 		}
@@ -206,7 +209,7 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 		if !bytes.Equal(n.data, op.Data) {
 			return "", stat, backend.ErrBadVersion
 		}
-		return "", n.stat(zxid), nil
+		return "", t.statAt(n, zxid), nil
 	}
 	switch op.Kind {
 	case backend.OpSetData, backend.OpCarry:
@@ -217,7 +220,7 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 		n.version++
 		n.mzxid, n.mtime = zxid, now
 		c.events = append(c.events, event{op.Path, dataChanged})
-		stat = n.stat(zxid)
+		stat = t.statAt(n, zxid)
 	case backend.OpDelete:
 		if len(n.children) > 0 {
 			return "", stat, backend.ErrNotEmpty

@@ -15,6 +15,9 @@ import (
 // lock made again.
 var Server = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dznode.container.checkIntervalMs=86400000"}}}
 
+// Collecting is a server that removes empty containers at once, in so far as ZooKeeper can.
+var Collecting = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dznode.container.checkIntervalMs=300"}}}
+
 // Long reports whether the full counts are wanted.
 func Long() bool { return os.Getenv("COORD_LONG") != "" }
 
@@ -23,5 +26,5 @@ func Main(m *testing.M) {
 	if Long() {
 		Server.Options.Servers = 3
 	}
-	goleak.VerifyTestMain(Server.Main(m))
+	goleak.VerifyTestMain(Collecting.Main(Server.Main(m)))
 }

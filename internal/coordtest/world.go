@@ -115,6 +115,65 @@ func onMemory(t *testing.T, name string, o memory.Options, f func(w *World)) {
 	})
 }
 
+// OnEachCollecting is OnEach where the services remove empty containers soon: on memory, on memory
+// that tells containers, and on a ZooKeeper of its own.
+func OnEachCollecting(t *testing.T, f func(w *World)) {
+	t.Parallel()
+	onMemory(t, "memory", memory.Options{ContainerInterval: time.Second}, f)
+	onMemory(t, "memory with revisions", memory.Options{ContainerInterval: time.Second, Revisions: true}, f)
+	t.Run("zookeeper", func(t *testing.T) {
+		t.Parallel()
+		if Elsewhere != nil {
+			f(OnServer(t, zookeeper.Options{}))
+			return
+		}
+		o := zookeeper.Options{SessionTimeout: RealTimeout}
+		f(&World{Service: zkservice.New(t, Collecting.Get(t), o), T: t, Timeout: RealTimeout})
+	})
+}
+
+// Collect returns when the service has removed the containers that are empty, and those that become
+// empty by that, up to three levels.
+func (w *World) Collect() {
+	w.T.Helper()
+	if w.Fake {
+		time.Sleep(3*time.Second + time.Millisecond)
+		synctest.Wait()
+		return
+	}
+	s := w.Session("collect")
+	defer s.Close()
+	if !s.Features().Has(backend.Containers) {
+		return
+	}
+	// A container that becomes empty now goes in the pass that removes all those that are empty now,
+	// or in a later one.
+	for range 3 {
+		path := w.Path("/collect")
+		for _, op := range []backend.Op{
+			backend.Create(path, nil, backend.Container), backend.Create(path+"/x", nil, backend.Ephemeral),
+			backend.Delete(path+"/x", backend.AnyVersion),
+		} {
+			if _, err := s.Commit(context.Background(), op); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		for gone := false; !gone; {
+			watch := backend.NewWatch()
+			_, err := s.Exists(context.Background(), path, watch)
+			switch {
+			case errors.Is(err, backend.ErrNotFound):
+				watch.Stop()
+				gone = true
+			case err != nil:
+				w.T.Fatal(err)
+			default:
+				<-watch.Fired()
+			}
+		}
+	}
+}
+
 // Path is the absolute path of a recipe at p.
 func (w *World) Path(p string) string {
 	if w.Root() == "/" {

@@ -24,8 +24,10 @@ const (
 	KindDelayQueue    RecipeKind = "delayqueue"
 	KindTwoPhase      RecipeKind = "twophase"
 	KindShards        RecipeKind = "shards"
-	KindValue         RecipeKind = "value"   // has no mark
+	KindValue         RecipeKind = "value"   // its mark is of a persistent node with nodes below it from which a value was deleted
 	KindCounter       RecipeKind = "counter" // has no mark
+
+	KindDirectory RecipeKind = "directory" // above recipes; no Value, Counter or Barrier is set there
 
 	// Directories within a recipe.
 	KindRequests RecipeKind = "part of a semaphore"
@@ -75,6 +77,33 @@ func ParseMark(data []byte) (RecipeKind, bool) {
 		}
 	}
 	return RecipeKind(rest), true
+}
+
+// Pin is the name of a persistent node without data below a Value, a Counter or a Barrier that was set in a
+// directory. The directory can be a container, which ZooKeeper's Stats do not show: the pin keeps
+// it, with its data, for as long as something is set there. Recipes, caches and reports ignore it,
+// and no path of a recipe has this name in it.
+const Pin = "_coord-pin"
+
+// HasPin reports whether a path has the name of a pin in it.
+func HasPin(path string) bool { return strings.Contains(path+"/", "/"+Pin+"/") }
+
+// IsDirectory reports whether a node is a directory in which no Value, Counter or Barrier is set:
+// it carries the mark of that, or has no bytes and was never written. (Directories of earlier
+// versions, of kazoo and of Curator have no bytes. A Value of no bytes was written.)
+func IsDirectory(data []byte, stat backend.Stat) bool {
+	if stat.EphemeralOwner != 0 {
+		return false
+	}
+	kind, _ := ParseMark(data)
+	return kind == KindDirectory || kind == KindValue || len(data) == 0 && stat.Version == 0
+}
+
+// IsBareBarrier reports whether a node is a barrier of kazoo: it has no bytes, was never written,
+// and never had a child. Only Pzxid tells the last, so where a service has none, there is no such
+// barrier; kazoo has no such service.
+func IsBareBarrier(data []byte, stat backend.Stat) bool {
+	return len(data) == 0 && stat.Version == 0 && stat.NumChildren == 0 && stat.Pzxid == stat.Czxid && !stat.Container
 }
 
 // numbered are the kinds whose names end with an infix and the number. No infix ends
@@ -231,13 +260,9 @@ func IsAddress(data []byte) bool {
 		(strings.Count(text, ".") == 3 || strings.Count(text, ":") >= 2)
 }
 
-// IsEmptyValue reports whether a node is a Value of no bytes. An unused directory, of
-// Curator's, kazoo's or an operator's, was never written; a used one has had children.
-// So a Value of no bytes that once had children, of a recipe below its path, counts as a
-// directory. Nothing else would do: a line that found the nodes of another kind has
-// removed its mark again, which leaves the directory of that kind in the same state. A
-// recipe that then uses the path writes its mark, and the Value's next call returns
-// ErrKind.
+// IsEmptyValue reports whether a node is a Value of no bytes: it was written. A directory without
+// bytes, of Curator's, kazoo's or an operator's, never was, and a directory of this package that
+// was written carries a mark.
 func IsEmptyValue(stat backend.Stat) bool {
-	return stat.DataLength == 0 && stat.Version > 0 && stat.Cversion == 0 && stat.NumChildren == 0 && stat.EphemeralOwner == 0
+	return stat.DataLength == 0 && stat.Version > 0 && stat.EphemeralOwner == 0
 }

@@ -87,12 +87,12 @@ func (s *Shared) Close() error {
 
 // Main wraps the argument of TestMain so that the ensemble is closed after the tests have run
 // and before the check for leaked goroutines.
-func (s *Shared) Main(m *testing.M) *SharedMain { return &SharedMain{s, m} }
+func (s *Shared) Main(m interface{ Run() int }) *SharedMain { return &SharedMain{s, m} }
 
 // SharedMain runs tests and closes their shared ensemble. See Shared.
 type SharedMain struct {
 	shared *Shared
-	m      *testing.M
+	m      interface{ Run() int }
 }
 
 // Run runs the tests, closes the shared ensemble, and returns the exit code.
