@@ -42,7 +42,8 @@ type CacheOptions struct {
 // "/config/a" and so on. The root may be missing, be created, be deleted and come
 // back. It may be "/", which with a namespace is the namespace's node. A node whose
 // path the service refuses (see Session.CheckPath of package backend) is left out, with
-// everything below it. Such is ZooKeeper's own node /zookeeper.
+// everything below it. Such is ZooKeeper's own node /zookeeper. So are the pins of Values,
+// see there.
 //
 // Cost, if the service has trees and batches (see Features of package backend): one
 // watch for the whole tree. At the start, and after each reconnection, each node is read

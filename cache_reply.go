@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // take handles a reply.
@@ -179,6 +180,9 @@ func (m *mirror) listed(n *cacheNode) {
 
 // named handles one name in a list of children.
 func (m *mirror) named(parent *cacheNode, name string) error {
+	if name == layout.Pin {
+		return nil
+	}
 	m.buf = append(m.buf[:0], parent.path...)
 	if parent.path != "/" {
 		m.buf = append(m.buf, '/')

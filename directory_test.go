@@ -126,7 +126,9 @@ func settingKinds() []setting {
 		},
 		{
 			"barrier",
-			func(c *coord.Client, path string) error { return coord.NewBarrier(c, path, nil).Set(context.Background()) },
+			func(c *coord.Client, path string) error {
+				return coord.NewBarrier(c, path, nil).Set(context.Background())
+			},
 			barrierIsSet,
 			func(c *coord.Client, path string) error {
 				return coord.NewBarrier(c, path, nil).Remove(context.Background())

@@ -80,7 +80,8 @@ type Report struct {
 	// share), "inbox" (of one of its sites). Or it is "missing", "empty", "part"
 	// (nodes from within a recipe whose path is further up), "mixture" (of several
 	// recipes), or "directory" (the nodes at the path are of no recipe; recipes can be
-	// below them).
+	// below them). A value, a counter and a barrier can have such nodes below them too: a note says so,
+	// and Tree describes them.
 	Recipe string `json:"recipe"`
 
 	Summary string    `json:"summary"` // in one line
@@ -210,6 +211,9 @@ func (x *inspector) inspect(ctx context.Context) error {
 // node, unless it is nil.
 func (x *inspector) describe(ctx context.Context, names []string, stat backend.Stat, top *seen) error {
 	in := x.in
+	if i := slices.Index(names, layout.Pin); i >= 0 {
+		names = slices.Delete(slices.Clone(names), i, i+1)
+	}
 	if len(names) == 0 {
 		return x.leaf(ctx, stat, top)
 	}
@@ -253,11 +257,22 @@ func (x *inspector) describe(ctx context.Context, names []string, stat backend.S
 			in.note("inspect a path further up, such as %s", up)
 		}
 	default:
-		in.Recipe = "directory"
+		_, marked := layout.ParseMark(data)
+		if set := !layout.IsDirectory(data, stat) && (!marked || isBarrier(data)); set && (len(data) > 0 || layout.IsEmptyValue(stat)) {
+			// A Value, a Counter or a Barrier with nodes below it.
+			in.note("%s below it", plural(len(names), "node"))
+			return x.leaf(ctx, stat, &seen{data: data, stat: stat})
+		}
 		in.Directory = &Directory{Nodes: len(names)}
-		in.Summary = in.Directory.summary()
+		in.Recipe, in.Summary = "directory", in.Directory.summary()
 	}
 	return nil
+}
+
+// isBarrier reports whether data is the mark of a barrier.
+func isBarrier(data []byte) bool {
+	kind, _ := layout.ParseMark(data)
+	return kind == layout.KindBarrier
 }
 
 // setForeign reports the nodes that no recipe has claimed, if there is a recipe, and data in a
@@ -273,7 +288,7 @@ func (x *inspector) setForeign(k *nameKinds, data []byte, stat backend.Stat, rec
 		in.ForeignCount = len(k.foreign)
 		in.Foreign = k.foreign[:min(len(k.foreign), 20)]
 	}
-	if _, marked := layout.ParseMark(data); stat.DataLength > 0 && !marked {
+	if _, marked := layout.ParseMark(data); recipe && stat.DataLength > 0 && !marked {
 		in.note("the node itself holds %s, which no recipe with nodes below it stores", plural(int(stat.DataLength), "byte"))
 	}
 	if stat.EphemeralOwner != 0 {
@@ -286,7 +301,7 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat, top *seen) erro
 	in := x.in
 	owned := stat.EphemeralOwner != 0
 	empty := layout.IsEmptyValue(stat)
-	if stat.DataLength == 0 && (stat.Cversion == 0 || owned) && !empty {
+	if stat.DataLength == 0 && (layout.IsBareBarrier(nil, stat) || owned) && !empty {
 		x.setBarrier(stat)
 		if !owned {
 			in.note("a node of no bytes that was made by hand, and the directory of a recipe that was never used, look the same")
@@ -316,8 +331,11 @@ func (x *inspector) leaf(ctx context.Context, stat backend.Stat, top *seen) erro
 			return err
 		}
 	}
-	if kind, ok := layout.ParseMark(data); ok && kind == layout.KindBarrier {
+	if kind, ok := layout.ParseMark(data); isBarrier(data) {
 		x.setBarrier(stat)
+		return nil
+	} else if layout.IsDirectory(data, stat) {
+		in.Recipe, in.Summary = "empty", "a directory without nodes, in which nothing is set"
 		return nil
 	} else if ok {
 		in.Recipe, in.Summary = "empty", "the directory of a "+string(kind)+" that is not in use"

@@ -215,8 +215,18 @@ var inspectScenes = []inspectScene{
 		coordtest.Prime(w.T, coord.NewMutex(w.Open("a", nil), "/m", nil))
 	}},
 	{name: "directory", path: "/u", setup: func(w *world) {
-		inspectMake(w, backend.Persistent, "/u=some text", "/u/README", "/u/lock-1", "/u/x")
+		inspectMake(w, backend.Persistent, "/u", "/u/README", "/u/lock-1", "/u/x")
 	}},
+	{name: "value-above", path: "/u", setup: func(w *world) { // set in a directory, so that it has a pin
+		inspectMake(w, backend.Persistent, "/u=something", "/u/_coord-pin", "/u/size=5")
+	}},
+	{name: "value-deleted", path: "/u", setup: func(w *world) {
+		inspectMake(w, backend.Persistent, "/u=coord recipe: value", "/u/size=5")
+	}},
+	{name: "barrier-above", path: "/u", setup: func(w *world) {
+		inspectMake(w, backend.Persistent, "/u=coord recipe: barrier", "/u/_coord-pin")
+	}},
+	{name: "directory-unused", path: "/u", setup: func(w *world) { inspectMake(w, backend.Persistent, "/u=coord recipe: directory") }},
 	{name: "directory-of-queues", path: "/queues", data: true, setup: func(w *world) {
 		inspectMake(w, backend.Persistent, "/queues", "/queues/old", "/queues/old/2024", "/queues/config=3")
 		for _, name := range []string{"orders", "mails"} {
