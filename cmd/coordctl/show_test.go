@@ -207,7 +207,7 @@ func inspectQueueAndWatch(t *testing.T, v *servers) {
 				t.Fatalf("%s of %s was never printed: %s", event, path, x.stderr.String())
 			}
 		}
-		next("there", "/w", "")
+		next("there", "/w", "coord recipe: directory")
 		next("there", "/w/v", "1")
 		if _, err := v.Set(t.Context(), 2); err != nil {
 			t.Fatal(err)

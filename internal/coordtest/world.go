@@ -119,8 +119,7 @@ func onMemory(t *testing.T, name string, o memory.Options, f func(w *World)) {
 // that tells containers, and on a ZooKeeper of its own.
 func OnEachCollecting(t *testing.T, f func(w *World)) {
 	t.Parallel()
-	onMemory(t, "memory", memory.Options{ContainerInterval: time.Second}, f)
-	onMemory(t, "memory with revisions", memory.Options{ContainerInterval: time.Second, Revisions: true}, f)
+	OnMemoryCollecting(t, f)
 	t.Run("zookeeper", func(t *testing.T) {
 		t.Parallel()
 		if Elsewhere != nil {
@@ -130,6 +129,12 @@ func OnEachCollecting(t *testing.T, f func(w *World)) {
 		o := zookeeper.Options{SessionTimeout: RealTimeout}
 		f(&World{Service: zkservice.New(t, Collecting.Get(t), o), T: t, Timeout: RealTimeout})
 	})
+}
+
+// OnMemoryCollecting is OnEachCollecting on memory only.
+func OnMemoryCollecting(t *testing.T, f func(w *World)) {
+	onMemory(t, "memory", memory.Options{ContainerInterval: time.Second}, f)
+	onMemory(t, "memory with revisions", memory.Options{ContainerInterval: time.Second, Revisions: true}, f)
 }
 
 // Collect returns when the service has removed the containers that are empty, and those that become
