@@ -122,7 +122,9 @@ func TestDirectories_WithAFaultAtEachRequest(t *testing.T) {
 									}
 									call, want = s.unset, false
 								}
-								nth.Arm(n, func(c backendtest.Call) bool { return c.Op == "commit" || c.Op != "sync" && !strings.HasSuffix(fault.name, " is lost") }, func(_ context.Context, c backendtest.Call, err error) error {
+								nth.Arm(n, func(c backendtest.Call) bool {
+									return c.Op == "commit" || c.Op != "sync" && !strings.HasSuffix(fault.name, " is lost")
+								}, func(_ context.Context, c backendtest.Call, err error) error {
 									struck = true
 									return fault.strike(w, path, c, err)
 								})

@@ -375,3 +375,236 @@ func TestDirectories_AndAnEphemeralBarrier(t *testing.T) {
 		w.Collect()
 	})
 }
+
+// Nodes of other programs, and of earlier versions: which of them are set.
+func TestDirectories_OfOtherPrograms(t *testing.T) {
+	onEachCollecting(t, func(w *world) {
+		ctx := context.Background()
+		persistent := func(path, data string) backend.Op {
+			return backend.Create(w.Path(path), []byte(data), backend.Persistent)
+		}
+		deleted := func(path string) backend.Op { return backend.Delete(w.Path(path), backend.AnyVersion) }
+		for i, x := range []struct {
+			name    string
+			nodes   func(path string) []backend.Op
+			barrier string // "set", "not", or the kind that refuses
+			value   string // "not", the data, or the kind that refuses
+		}{
+			{"an empty directory with nodes", func(p string) []backend.Op { return []backend.Op{persistent(p, ""), persistent(p+"/x", "")} }, "not", "not"},
+			{"an empty directory that had nodes", func(p string) []backend.Op {
+				return []backend.Op{persistent(p, ""), persistent(p+"/x", ""), deleted(p + "/x")}
+			}, "not", "not"},
+			{"a directory that was never used", func(p string) []backend.Op { return []backend.Op{persistent(p, "coord recipe: directory")} }, "not", "not"},
+			{"a value that was deleted", func(p string) []backend.Op {
+				return []backend.Op{persistent(p, "coord recipe: value"), persistent(p+"/x", "")}
+			}, "value", "not"},
+			{"a value of no bytes with nodes", func(p string) []backend.Op {
+				return []backend.Op{persistent(p, "x"), backend.SetData(w.Path(p), nil, 0), persistent(p+"/x", "")}
+			}, "value", ""},
+			{"a mutex", func(p string) []backend.Op { return []backend.Op{persistent(p, "coord recipe: mutex")} }, "mutex", "mutex"},
+			{"a barrier of Curator", func(p string) []backend.Op { return []backend.Op{persistent(p, "10.0.0.1")} }, "set", "10.0.0.1"},
+		} {
+			path := fmt.Sprint("/n", i)
+			s := w.Session("others")
+			if _, err := s.Commit(ctx, x.nodes(path)...); err != nil {
+				w.T.Fatal(err)
+			}
+			s.Close()
+			c := w.Open("c", nil)
+			set, err := barrierIsSet(c, path)
+			switch x.barrier {
+			case "set", "not":
+				if set != (x.barrier == "set") || err != nil {
+					w.T.Errorf("%s: the barrier is set: %v, %v", x.name, set, err)
+				}
+			default:
+				wantKind(w.T, err, w.Path(path), "barrier", x.barrier)
+			}
+			v := coord.NewValue(c, path, &coord.ValueOptions[string]{Codec: coord.Text()})
+			got, err := v.Get(ctx)
+			switch x.value {
+			case "not":
+				coordtest.WantErr(w.T, err, coord.ErrNotFound)
+			case "mutex":
+				wantKind(w.T, err, w.Path(path), "value", x.value)
+			default:
+				if err != nil || got.Value != x.value || got.Czxid == 0 {
+					w.T.Errorf("%s: %+v, %v", x.name, got, err)
+				}
+			}
+		}
+		// A barrier of kazoo is an empty node that never had a child, on a service that tells.
+		w.commit(persistent("/kazoo", ""))
+		stat, err := w.stat("/kazoo")
+		w.must(err)
+		if set, err := barrierIsSet(w.Open("c", nil), "/kazoo"); set != (stat.Pzxid != 0) || err != nil {
+			w.T.Errorf("kazoo's barrier: set %v, %v", set, err)
+		}
+	})
+}
+
+// What an earlier version, or a client that has died in between, wrote into a container without a pin
+// gets one with the next write.
+func TestDirectories_GetThePinThatIsMissing(t *testing.T) {
+	onEachCollecting(t, func(w *world) {
+		ctx := context.Background()
+		s := w.Session("earlier")
+		if !s.Features().Has(backend.Containers) {
+			w.T.Skip("there are no containers")
+		}
+		commit := func(ops ...backend.Op) {
+			w.T.Helper()
+			if _, err := s.Commit(ctx, ops...); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		text := &coord.ValueOptions[string]{Codec: coord.Text()}
+		for name, write := range map[string]func(v *coord.Value[string]) error{
+			"set": func(v *coord.Value[string]) error { _, err := v.Set(ctx, "precious"); return err },
+			"cas": func(v *coord.Value[string]) error {
+				old, err := v.Get(ctx)
+				if err == nil {
+					_, err = v.CompareAndSet(ctx, old, "precious")
+				}
+				return err
+			},
+			"txn": func(v *coord.Value[string]) error {
+				_, err := coord.NewTxn(w.Open("txn", nil)).Add(coord.NewValue(w.Open("txn", nil), "/txn", text).SetOp("precious")).Commit(ctx)
+				return err
+			},
+		} {
+			path := "/" + name
+			commit(backend.Create(w.Path(path), nil, backend.Container))
+			commit(backend.Create(w.Path(path+"/child"), nil, backend.Persistent), backend.SetData(w.Path(path), []byte("old"), 0))
+			v := coord.NewValue(w.Open("c", nil), path, text)
+			w.must(write(v))
+			commit(backend.Delete(w.Path(path+"/child"), backend.AnyVersion))
+			w.Collect()
+			if got, err := v.Get(ctx); err != nil || got.Value != "precious" {
+				w.T.Errorf("%s: %+v, %v", name, got, err)
+			}
+			// An outsider that deletes the pin costs nothing either.
+			commit(backend.Delete(w.Path(path+pin), backend.AnyVersion), backend.Create(w.Path(path+"/child"), nil, backend.Persistent))
+			w.must(write(v))
+			commit(backend.Delete(w.Path(path+"/child"), backend.AnyVersion))
+			w.Collect()
+			if got, err := v.Get(ctx); err != nil || got.Value != "precious" {
+				w.T.Errorf("%s, without a pin: %+v, %v", name, got, err)
+			}
+		}
+		s.Close()
+	})
+}
+
+// A pin is no node for a Cache and its views, and no path for a recipe.
+func TestDirectories_PinsAreHidden(t *testing.T) {
+	onEach(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(c, "/config/app/lock", nil)))
+		_, err := coord.NewValue[int](c, "/config/app", nil).Set(ctx, 7)
+		w.must(err)
+		k := coord.NewCache(c, "/config", nil)
+		defer w.goRun(k)()
+		<-k.Synced()
+		if _, err := coord.NewValue[int](c, "/config", nil).Set(ctx, 8); err != nil { // while the cache runs
+			w.T.Fatal(err)
+		}
+		v := coord.NewCacheView(k, coord.Codec[int]{})
+		w.Eventually("the cache has the second value", func() bool { e, ok := v.Get("/config"); return ok && e.Err == nil && e.Value == 8 })
+		var paths []string
+		for p := range k.Walk("/config") {
+			paths = append(paths, p)
+		}
+		if want := []string{"/config", "/config/app", "/config/app/lock"}; !slices.Equal(paths, want) {
+			w.T.Errorf("the cache has %q, want %q", paths, want)
+		}
+		var values []string
+		for p, e := range v.All("/config") {
+			values = append(values, fmt.Sprint(p, " ", e.Value, " ", e.Err))
+		}
+		if want := []string{"/config 8 <nil>", "/config/app 7 <nil>"}; !slices.Equal(values, want) {
+			w.T.Errorf("the view has %q, want %q", values, want)
+		}
+		if names, _ := k.Children("/config/app"); !slices.Equal(names, []string{"lock"}) {
+			w.T.Errorf("children %q", names)
+		}
+		_, err = coord.NewValue[int](c, "/config/app"+pin, nil).Get(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrBadPath)
+	})
+}
+
+// A directory that is made for a lock is no barrier before the lock's node is in it, nor if the
+// client that makes it dies before.
+func TestDirectories_AreNoBarriersWhileTheyAreMade(t *testing.T) {
+	onEach(t, func(w *world) {
+		var before coordtest.Nth
+		a, b := w.Open("a", &backendtest.Hooks{Before: before.Before}), w.Open("b", nil)
+		looked := false
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path("/maint/stop/lock") }, func(context.Context, backendtest.Call, error) error {
+			looked = true
+			if _, err := w.stat("/maint/stop"); err != nil {
+				looked = false // the parent is missing: the first attempt
+				before.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path("/maint/stop/lock") }, func(context.Context, backendtest.Call, error) error {
+					looked = true
+					if set, err := barrierIsSet(b, "/maint/stop"); set || err != nil {
+						w.T.Errorf("a barrier that nobody set: %v, %v", set, err)
+					}
+					return nil
+				})
+			}
+			return nil
+		})
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(a, "/maint/stop/lock", nil)))
+		if !looked {
+			w.T.Error("the directory was never seen without its node")
+		}
+	})
+}
+
+// Two clients that set a value in one directory at once: one of them creates it, the other one sees
+// that, and no write is lost.
+func TestDirectories_TwoClientsAtOnce(t *testing.T) {
+	onEachCollecting(t, func(w *world) {
+		ctx := context.Background()
+		var before coordtest.Nth
+		a, b := w.Open("a", &backendtest.Hooks{Before: before.Before}), w.Open("b", nil)
+		for i, x := range []struct {
+			name string
+			call func(v *coord.Value[int]) error
+			want error
+			n    int
+		}{
+			{"compare and set", func(v *coord.Value[int]) error {
+				_, err := v.CompareAndSet(ctx, coord.Versioned[int]{}, 1)
+				return err
+			}, coord.ErrConflict, 5},
+			{"update", func(v *coord.Value[int]) error {
+				_, err := v.Update(ctx, func(n int) (int, error) { return n + 1, nil })
+				return err
+			}, nil, 6},
+			{"set", func(v *coord.Value[int]) error { _, err := v.Set(ctx, 7); return err }, nil, 7},
+		} {
+			path := fmt.Sprint("/d", i)
+			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, path+"/lock", nil)))
+			v, other := coord.NewValue[int](a, path, nil), coord.NewValue[int](b, path, nil)
+			_, err := v.Get(ctx)
+			coordtest.WantErr(w.T, err, coord.ErrNotFound)
+			before.Arm(1, func(c backendtest.Call) bool {
+				return c.Op == "commit" && c.Path == w.Path(path) && c.Ops[0].Kind == backend.OpSetData
+			}, func(context.Context, backendtest.Call, error) error {
+				_, err := other.Set(ctx, 5)
+				w.must(err)
+				return nil
+			})
+			err = x.call(v)
+			if x.want == nil && err != nil || x.want != nil && !errors.Is(err, x.want) {
+				w.T.Errorf("%s: %v, want %v", x.name, err, x.want)
+			}
+			w.Collect()
+			if got, err := other.Get(ctx); err != nil || got.Value != x.n {
+				w.T.Errorf("%s: %+v, %v, want %d", x.name, got, err, x.n)
+			}
+		}
+	})
+}

@@ -103,7 +103,7 @@ func IsDirectory(data []byte, stat backend.Stat) bool {
 // and never had a child. Only Pzxid tells the last, so where a service has none, there is no such
 // barrier; kazoo has no such service.
 func IsBareBarrier(data []byte, stat backend.Stat) bool {
-	return len(data) == 0 && stat.Version == 0 && stat.NumChildren == 0 && stat.Pzxid == stat.Czxid && !stat.Container
+	return len(data) == 0 && stat.Version == 0 && stat.NumChildren == 0 && stat.Cversion == 0 && stat.Pzxid == stat.Czxid && !stat.Container
 }
 
 // numbered are the kinds whose names end with an infix and the number. No infix ends
