@@ -55,6 +55,10 @@ type Options struct {
 	// at which Trace panics or ends its goroutine is lost; the client goes on with the next
 	// one, and logs that at most once a minute. Nil costs nothing.
 	Trace func(context.Context, trace.Event)
+
+	// OpenTimeout, if it is not zero, bounds how long Open waits for the service, beside its ctx. It
+	// does not matter afterwards.
+	OpenTimeout time.Duration
 }
 
 // A Client is a connection to the service, from which all recipes are made. It keeps
@@ -133,8 +137,8 @@ func (p Phase) String() string {
 }
 
 // Open connects to the service. It waits until a session is open or ctx ends; the error
-// then describes the attempts. ctx bounds the opening only. Bad options are ErrInvalid
-// or ErrBadPath; credentials that the service refuses are ErrDenied, at once.
+// then matches ErrNoContact and names each server that was tried with the reason. ctx bounds
+// the opening only, and so does Options.OpenTimeout. Bad options are ErrInvalid or ErrBadPath; credentials that the service refuses are ErrDenied, at once.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	if b == nil {
 		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: nil backend", ErrInvalid)}
@@ -170,7 +174,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		c.trace = newTrace(opts.Trace, c.log)
 		c.traced.Store(c.random("trace") >> 1)
 	}
-	bs, err := b.Open(ctx)
+	bs, err := openWithin(ctx, b, opts.OpenTimeout)
 	if err != nil {
 		return nil, opError("open", "", err)
 	}
@@ -191,6 +195,19 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	c.stop = stop
 	c.goWork(func() { c.keepSession(life, s) })
 	return c, nil
+}
+
+// openWithin opens a session within a limit, zero for none.
+func openWithin(ctx context.Context, b backend.Backend, limit time.Duration) (backend.Session, error) {
+	switch {
+	case limit < 0:
+		return nil, fmt.Errorf("%w: OpenTimeout %v", ErrInvalid, limit)
+	case limit > 0:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("OpenTimeout %v has passed", limit))
+		defer cancel()
+	}
+	return b.Open(ctx)
 }
 
 // Close ends the client. Calls under way and new ones fail with ErrClosed, every hold

@@ -224,6 +224,7 @@
 //
 //	error            what it means                           what the caller does
 //	ctx's own        the wait was given up                   nothing; see "Given up is gone"
+//	ErrNoContact     with ctx's own: no contact at its end   retries later; a server answers 503
 //	ErrLocked        TryX, Remove: a hold is in the way      retries later, or waits with Lock
 //	ErrLost          the hold ended before its release       stops its work under the hold
 //	ErrReleased      the hold was released                   nothing
@@ -239,11 +240,12 @@
 //	ErrFull          MaxLen and FailWhenFull                 backs off
 //	ErrDuplicate     the id is already in use                uses another, or waits
 //	ErrConflict      changed since it was read               reads, and decides again
+//	ErrFenced        with ErrConflict: a guard's hold ended  does not write
 //	ErrInDoubt       a transaction's record was destroyed    asks the other sites
 //	ErrDecode        the codec refuses what a node holds     finds what wrote it
 //	ErrKind          another kind of recipe has the path     uses another path, see "Nodes"
 //	ErrUncertain     a write may have been applied           reads, before it writes again
-//	ErrNotFound      none there; of a guard: hold ended      does not write
+//	ErrNotFound      none there                              decides whether to create it
 //	ErrExists        a node, or another barrier, is there    decides whose it is
 //	ErrBadVersion    a Txn's IfVersion does not hold         reads, and decides again
 //	ErrNoChildren    an ephemeral node is at the path        uses another path

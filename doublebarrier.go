@@ -137,7 +137,7 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		if err == nil {
 			return e, nil
 		}
-		err, again := afterAttempt(ctx, err)
+		err, again := d.c.afterAttempt(ctx, err)
 		if !again {
 			err = opError(op, d.path.full, err)
 			trail.over(ctx, err)

@@ -71,7 +71,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 		return nil
 	}
 	e.d.takeOut(e.s, "", op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
-	err, _ = afterAttempt(ctx, err)
+	err, _ = e.d.c.afterAttempt(ctx, err)
 	err = opError(op, e.d.path.full, err)
 	trail.over(ctx, err)
 	return err

@@ -64,6 +64,9 @@ var (
 	ErrInDoubt = errors.New("decision lost, transaction in doubt")
 	// ErrConflict: another client has changed the data since it was read.
 	ErrConflict = errors.New("changed by another client")
+	// ErrFenced: the hold of a Guard has ended, so nothing of the Txn under it was applied. It
+	// matches ErrConflict too, as every refusal of a Txn does.
+	ErrFenced = errors.New("the hold of the guard has ended")
 	// ErrKind: another kind of recipe is in use at the path; see KindError.
 	ErrKind = errors.New("path of another recipe")
 	// ErrDecode: the codec cannot decode the data of a node.
@@ -189,7 +192,7 @@ func isUncertain(err error) bool { return backend.IsUncertain(err) }
 // err. The call takes a new place if the old one was lost, with its session or to an
 // outsider, or if the directory was replaced. Otherwise final is the error of the call;
 // the end of ctx takes precedence over a failure.
-func afterAttempt(ctx context.Context, err error) (final error, again bool) {
+func (c *Client) afterAttempt(ctx context.Context, err error) (final error, again bool) {
 	again = errors.Is(err, errGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errDrained)
 	switch {
 	case isClosed(err):
@@ -199,7 +202,7 @@ func afterAttempt(ctx context.Context, err error) (final error, again bool) {
 		if errors.As(err, &cut) {
 			return cut, false
 		}
-		return backend.ContextError(ctx), false
+		return c.contextError(ctx), false
 	}
 	return err, again
 }

@@ -80,6 +80,20 @@ func TestTheManualsErrorsAreReached(t *testing.T) {
 			_, err := x.m.Lock(ended)
 			return err
 		}},
+		"ErrNoContact": {coord.ErrNoContact, func(x *scene) error {
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			x.link.Partition()
+			defer x.link.Heal()
+			_, err := x.m.Lock(short)
+			return err
+		}},
+		"ErrFenced": {coord.ErrFenced, func(x *scene) error {
+			h := coordtest.MustLock(x.t, x.m)
+			coordtest.MustRelease(x.t, h)
+			_, err := coord.NewTxn(x.c).Under(h.Guard()).Create("/fenced", nil, backend.Persistent).Commit(ctx)
+			return err
+		}},
 		"ErrLocked": {coord.ErrLocked, func(x *scene) error {
 			coordtest.MustLock(x.t, x.m)
 			_, err := x.m.TryLock(ctx)

@@ -310,7 +310,7 @@ func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand
 		if err == nil {
 			return st, nil
 		}
-		err, again := afterAttempt(ctx, err)
+		err, again := m.g.c.afterAttempt(ctx, err)
 		if !again {
 			if !isClosed(err) {
 				m.abandon()

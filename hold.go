@@ -576,8 +576,8 @@ func (h *Hold) isOverdue() bool {
 
 // Guard is the condition "this hold still stands", for the service to check in the same
 // transaction in which data is written. It is safe whatever has happened to the
-// holder's process meanwhile: once the hold's node is gone, a commit under its Guard
-// fails with ErrNotFound, and no later node ever fulfils it. The zero Guard checks
+// holder's process meanwhile: once the hold's node is gone, a Txn under its Guard fails
+// with ErrFenced (a commit with Ops with ErrNotFound), and no later node ever fulfils it. The zero Guard checks
 // nothing, and Txn.Under refuses it.
 type Guard struct {
 	checks []backend.Op

@@ -221,7 +221,7 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 		if r.try {
 			l.c.setCalm(l.dir, false)
 		}
-		err, again := afterAttempt(ctx, err)
+		err, again := l.c.afterAttempt(ctx, err)
 		if !again {
 			err = opError(r.op, l.dir, r.explain(err))
 			r.trail.over(ctx, err)

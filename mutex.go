@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -180,7 +179,7 @@ func (m *Mutex) begin(ctx context.Context, r *request) error {
 	if m.bad != nil {
 		return opError(r.op, path, m.bad)
 	}
-	if err := backend.ContextError(ctx); err != nil {
+	if err := m.c.contextError(ctx); err != nil {
 		return opError(r.op, path, err)
 	}
 	if err := m.line().heldUnder(ctx, r); err != nil {

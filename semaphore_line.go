@@ -138,7 +138,7 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 		if err == nil {
 			return h, nil
 		}
-		err, again := afterAttempt(ctx, err)
+		err, again := a.sem.c.afterAttempt(ctx, err)
 		if !again {
 			err = opError(a.op, path, a.explain(err))
 			a.trail.over(ctx, err)

@@ -71,6 +71,7 @@ func (s *session) status() (backend.Phase, *stretch) {
 	now := s.c.elapsed()
 	if s.contact != nil {
 		s.contact.end(now)
+		now, _ = s.contact.over() // the loss of a session without contact does not begin another outage
 	}
 	s.contact = &stretch{changed: changed}
 	if phase != backend.PhaseConnected {

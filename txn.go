@@ -110,7 +110,8 @@ type TxnResult struct {
 }
 
 // A ConflictError reports which part of a Txn does not fit the state of the service,
-// so that nothing of the Txn was applied. It matches ErrConflict and Err.
+// so that nothing of the Txn was applied. It matches ErrConflict and Err; that of a guard
+// matches ErrFenced too.
 type ConflictError struct {
 	// Op is "guard"; "version", "exists" or "missing" for a condition; "create",
 	// "set", "delete" or a recipe's own word for an operation.
@@ -144,8 +145,10 @@ func (e *ConflictError) Error() string {
 // Unwrap returns Err.
 func (e *ConflictError) Unwrap() error { return e.Err }
 
-// Is reports whether target is ErrConflict.
-func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+// Is reports whether target is ErrConflict, or ErrFenced for a guard.
+func (e *ConflictError) Is(target error) bool {
+	return target == ErrConflict || target == ErrFenced && e.Op == "guard"
+}
 
 // Under adds the condition that the hold of g stands. The zero Guard is refused, so
 // that a write that was meant to be guarded is not made without a guard.

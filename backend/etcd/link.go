@@ -63,13 +63,17 @@ type link struct {
 	changed func(error) error
 }
 
-// dialLink connects to a server. ctx bounds that only.
-func (c *config) dialLink(ctx context.Context, a *contact.Attempt) (*link, error) {
+// dialLink connects to a server. ctx bounds that only. accepted, if it is not nil, is called when there
+// is a connection.
+func (c *config) dialLink(ctx context.Context, a *contact.Attempt, accepted func()) (*link, error) {
 	raw, err := c.dial(ctx, "tcp", a.Address)
 	if err != nil {
 		return nil, err
 	}
 	a.Accepted()
+	if accepted != nil {
+		accepted()
+	}
 	l := &link{target: a.Target, raw: raw, user: c.user, secret: c.password, renewal: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	creds := insecure.NewCredentials()

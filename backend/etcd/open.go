@@ -88,9 +88,12 @@ func (s *session) reach(ctx context.Context, times func(int) (budget, step time.
 	race := contact.Race[*link]{
 		Servers: s.servers,
 		Times:   times,
-		Try:     s.cfg.dialLink,
-		Begun:   func(t contact.Target) { s.outage.Trying(t, s.now()) },
-		Failed:  failed,
+		Try: func(ctx context.Context, a *contact.Attempt) (*link, error) {
+			l, err := s.cfg.dialLink(ctx, a, func() { s.outage.Accepted(a.Target) })
+			return l, explain(err, s.cfg.tls != nil)
+		},
+		Begun:  func(t contact.Target) { s.outage.Trying(t, s.now()) },
+		Failed: failed,
 		Drop: func(l *link) {
 			l.fail(contact.ErrBeaten)
 			go l.close()
@@ -112,7 +115,29 @@ func refusesCertificate(err error) bool {
 		return false
 	}
 	text := err.Error()
-	return strings.Contains(text, "failed to verify certificate") || strings.Contains(text, "remote error: tls:")
+	if _, alert, ok := strings.Cut(text, "remote error: tls:"); ok {
+		return strings.Contains(alert, "certificate") || strings.Contains(alert, "access denied")
+	}
+	return strings.Contains(text, "failed to verify certificate")
+}
+
+// explain adds what the errors of gRPC for a wrong address do not say.
+func explain(err error, overTLS bool) error {
+	if status.Code(err) != codes.Unavailable && status.Code(err) != codes.Unimplemented {
+		return err
+	}
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "HTTP/1.1") || strings.Contains(text, "unexpected HTTP status"):
+		return fmt.Errorf("this is an HTTP server, not etcd's client port: %w", err)
+	case strings.Contains(text, "no application protocol"):
+		return fmt.Errorf("this is not etcd's client port: %w", err)
+	case overTLS && strings.Contains(text, "authentication handshake failed") && (strings.Contains(text, "EOF") || strings.Contains(text, "first record does not look like")):
+		return fmt.Errorf("no TLS expected, or not etcd's client port: %w", err)
+	case !overTLS && strings.Contains(text, "server preface"):
+		return fmt.Errorf("TLS expected (Options.TLS is not set), or not etcd's client port: %w", err)
+	}
+	return err
 }
 
 // refusesUser reports whether the service refuses the user, or demands one. All servers give the

@@ -286,7 +286,7 @@ func (s *session) compare(at contact.Target, l *link) error {
 	defer cancel()
 	stop := context.AfterFunc(l.ctx, cancel)
 	defer stop()
-	other, err := s.cfg.dialLink(ctx, &contact.Attempt{Target: at})
+	other, err := s.cfg.dialLink(ctx, &contact.Attempt{Target: at}, nil)
 	if err != nil {
 		return nil // it is compared when the session comes to use it
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -305,6 +307,80 @@ func TestServers_AnIPv6AddressWithAZone(t *testing.T) {
 		s.Close()
 		if got := dialed.Load(); got != "[fe80::1%eth0]:2379" {
 			t.Errorf("%s: %v is dialed", endpoint, got)
+		}
+	}
+}
+
+// While no server answers, the error of a call says so beside that of its ctx.
+func TestServers_ACallWithoutContactSaysSo(t *testing.T) {
+	t.Parallel()
+	proxy, err := zkproxy.NewRaw(shared.get(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	s := open(t, etcd.New([]string{proxy.Addr()}, &etcd.Options{SessionTimeout: time.Minute, Prefix: "nocontact"}))
+	_, changed := s.Status()
+	proxy.Refuse(true)
+	proxy.Cut()
+	await(t, changed, "the end of contact")
+	for name, call := range map[string]func(ctx context.Context) error{
+		"commit": func(ctx context.Context) error {
+			_, err := s.Commit(ctx, backend.Create("/n", nil, backend.Persistent))
+			return err
+		},
+		"read": func(ctx context.Context) error { _, _, err := s.Get(ctx, "/", nil); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err := call(ctx)
+		cancel()
+		var cut *backend.NoContactError
+		if !errors.Is(err, backend.ErrNoContact) || !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, backend.ErrUncertain) ||
+			!errors.As(err, &cut) || cut.For < 250*time.Millisecond || !strings.Contains(cut.Why, proxy.Addr()+": ") {
+			t.Errorf("a %s: %v", name, err)
+		}
+	}
+	proxy.Refuse(false)
+	if _, _, err := s.Get(t.Context(), "/", nil); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.Get(ctx, "/", nil); !errors.Is(err, context.Canceled) || errors.Is(err, backend.ErrNoContact) {
+		t.Errorf("a read whose ctx has ended, with contact: %v", err)
+	}
+}
+
+// The error of Open says what is wrong with an address, also if its ctx ends during the first attempt.
+func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plain.Close)
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(secure.Close)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	o := &etcd.Options{TLS: &tls.Config{InsecureSkipVerify: true}}
+	for name, test := range map[string]struct {
+		addr string
+		o    *etcd.Options
+		want string
+	}{
+		"nothing listens":       {"127.0.0.1:1", nil, "connection refused"},
+		"an HTTP server":        {plain.Listener.Addr().String(), nil, "this is an HTTP server"},
+		"TLS is expected":       {secure.Listener.Addr().String(), nil, "TLS expected"},
+		"no TLS is expected":    {shared.get(t), o, "no TLS expected"},
+		"an HTTPS server":       {secure.Listener.Addr().String(), o, "not etcd's client port"},
+		"a server that is mute": {l.Addr().String(), nil, "it accepts connections, and gave no answer within "},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := etcd.New([]string{test.addr}, test.o).Open(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), test.addr+": ") || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
 }

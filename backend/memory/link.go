@@ -35,6 +35,7 @@ func (l *Link) Open(ctx context.Context) (backend.Session, error) {
 	if st.bad != nil {
 		return nil, &backend.Error{Op: "open", Err: st.bad}
 	}
+	begun := time.Now()
 	for {
 		if err := backend.ContextError(ctx); err != nil {
 			return nil, &backend.Error{Op: "open", Err: err}
@@ -59,8 +60,8 @@ func (l *Link) Open(ctx context.Context) (backend.Session, error) {
 		select {
 		case <-healed:
 		case <-ctx.Done():
-			return nil, &backend.Error{Op: "open",
-				Err: fmt.Errorf("memory link %q is partitioned: %w", l.name, backend.ContextError(ctx))}
+			return nil, &backend.Error{Op: "open", Err: &backend.NoContactError{
+				Err: backend.ContextError(ctx), For: time.Since(begun), Why: fmt.Sprintf("memory link %q is partitioned", l.name)}}
 		}
 	}
 }

@@ -214,6 +214,7 @@ func (s *session) connect(ctx context.Context, a *contact.Attempt) (c *guardConn
 		return nil, err
 	}
 	a.Accepted()
+	s.trouble.Accepted(a.Target)
 	conn, err := s.secure(ctx, a.Target, raw)
 	if err != nil {
 		return nil, err

@@ -2,7 +2,12 @@ package zookeeper
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -282,6 +287,92 @@ func TestServers_AnIPv6AddressWithAZone(t *testing.T) {
 		s.Close()
 		if got := dialed.Load(); got != "[fe80::1%eth0]:2181" {
 			t.Errorf("%s: %v is dialed", server, got)
+		}
+	}
+}
+
+// While no server answers, the error of a call says so beside that of its ctx, whether its request was
+// sent or not.
+func TestServers_ACallWithoutContactSaysSo(t *testing.T) {
+	t.Parallel()
+	var quiet, down atomic.Bool
+	addr := startServer(t, func(conn net.Conn) {
+		if down.Load() {
+			return
+		}
+		welcome(conn, 40_000)
+		for r := range requests(conn) {
+			if down.Load() {
+				return
+			}
+			if !quiet.Load() && !answerPing(conn, r) {
+				conn.Write(framed(reply(int32At(r, 0), 0, str(nil, "/")...)))
+			}
+		}
+	})
+	s, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: 40 * time.Second}).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	try := func(d time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		return s.Sync(ctx, "/")
+	}
+	if err := try(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	quiet.Store(true)
+	// The lease is 26.7 s, so an answer is overdue after 3.3 s.
+	if err := try(10 * time.Millisecond); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, backend.ErrNoContact) {
+		t.Errorf("a call that gives up at once: %v", err)
+	}
+	if err := try(4 * time.Second); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), addr+": no answer") {
+		t.Errorf("a call whose request the server left without an answer: %v", err)
+	}
+	down.Store(true)
+	s.(*session).breakContact()
+	for phase, change := s.Status(); phase == backend.PhaseConnected; phase, change = s.Status() {
+		<-change
+	}
+	err = try(300 * time.Millisecond)
+	var cut *backend.NoContactError
+	if !errors.As(err, &cut) || !errors.Is(err, context.DeadlineExceeded) || cut.For < 250*time.Millisecond || !strings.Contains(cut.Why, addr+": the server closed the connection") {
+		t.Errorf("a call without a connection: %v", err)
+	}
+	quiet.Store(false)
+	down.Store(false)
+	if err := try(time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
+// The error of Open says what is wrong with an address, also if its ctx ends during the first attempt.
+func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plain.Close)
+	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(secure.Close)
+	mute := startServer(t, func(conn net.Conn) { swallow(conn) })
+	o := &Options{TLS: &tls.Config{InsecureSkipVerify: true}}
+	for name, test := range map[string]struct {
+		addr string
+		o    *Options
+		want string
+	}{
+		"nothing listens":    {"127.0.0.1:1", nil, "connection refused"},
+		"TLS is expected":    {secure.Listener.Addr().String(), nil, "TLS expected?"},
+		"a mute server":      {mute, nil, "it accepts connections, and gave no answer within "},
+		"an HTTP server":     {plain.Listener.Addr().String(), nil, "it accepts connections, and gave no answer within "},
+		"no TLS is expected": {plain.Listener.Addr().String(), o, "first record does not look like a TLS handshake"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := New([]string{test.addr}, test.o).Open(ctx)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), test.addr+": ") || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
 }

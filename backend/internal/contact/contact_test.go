@@ -169,7 +169,12 @@ func TestAnOutageNamesEachServerAndMatchesTheCauseOnly(t *testing.T) {
 	}
 	o.Trying(b, now)
 	waiting := o.Error(nil, Instant{Mono: 2 * time.Second})
-	if want := "b: no answer within 2s"; !strings.Contains(waiting.Error(), want) {
+	if want := "b: no connection within 2s"; !strings.Contains(waiting.Error(), want) {
+		t.Errorf("%q does not contain %q", waiting, want)
+	}
+	o.Accepted(b)
+	waiting = o.Error(context.DeadlineExceeded, Instant{Mono: 2 * time.Second})
+	if want := "b: it accepts connections, and gave no answer within 2s"; !strings.Contains(waiting.Error(), want) || !errors.Is(waiting, backend.ErrNoContact) {
 		t.Errorf("%q does not contain %q", waiting, want)
 	}
 	o.Failed(b, backend.ErrDenied)
@@ -181,7 +186,8 @@ func TestAnOutageNamesEachServerAndMatchesTheCauseOnly(t *testing.T) {
 		t.Errorf("a report too many: %+v", r)
 	}
 	err := o.Error(context.Canceled, now)
-	if !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrDenied) {
+	if !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrDenied) ||
+		!errors.Is(err, backend.ErrNoContact) || errors.Is(o.Error(backend.ErrDenied, now), backend.ErrNoContact) {
 		t.Errorf("%v matches wrong errors", err)
 	}
 	for _, server := range []string{"a: no connection", "b: permission denied"} {

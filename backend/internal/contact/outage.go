@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/backend"
 )
 
 // The intervals of the reports. The first failure is reported at once, and so is that of the last
@@ -28,6 +30,7 @@ type Outage struct {
 	last     map[Target]error
 	tried    []Target           // the keys of last and began, in the order of their first attempts
 	began    map[Target]Instant // of the earliest attempt under way
+	accepted map[Target]bool    // it has accepted a connection since then
 	attempts int                // failed attempts since there was contact
 	since    Instant            // of the first attempt, or of the end of contact
 	known    bool               // since is set
@@ -54,7 +57,7 @@ func (r *Report) Message() string {
 
 // NewOutage returns an Outage without a failure.
 func NewOutage(servers *Servers) *Outage {
-	return &Outage{servers: servers, last: make(map[Target]error), began: make(map[Target]Instant)}
+	return &Outage{servers: servers, last: make(map[Target]error), began: make(map[Target]Instant), accepted: make(map[Target]bool)}
 }
 
 // Begins records when contact was lost.
@@ -98,6 +101,14 @@ func (o *Outage) Failed(t Target, err error) {
 	o.list(t)
 	o.last[t] = err
 	delete(o.began, t)
+	delete(o.accepted, t)
+}
+
+// Accepted records that an address under way has accepted a connection.
+func (o *Outage) Accepted(t Target) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.accepted[t] = true
 }
 
 // Each reports whether the last failure of each known address is of a kind.
@@ -114,6 +125,7 @@ func (o *Outage) Over() {
 	defer o.mu.Unlock()
 	clear(o.last)
 	clear(o.began)
+	clear(o.accepted)
 	o.tried = nil
 	o.attempts, o.interval, o.known, o.all = 0, 0, false, false
 }
@@ -153,7 +165,11 @@ func (o *Outage) error(cause error, now Instant) error {
 	for _, t := range o.tried {
 		err := o.last[t]
 		if err == nil {
-			err = fmt.Errorf("no answer within %v", o.began[t].To(now).Round(time.Millisecond))
+			waited := o.began[t].To(now).Round(time.Millisecond)
+			err = fmt.Errorf("no connection within %v", waited)
+			if o.accepted[t] {
+				err = fmt.Errorf("it accepts connections, and gave no answer within %v (another port, or TLS on one side only?)", waited)
+			}
 		}
 		e.servers = append(e.servers, t.String())
 		e.failures = append(e.failures, err)
@@ -192,6 +208,11 @@ func (e *outageError) Error() string {
 		sep = "; "
 	}
 	return b.String()
+}
+
+// Is reports whether target is backend.ErrNoContact, if the cause is the end of a context.
+func (e *outageError) Is(target error) bool {
+	return target == backend.ErrNoContact && (errors.Is(e.cause, context.Canceled) || errors.Is(e.cause, context.DeadlineExceeded))
 }
 
 // Unwrap omits failures caused by the attempt's own deadline, or each error would match
