@@ -5,11 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -354,9 +356,13 @@ func TestServers_ACallWithoutContactSaysSo(t *testing.T) {
 // The error of Open says what is wrong with an address, also if its ctx ends during the first attempt.
 func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	plain := httptest.NewServer(http.NotFoundHandler())
+	plain, secure := httptest.NewUnstartedServer(http.NotFoundHandler()), httptest.NewUnstartedServer(http.NotFoundHandler())
+	for _, s := range []*httptest.Server{plain, secure} {
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	}
+	plain.Start()
 	t.Cleanup(plain.Close)
-	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -364,6 +370,7 @@ func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 	}
 	t.Cleanup(func() { l.Close() })
 	o := &etcd.Options{TLS: &tls.Config{InsecureSkipVerify: true}}
+	var all sync.WaitGroup
 	for name, test := range map[string]struct {
 		addr string
 		o    *etcd.Options
@@ -376,11 +383,14 @@ func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 		"an HTTPS server":       {secure.Listener.Addr().String(), o, "not etcd's client port"},
 		"a server that is mute": {l.Addr().String(), nil, "it accepts connections, and gave no answer within "},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, err := etcd.New([]string{test.addr}, test.o).Open(ctx)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), test.addr+": ") || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			_, err := etcd.New([]string{test.addr}, test.o).Open(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), test.addr+": ") || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: %v, want %q", name, err, test.want)
+			}
+		})
 	}
+	all.Wait()
 }

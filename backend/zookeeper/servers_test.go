@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -351,12 +353,17 @@ func TestServers_ACallWithoutContactSaysSo(t *testing.T) {
 // The error of Open says what is wrong with an address, also if its ctx ends during the first attempt.
 func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	plain := httptest.NewServer(http.NotFoundHandler())
+	plain, secure := httptest.NewUnstartedServer(http.NotFoundHandler()), httptest.NewUnstartedServer(http.NotFoundHandler())
+	for _, s := range []*httptest.Server{plain, secure} {
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	}
+	plain.Start()
 	t.Cleanup(plain.Close)
-	secure := httptest.NewTLSServer(http.NotFoundHandler())
+	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	mute := startServer(t, func(conn net.Conn) { swallow(conn) })
 	o := &Options{TLS: &tls.Config{InsecureSkipVerify: true}}
+	var all sync.WaitGroup
 	for name, test := range map[string]struct {
 		addr string
 		o    *Options
@@ -368,11 +375,14 @@ func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 		"an HTTP server":     {plain.Listener.Addr().String(), nil, "it accepts connections, and gave no answer within "},
 		"no TLS is expected": {plain.Listener.Addr().String(), o, "first record does not look like a TLS handshake"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, err := New([]string{test.addr}, test.o).Open(ctx)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), test.addr+": ") || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			_, err := New([]string{test.addr}, test.o).Open(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), test.addr+": ") || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: %v, want %q", name, err, test.want)
+			}
+		})
 	}
+	all.Wait()
 }
