@@ -312,19 +312,19 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 			}
 		}
 		for ; ; g.renew() {
-			st, began, t, err := v.lookInContact(ctx, g)
+			f, err := w.read(ctx, &v.cell, g)
 			if err != nil {
 				return err
 			}
-			now := maphash.Bytes(seed, st.data)
-			if !first && st.same(w.seen) && now == sum {
-				if w.confirm(began, t) {
+			now := maphash.Bytes(seed, f.data)
+			if !first && f.same(w.seen) && now == sum {
+				if w.see(w.last, f) {
 					return nil
 				}
 				continue
 			}
-			e := v.element(st)
-			if !w.see(e, st, began, t) { // before the element: its receiver finds no older one
+			e := v.element(f.content)
+			if !w.see(e, f) { // before the element: its receiver finds no older one
 				continue
 			}
 			first, sum = false, now

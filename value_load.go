@@ -44,8 +44,8 @@ import (
 // its machine was paused, by the time of the pause. Current means current as a read of this
 // session is: it can lag behind other clients.
 //
-// The states never go back to an older one, except with the service itself, when an older
-// snapshot of it is restored. All callers of Load and the receivers of the Watch's elements
+// The states never go back to an older one, also over deletions, except with the service
+// itself, when an older snapshot of it is restored. All callers of Load and the receivers of the Watch's elements
 // share the memory that Value refers to, so it must not be changed.
 func (v *Value[T]) Load() (now Versioned[T], age time.Duration) {
 	k := v.known.latest.Load()
@@ -61,6 +61,12 @@ func (v *Value[T]) Load() (now Versioned[T], age time.Duration) {
 
 // known is what the Watches of a Value have seen. Any number of them can run at a time, so
 // each has a valueWatch, and the latest state is that of one of them.
+//
+// A missing node has no number, so the reads order the states: a read that began after
+// the latest state was accepted is not older than it. If the read began before, only the
+// numbers of two existing nodes of one session can tell which one is older. In all other
+// cases the read is repeated. So the accepted states never go back, whatever the order in
+// which the goroutines of the Watches run.
 type known[T any] struct {
 	latest atomic.Pointer[state[T]] // written under mu
 
@@ -68,10 +74,20 @@ type known[T any] struct {
 	watches []*valueWatch[T] // those of the Watches that know the present state
 }
 
+// began returns the number of the latest state, for a read that begins now.
+func (k *known[T]) began() int64 {
+	if latest := k.latest.Load(); latest != nil {
+		return latest.number
+	}
+	return 0
+}
+
 // state is the state of a Value at one time. It is never changed.
 type state[T any] struct {
 	value   Versioned[T] // for Load
 	seen    content      // which state this is; without its data
+	number  int64        // of the state among those that were accepted; counts from 1
+	s       *session     // that has read it
 	at      int64        // when it was known to be current, by Client.elapsed
 	contact *stretch     // it is current until this stretch is over; nil: it was at that time
 }
@@ -102,66 +118,59 @@ type valueWatch[T any] struct {
 	k    *known[T]
 	c    *Client
 	path string
-	seen content   // the state of its latest element; without its data
-	now  *state[T] // nil before the first element
+	seen content      // the state of its latest element; without its data
+	last Versioned[T] // its latest element
+	now  *state[T]    // nil before the first element
 }
 
-// see notes the state that a read has found, with a watch that was armed in t. e is the
-// element of the Watch for it. It reports false, and notes nothing, if the read has to be
-// repeated.
-func (w *valueWatch[T]) see(e Versioned[T], st content, began int64, t *stretch) bool {
+// found is the state that a read has found.
+type found struct {
+	content
+	s     *session
+	began int64    // known.began when the read began
+	t     *stretch // of contact, in which the watch of the read was armed
+}
+
+// see notes the state that a read has found. e is the element of the Watch for it. It reports
+// false, and notes nothing, if the read has to be repeated.
+func (w *valueWatch[T]) see(e Versioned[T], f found) bool {
 	w.k.mu.Lock()
 	defer w.k.mu.Unlock()
-	if w.outrun(st, began) {
+	latest := w.k.latest.Load()
+	if latest != nil && !latest.precedes(f) {
 		return false
 	}
-	w.seen = content{created: st.created, changed: st.changed}
-	if e.Err != nil {
-		err := opError("load", w.path, e.Err)
-		e = Versioned[T]{}
-		if latest := w.k.latest.Load(); latest != nil {
-			e = latest.value
+	st := &state[T]{value: e, seen: content{created: f.created, changed: f.changed}, number: 1, s: f.s, at: w.c.elapsed(), contact: f.t}
+	if latest != nil {
+		st.number = latest.number
+		if !latest.seen.same(st.seen) || latest.s != st.s {
+			st.number++
 		}
-		e.Err = err
+	}
+	if e.Err != nil {
+		st.value = Versioned[T]{}
+		if latest != nil {
+			st.value = latest.value // the last good one
+		}
+		st.value.Err = opError("load", w.path, e.Err)
 	}
 	if w.now == nil {
 		w.k.watches = append(w.k.watches, w)
 	}
-	w.now = &state[T]{value: e, seen: w.seen, at: w.c.elapsed(), contact: t}
-	w.publish(began)
+	w.seen, w.last, w.now = st.seen, e, st
+	w.k.latest.Store(st)
 	return true
 }
 
-// confirm notes that a read has found the state of the latest element again. It reports false
-// as see does.
-func (w *valueWatch[T]) confirm(began int64, t *stretch) bool {
-	w.k.mu.Lock()
-	defer w.k.mu.Unlock()
-	if w.outrun(w.seen, began) {
-		return false
+// precedes reports whether the state is known not to be newer than what a read has found.
+func (k *state[T]) precedes(f found) bool {
+	switch {
+	case f.began >= k.number:
+		return true
+	case f.s != k.s:
+		return false // their numbers may be those of two histories of the service
 	}
-	w.now = &state[T]{value: w.now.value, seen: w.seen, at: w.c.elapsed(), contact: t}
-	w.publish(began)
-	return true
-}
-
-// outrun reports whether a read has found no node, and another Watch has seen one since the
-// read began. Which state is older is not known then, since a missing node has no number. A
-// read that begins afterwards is the newer one. The caller holds mu.
-func (w *valueWatch[T]) outrun(st content, began int64) bool {
-	latest := w.k.latest.Load()
-	return st.created == 0 && latest != nil && latest.seen.created != 0 && latest.at > began
-}
-
-// publish makes the state of this Watch the latest one, unless another Watch has seen a newer
-// one meanwhile. The watch of this one fires then, so it reads again. A state without a node
-// is the latest one, see outrun. The caller holds mu.
-func (w *valueWatch[T]) publish(began int64) {
-	latest := w.k.latest.Load()
-	if latest != nil && w.seen.created != 0 && latest.seen.changed > w.seen.changed && (latest.current() || latest.at > began) {
-		return
-	}
-	w.k.latest.Store(w.now)
+	return k.seen.created != 0 && f.changed >= k.seen.changed
 }
 
 // doubt notes that the watch does not stand any more: it has fired, or its Watch ends.
@@ -176,17 +185,20 @@ func (w *valueWatch[T]) doubt() {
 	if !over {
 		at = w.c.elapsed()
 	}
-	w.now = &state[T]{value: was.value, seen: was.seen, at: max(at, was.at)}
+	now := *was
+	now.at, now.contact = max(at, was.at), nil
+	w.now = &now
 	if w.k.latest.Load() != was {
 		return
 	}
-	best := w.now
+	// Another Watch may still stand for this state. An older one counts no more.
+	latest := w.now
 	for _, other := range w.k.watches {
-		if other.now.current() && other.seen.changed >= best.seen.changed {
-			best = other.now
+		if other.now.number == was.number && other.now.current() {
+			latest = other.now
 		}
 	}
-	w.k.latest.Store(best)
+	w.k.latest.Store(latest)
 }
 
 // end ends the part of a Watch.
@@ -197,19 +209,20 @@ func (w *valueWatch[T]) end() {
 	w.k.watches = slices.DeleteFunc(w.k.watches, func(other *valueWatch[T]) bool { return other == w })
 }
 
-// lookInContact is look, with the time when the read began and the stretch of contact in which
-// its watch was armed. If that is over, the watch fires with the next contact.
-func (n *cell) lookInContact(ctx context.Context, g *vigil) (st content, began int64, t *stretch, err error) {
+// read is cell.look. If the stretch of contact in which its watch was armed is over, the watch
+// fires with the next contact.
+func (w *valueWatch[T]) read(ctx context.Context, n *cell, g *vigil) (found, error) {
 	for {
-		_, t = g.s.status()
-		began = n.c.elapsed()
-		if st, err = n.look(ctx, g); err != nil {
-			return st, began, t, err
+		_, t := g.s.status()
+		f := found{s: g.s, began: w.k.began(), t: t}
+		var err error
+		if f.content, err = n.look(ctx, g); err != nil {
+			return f, err
 		}
 		// The read can have waited for the next contact, in which its watch does not fire.
 		_, now := g.s.status()
 		if _, over := now.over(); now == t || over {
-			return st, began, t, nil
+			return f, nil
 		}
 		g.renew()
 	}
