@@ -91,6 +91,7 @@ type Client struct {
 	asked  map[string]time.Time // until when no lock is kept, by directory, see stay
 	seen   map[string]string    // paths of nodes, by directory, see asksKeeper
 	ended  chan struct{}        // closed when Close is complete
+	idle   idleStays
 
 	contexts sync.WaitGroup // contexts of holds that are not removed from their parents yet
 

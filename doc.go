@@ -117,7 +117,8 @@
 // ends; if it fails for good, its last element says why.
 //
 // A token is the fencing token of an exclusive hold: a number that grows from one
-// holder to the next on one path.
+// holder to the next on one path. With [MutexOptions].Keep it grows from one client to the
+// next, and is the same for the holds of one client in between.
 //
 // A [Guard] is the condition "this hold still stands". The service checks it in
 // the same transaction as a write.

@@ -181,8 +181,9 @@ func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 }
 
 // Token returns the fencing token of an exclusive hold. It is greater than that of
-// every earlier holder on the same path, for one history of the service. (It is the
-// czxid of the hold's node; holds that share a node, see MutexOptions.Keep, have the same.)
+// every earlier holder on the same path, for one history of the service. With
+// MutexOptions.Keep this holds for every earlier client that had the lock, and successive
+// holds of one client can have the same token. (It is the czxid of the hold's node.)
 // A resource that remembers the highest token it has seen,
 // and refuses lower ones, is safe from a holder that was paused. Holds that several
 // clients can have at a time have no token; theirs is zero.

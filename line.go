@@ -250,8 +250,9 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
+	asks := "" // the node of the keeper that the new node asks, see asksKeeper
 	if r.try && !l.c.isCalm(l.dir) {
-		if err := l.look(ctx, s, r); err != nil {
+		if asks, err = l.look(ctx, s, r); err != nil {
 			return place{s: s}, err
 		}
 	}
@@ -264,6 +265,9 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 	n, err := s.create(ctx, &sp)
 	if err != nil {
 		return place{}, err
+	}
+	if asks != "" {
+		l.c.setSeen(l.dir, asks)
 	}
 	p := place{s: s, node: n}
 	return p, l.checkNumber(ctx, p, r)
@@ -285,24 +289,29 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 // so there is at most one such failure for each grant.
 //
 // The try must create its node all the same if the client of the only contender may keep the
-// lock: see asksKeeper.
-func (l *line) look(ctx context.Context, s *session, r *request) error {
+// lock: see asksKeeper. look returns the path of that contender's node then.
+func (l *line) look(ctx context.Context, s *session, r *request) (asks string, err error) {
 	names, err := s.lookAt(ctx, l.dir)
 	if err != nil {
-		return err
+		return "", err
 	}
 	queue := append(l.kinds.Order(names), layout.Position{Shared: r.kind == layout.ReadInfix})
-	if layout.Blocker(queue, len(queue)-1) >= 0 && !l.asksKeeper(ctx, s, r, queue) {
-		return r.locked(func() []string { return holders(queue, "") })
+	if layout.Blocker(queue, len(queue)-1) < 0 {
+		return "", nil
 	}
-	return nil
+	if l.asksKeeper(ctx, s, r, queue) {
+		return l.dir + "/" + queue[0].Name, nil
+	}
+	return "", r.locked(func() []string { return holders(queue, "") })
 }
 
 // asksKeeper reports whether a try has to create its node though a contender blocks it: that
 // contender is alone, and its client may keep the lock while no caller has it (stay). It gives
 // the lock up when it sees another node, and not for a try that only looks. One try of a client
 // is enough for a node, since the client then deletes that node with the Release at the latest.
-// The node's data is read once.
+// So the try that has created its node notes that of the keeper (setSeen), and no earlier: a
+// try that was cut short before has asked nobody. The data of a node that is not kept is read
+// once.
 func (l *line) asksKeeper(ctx context.Context, s *session, r *request, queue []layout.Position) bool {
 	if _, ok := r.owner.(*localQueue); !ok || len(queue) != 2 {
 		return false
@@ -315,12 +324,15 @@ func (l *line) asksKeeper(ctx context.Context, s *session, r *request, queue []l
 	if err != nil {
 		return false
 	}
+	if layout.KeepOf(data) > 0 {
+		return true
+	}
 	l.c.setSeen(l.dir, path)
-	return layout.KeepOf(data) > 0
+	return false
 }
 
-// hasSeen reports whether the node at path is the one whose data the latest asksKeeper in dir
-// has read.
+// hasSeen reports whether the node at path is the latest one in dir that tries of this client
+// need not ask: see asksKeeper.
 func (c *Client) hasSeen(dir, path string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,6 +2,7 @@ package coord
 
 import (
 	"bytes"
+	"container/list"
 	"context"
 	"sync"
 	"time"
@@ -13,6 +14,9 @@ import (
 // leastUnkept is the shortest time after an ask in which the client keeps no lock on the
 // path.
 const leastUnkept = time.Second
+
+// mostKept is how many idle locks a client keeps.
+const mostKept = maxGrounds
 
 // A stay is the time for which a client keeps the node of a lock beyond the first Release:
 // see MutexOptions.Keep. While it lasts, a Lock of the same client, and each hand-over to a
@@ -50,6 +54,7 @@ type stay struct {
 
 	armed  chan struct{} // closed when the request that arms the watches is over
 	rested chan struct{} // receives when the stay becomes idle; for one value
+	excess chan struct{} // receives when the client has too many idle stays; for one value
 	over   chan struct{} // closed when the stay is over
 
 	// Guarded by the queue's mu.
@@ -57,6 +62,37 @@ type stay struct {
 	hold  *Hold     // of stayHeld, nil while the turn is passed; of stayIdle, the latest
 	since time.Time // of stayIdle
 	asked bool      // of stayOver: a watch had fired when the stay ended
+
+	entry *list.Element // of stayIdle, in idleStays; guarded by its mu
+}
+
+// idleStays are the idle stays of a client. Its mu is locked after that of a queue.
+type idleStays struct {
+	mu   sync.Mutex
+	list list.List // of *stay, the one that is idle for the longest time first
+}
+
+// add adds a stay that becomes idle. If there are too many, the one that is idle for the
+// longest time is told to end.
+func (x *idleStays) add(k *stay) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k.entry = x.list.PushBack(k)
+	if x.list.Len() > mostKept {
+		first := x.list.Front().Value.(*stay)
+		select {
+		case first.excess <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// remove removes a stay that is not idle any more.
+func (x *idleStays) remove(k *stay) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.list.Remove(k.entry)
+	k.entry = nil
 }
 
 // stayState is the state of a stay.
@@ -64,7 +100,8 @@ type stay struct {
 //	held: its holder releases, and may keep     -> idle, or held by the next local waiter
 //	      it may not keep; an ask; a loss       -> over
 //	idle: a local caller takes the lock         -> held
-//	      an ask; Keep has passed; a loss       -> over; the node is deleted
+//	      an ask; Keep has passed; a loss;
+//	      too many idle stays of the client     -> over; the node is deleted
 //	over: final
 type stayState int8
 
@@ -83,7 +120,7 @@ func (q *localQueue) stay(r *request, p place, h *Hold) keeper {
 	return &stay{
 		q: q, place: p, data: r.data, keep: r.keep,
 		own: backend.NewWatch(), dir: backend.NewWatch(),
-		armed: make(chan struct{}), rested: make(chan struct{}, 1), over: make(chan struct{}),
+		armed: make(chan struct{}), rested: make(chan struct{}, 1), excess: make(chan struct{}, 1), over: make(chan struct{}),
 		hold: h,
 	}
 }
@@ -128,6 +165,7 @@ func (k *stay) finishLocked() (was stayState, h *Hold) {
 	was, h = k.state, k.hold
 	if was == stayIdle {
 		k.q.idle = nil
+		k.s.c.idle.remove(k)
 	}
 	if was != stayOver {
 		k.state, k.asked = stayOver, k.isAsked()
@@ -160,6 +198,7 @@ func (k *stay) keepAt(h *Hold) bool {
 	}
 	if len(q.waiting) == 0 {
 		k.state, k.since, q.idle = stayIdle, time.Now(), k
+		k.s.c.idle.add(k)
 		select {
 		case k.rested <- struct{}{}:
 		default:
@@ -184,6 +223,7 @@ func (q *localQueue) take() *stay {
 		return nil
 	}
 	q.idle, k.state, k.hold = nil, stayHeld, nil
+	k.s.c.idle.remove(k)
 	return k
 }
 
@@ -259,8 +299,8 @@ func (k *stay) arm(ctx context.Context) error {
 	return nil
 }
 
-// run ends the stay when it is asked for, when Keep has passed since the latest Release, and
-// with the session.
+// run ends the stay when it is asked for, when Keep has passed since the latest Release, when
+// the client has too many idle ones, and with the session.
 func (k *stay) run() {
 	err := k.arm(context.Background()) // the session bounds it
 	close(k.armed)
@@ -278,6 +318,9 @@ func (k *stay) run() {
 			waits = false
 		case <-k.rested:
 			timer.Reset(k.keep)
+		case <-k.excess:
+			_, idle := k.left()
+			waits = !idle
 		case <-timer.C:
 			if left, idle := k.left(); !idle {
 				// The next Release sets the timer.

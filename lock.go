@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 )
 
 // A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
@@ -56,8 +57,9 @@ type HoldSet struct {
 // commit, and a mutex that another caller of the client has.
 //
 // If one of them cannot be acquired, LockAll releases those that it holds in reverse, and
-// joins all errors. ctx bounds the whole call: if it ends before all of them are released, the
-// release goes on in the background.
+// joins all errors. ctx bounds the wait for the locks. LockAll returns when they are released;
+// if ctx has ended, it waits as every call that is given up, see "Given up is gone" in the
+// package comment.
 //
 // A hold that is lost while others are awaited ends the call with that loss: the error
 // matches ErrLost. ErrInvalid: no locker, a nil locker, also inside a wrapper, or one
@@ -137,21 +139,41 @@ func (s *HoldSet) test(ctx context.Context) error {
 }
 
 // giveBack releases the holds of a set that was not completed for the reason why, and
-// returns all errors joined. Releases that are not complete when ctx ends go on in the
-// background.
+// returns all errors joined. When ctx has ended, it waits for the releases under way as
+// cleanUp.wait does.
 func (s *HoldSet) giveBack(ctx context.Context, why error) error {
-	errs := []error{why}
+	type release struct {
+		h   *Hold
+		u   *cleanUp
+		err chan error
+	}
+	var all []release
 	for _, h := range slices.Backward(s.holds) {
-		done := make(chan error, 1)
-		if !h.s.c.goWork(func() { done <- h.Release() }) {
-			done <- h.Release() // the hold ended with its client
+		result := make(chan error, 1)
+		u := h.s.c.goCleanUp(func(context.Context, *cleanUp) { result <- h.Release() })
+		all = append(all, release{h, u, result})
+		if u == nil {
+			result <- h.Release() // the hold ended with its client
+			continue
 		}
 		select {
-		case err := <-done:
+		case <-u.done:
+		case <-ctx.Done(): // the next release does not wait for this one
+		}
+	}
+	errs := []error{why}
+	began := time.Now()
+	for _, r := range all {
+		if r.u != nil {
+			r.h.s.waitFor(r.u.done, giveUpWait-time.Since(began))
+			r.u.note(parent(r.h.Path()))
+		}
+		select {
+		case err := <-r.err:
 			if err != why { // the loss that ended the call is already in errs
 				errs = append(errs, err)
 			}
-		case <-ctx.Done():
+		default:
 		}
 	}
 	return errors.Join(errs...)

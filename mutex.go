@@ -49,6 +49,8 @@ type MutexOptions struct {
 	//     TESTING.md has a table of such waits.)
 	//   - A Release that keeps the lock returns nil when the client knows of no loss. It does
 	//     not ask the service.
+	//   - A client keeps at most 4,096 idle locks. Beyond that it gives up the one that has
+	//     been idle for the longest time.
 	//
 	// The client keeps a lock only if no other contender was there when it took it, so two
 	// clients in turns lose nothing. A Revoke, a commit under the hold's Guard that is not
@@ -160,6 +162,11 @@ func (m *Mutex) line() *line {
 func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := m.begin(ctx, r); err != nil {
 		return nil, err
+	}
+	if r.try && m.c.hasRemains(m.path.full) { // a release in the background has the local turn
+		if err := m.c.awaitCleanUps(ctx, m.path.full, ""); err != nil {
+			return nil, opError(r.op, m.path.full, err)
+		}
 	}
 	if err := m.takeTurn(ctx, r); err != nil {
 		return nil, err
