@@ -132,3 +132,22 @@ func Decoded[T any](v *CacheView[T]) int {
 	defer v.mu.RUnlock()
 	return len(v.decoded)
 }
+
+// Of several refusals of one removal the first is the answer, and what comes after the end of the
+// removal is none.
+func TestCleanUp_FirstAnswerCounts(t *testing.T) {
+	c := &Client{ghosts: make(map[string][]*cleanUp)}
+	u := c.beginCleanUp()
+	u.refuse(ErrDenied)
+	u.refuse(ErrLimit)
+	if err := u.outcome(); err != ErrDenied {
+		t.Errorf("%v, want the first refusal", err)
+	}
+	u.end()
+	u = c.beginCleanUp()
+	u.end()
+	u.refuse(ErrDenied)
+	if err := u.outcome(); err != nil {
+		t.Errorf("%v after the end", err)
+	}
+}

@@ -1022,3 +1022,28 @@ func TestMostLocksByOneClientSendLessWithKeep(t *testing.T) {
 		}
 	}
 }
+
+// A commit that is refused for the guard of an ended hold does not keep the locks of the other
+// guards from being kept.
+func TestGuard_RefusalLeavesTheOtherHolds(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var l sentLog
+		c := w.Open("a", l.hooks())
+		first, second := coord.NewMutex(c, "/l", keeps("")), coord.NewMutex(c, "/m", keeps(""))
+		idle(w, first)
+		h, ended := coordtest.MustLock(w.T, first), coordtest.MustLock(w.T, second)
+		coordtest.MustRelease(w.T, ended)
+		w.Settle()
+		l.since()
+		for range 3 {
+			_, err := coord.NewTxn(c).Under(h.Guard()).Under(ended.Guard()).Create("/written", nil, backend.Persistent).Commit(context.Background())
+			coordtest.WantErr(w.T, err, coord.ErrConflict)
+		}
+		coordtest.MustRelease(w.T, h)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, first))
+		w.Settle()
+		if commits, others := l.since(); commits+others != 0 {
+			w.T.Errorf("%d commits and %d other requests: the lock was not kept", commits, others)
+		}
+	})
+}

@@ -2,6 +2,12 @@ package mutants
 
 // queueMutants are defects of queues.
 var queueMutants = []mutant{
+	{"StrictJSON reads what stands behind the value", "codec.go",
+		"if _, err := d.Token(); !errors.Is(err, io.EOF) {", "if false {",
+		"TestCodec_StrictJSONRefusesOtherTypes"},
+	{"StrictJSON takes null for any type", "codec.go",
+		"&& !holdsNull(reflect.TypeFor[T]()) {", "&& !holdsNull(reflect.TypeFor[*T]()) {",
+		"TestCodec_StrictJSONRefusesOtherTypes"},
 	{"each minute has a bucket, however many there are", "queue_put.go",
 		"q.many = q.kind == delayQueue && len(all) >= q.most/5*2", "q.many = false",
 		"TestDelayQueue_MoreMinutesThanBuckets"},
