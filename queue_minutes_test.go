@@ -263,3 +263,53 @@ func TestDelayQueue_AnEarlierMinuteIsSeenWhoeverMakesIt(t *testing.T) {
 		})
 	}
 }
+
+// Two producers share the nodes of an hour and of a day. Each finds closed what the other has filled,
+// and what a purge has removed.
+func TestDelayQueue_ProducersShareASpan(t *testing.T) {
+	for _, how := range []string{"Put", "PutOp"} {
+		t.Run(how, func(t *testing.T) {
+			onMemories(t, func(w *world) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+				defer cancel()
+				var queues [2]*coord.DelayQueue[int]
+				var clients [2]*coord.Client
+				for i := range queues {
+					clients[i] = w.Open(fmt.Sprint("producer", i), nil)
+					queues[i] = coord.NewDelayQueue[int](clients[i], "/q", nil)
+					coord.SetBucketSize(&queues[i].Consumer, 3)
+					coord.SetBucketLimit(&queues[i].Consumer, 200)
+				}
+				put := func(i int, due time.Time, n int) {
+					w.T.Helper()
+					var err error
+					if how == "Put" {
+						_, err = queues[i].Put(ctx, due, n)
+					} else {
+						_, err = coord.NewTxn(clients[i]).Add(queues[i].PutOp(due, n)).Commit(ctx)
+					}
+					if err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				day := time.Now().Truncate(24 * time.Hour)
+				near, hour, later := day.Add(25*time.Hour), day.Add(100*time.Hour), day.Add(100*24*time.Hour)
+				for round := range 2 {
+					for n := range 100 { // so many that spans are shared
+						put(n%2, near.Add(-time.Duration(n)*10*time.Minute), -1)
+					}
+					for n := range 40 {
+						put(n%2, hour.Add(time.Duration(n)*time.Minute), n)
+						put((n+1)%2, later.Add(time.Duration(n)*time.Minute), 100+n)
+					}
+					if n := len(w.Children("/q/items")); n > 160 {
+						w.T.Errorf("%d buckets", n)
+					}
+					if n, err := queues[0].Purge(ctx); err != nil || n != 180 {
+						w.T.Fatalf("round %d: purged %d, %v, want 180", round, n, err)
+					}
+				}
+			})
+		})
+	}
+}

@@ -2,6 +2,9 @@ package mutants
 
 // queueMutants are defects of queues.
 var queueMutants = []mutant{
+	{"a put remembers the closed bucket of a span", "queue_put.go",
+		"\t\tdelete(q.open, spanOf(key, time.Hour))\n", "",
+		"TestDelayQueue_ProducersShareASpan"},
 	{"StrictJSON reads what stands behind the value", "codec.go",
 		"if _, err := d.Token(); !errors.Is(err, io.EOF) {", "if false {",
 		"TestCodec_StrictJSONRefusesOtherTypes"},
