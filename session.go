@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/trace"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -87,10 +88,32 @@ func (s *session) endContact() {
 }
 
 func newSession(c *Client, b backend.Session) *session {
-	return &session{
+	s := &session{
 		c: c, b: b, nth: c.opened.Add(1), holds: make(map[*Hold]struct{}),
 		clock: serviceClock{exists: b.Features().Has(backend.Clock)},
 	}
+	if p, ok := b.(pauseTeller); ok {
+		p.TellPauses(s.paused)
+	}
+	return s
+}
+
+// pauseTeller is implemented by sessions of backends with a clock for their lease. They call f when the
+// process did not run for more than a third of the session timeout. asleep says that only the wall clock
+// shows it.
+type pauseTeller interface {
+	TellPauses(f func(late time.Duration, asleep bool))
+}
+
+// paused reports a pause of the process: it explains losses and delays for which no service is to blame.
+// Neither the log nor the trace blocks.
+func (s *session) paused(late time.Duration, asleep bool) {
+	what := "coord: this process was paused"
+	if asleep {
+		what = "coord: this machine was suspended, or its clock was set forward"
+	}
+	s.c.log.Warn(what, "for", late.Round(100*time.Millisecond), "session", sessionID(s.b.ID()), "timeout", s.b.Timeout())
+	tell(context.Background(), s.c, trace.ProcessPaused{For: late})
 }
 
 // follow publishes the phases of a live session. It returns when the session is over or

@@ -142,6 +142,15 @@ type measuredSession struct {
 	calls *calls
 }
 
+// TellPauses passes on what the session notices of pauses of the process.
+func (s *measuredSession) TellPauses(f func(late time.Duration, asleep bool)) {
+	if p, ok := s.Session.(interface {
+		TellPauses(func(time.Duration, bool))
+	}); ok {
+		p.TellPauses(f)
+	}
+}
+
 func (s *measuredSession) Get(ctx context.Context, path string, w *backend.Watch) ([]byte, backend.Stat, error) {
 	began := time.Now()
 	data, stat, err := s.Session.Get(ctx, path, w)

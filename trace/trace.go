@@ -20,7 +20,7 @@ import "time"
 // ends with WaitEnded, and each claimed item then has an ID of its own, for ItemClaimed
 // and ItemSettled. A hold that ends with its client is reported too.
 type Event interface {
-	// About returns the subject of the event. For StateChanged and EventsDropped it is
+	// About returns the subject of the event. For StateChanged, ProcessPaused and EventsDropped it is
 	// zero.
 	About() Subject
 	event()
@@ -388,6 +388,13 @@ type StateChanged struct {
 	Again   bool   // connected, and not for the first time: after "suspended" or "lost"
 }
 
+// ProcessPaused: the process, or the machine, did not run for more than a third of the session timeout.
+// Holds can have been lost meanwhile, and calls have taken longer, without a fault of the service.
+type ProcessPaused struct {
+	Subject
+	For time.Duration // at least; the pause was longer by an eighth of the session timeout at most
+}
+
 // EventsDropped: events of any kind are missing here, because too many were pending for
 // a Trace that was slow or blocked. Counts of events are wrong from here on.
 type EventsDropped struct {
@@ -427,4 +434,5 @@ func (DecisionsUndone) event() {}
 func (ProposalInDoubt) event() {}
 func (OutcomeResolved) event() {}
 func (StateChanged) event()    {}
+func (ProcessPaused) event()   {}
 func (EventsDropped) event()   {}

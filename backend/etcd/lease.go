@@ -43,10 +43,14 @@ func (s *session) watchLease() {
 	for {
 		select {
 		case <-s.done:
+			s.pauses.Look(s.now()) // the end of the session can be noticed before the timer fires
 			return
 		case <-timer.C:
 			left := s.checkLease()
-			timer.Reset(contact.Soon(left, s.timeout))
+			s.pauses.Look(s.now())
+			wait := contact.Soon(left, s.timeout)
+			s.pauses.Next(s.now(), wait, s.timeout)
+			timer.Reset(wait)
 		}
 	}
 }

@@ -220,6 +220,7 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	}
 	s.connected(l)
 	s.work.Add(2)
+	s.pauses.Next(s.now(), 1, s.timeout) // at once
 	go s.watchLease()
 	go s.run(l)
 	if c.interval > 0 {

@@ -60,6 +60,7 @@ type session struct {
 	known   *cache
 	keys    *keyring
 	emptied *emptied
+	pauses  contact.Pauses
 }
 
 func (s *session) ID() int64                  { return s.id }
@@ -67,6 +68,9 @@ func (s *session) Timeout() time.Duration     { return s.timeout }
 func (s *session) Features() backend.Features { return s.cfg.has }
 func (s *session) CheckPath(p string) error   { return checkPath(p) }
 func (s *session) Done() <-chan struct{}      { return s.done }
+
+// TellPauses sets the function that is told of pauses of the process, see contact.Pauses.
+func (s *session) TellPauses(f func(late time.Duration, asleep bool)) { s.pauses.Tell(f) }
 
 // maxOps is the number of operations of one commit. A server takes 128 compares, and 128
 // operations, by default. Each operation needs at most two by the nodes as they are, and the epoch one; a

@@ -41,6 +41,7 @@ func (s *session) watchLeaseLocked(left time.Duration) {
 	}
 	s.work.Add(1)
 	wait := contact.Soon(left, s.timeout)
+	s.pauses.Next(s.now(), wait, s.timeout)
 	if s.timer != nil {
 		s.timer.Reset(wait)
 		return
@@ -48,6 +49,7 @@ func (s *session) watchLeaseLocked(left time.Duration) {
 	s.timer = time.AfterFunc(wait, func() {
 		defer s.work.Done()
 		left := s.checkLease()
+		s.pauses.Look(s.now())
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.watchLeaseLocked(left)
@@ -59,6 +61,7 @@ func (s *session) stopWatch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer != nil && s.timer.Stop() {
+		s.pauses.Look(s.now()) // the end of the session can be noticed before the timer fires
 		s.work.Done()
 	}
 }

@@ -82,6 +82,7 @@ type session struct {
 	underWay  int       // calls that are queued or sent
 	numbers   uint64    // of calls
 	doubt     frameDoubt
+	pauses    contact.Pauses
 	perRead   int     // the expected bytes of a read of ReadMany
 	throttled []*call // commits that were throttled, and whose callers have not returned
 }
@@ -137,6 +138,9 @@ func (s *session) Timeout() time.Duration {
 func (s *session) Limits() backend.Limits {
 	return backend.Limits{Bytes: s.mostBytes, Sequence: math.MaxInt32}
 }
+
+// TellPauses sets the function that is told of pauses of the process, see contact.Pauses.
+func (s *session) TellPauses(f func(late time.Duration, asleep bool)) { s.pauses.Tell(f) }
 
 // CheckPath adds the rules of ZooKeeper to those of the contract.
 func (s *session) CheckPath(path string) error { return checkPath(path) }

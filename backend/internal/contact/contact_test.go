@@ -200,3 +200,37 @@ func TestAnOutageNamesEachServerAndMatchesTheCauseOnly(t *testing.T) {
 		t.Errorf("after the outage: %v", err)
 	}
 }
+
+func TestPauses_ALateLookIsTold(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		name       string
+		mono, wall time.Duration // since the latest look, which was to come again after a second
+		late       time.Duration // 0: nothing is told
+		asleep     bool
+	}{
+		{"in time", s, s, 0, false},
+		{"a little late", 3 * s, 3 * s, 0, false},
+		{"a third of the timeout", 4 * s, 4 * s, 0, false},
+		{"more", 4*s + 1, 4*s + 1, 3*s + 1, false},
+		{"beyond the timeout", 60 * s, 60 * s, 59 * s, false},
+		{"the machine was suspended", s, 60 * s, 59 * s, true},
+		{"the wall clock was set back", 9 * s, -100 * s, 8 * s, false},
+	} {
+		var p Pauses
+		told := 0
+		p.Look(Instant{Mono: 100 * s, Wall: 1000 * s}) // nothing is due, and nothing told
+		p.Next(Instant{}, s, 12*s)
+		p.Tell(func(late time.Duration, asleep bool) {
+			if told++; late != test.late || asleep != test.asleep {
+				t.Errorf("%s: %v, asleep: %t; want %v, %t", test.name, late, asleep, test.late, test.asleep)
+			}
+		})
+		for range 2 {
+			p.Look(Instant{Mono: test.mono, Wall: test.wall})
+		}
+		if (told == 1) != (test.late > 0) || told > 1 {
+			t.Errorf("%s: told %d times", test.name, told)
+		}
+	}
+}
