@@ -165,16 +165,21 @@ func (o *Outage) error(cause error, now Instant) error {
 	for _, t := range o.tried {
 		err := o.last[t]
 		if err == nil {
-			waited := o.began[t].To(now).Round(time.Millisecond)
-			err = fmt.Errorf("no connection within %v", waited)
-			if o.accepted[t] {
-				err = fmt.Errorf("it accepts connections, and gave no answer within %v (another port, or TLS on one side only?)", waited)
-			}
+			err = silence(o.accepted[t], o.began[t].To(now))
 		}
 		e.servers = append(e.servers, t.String())
 		e.failures = append(e.failures, err)
 	}
 	return e
+}
+
+// silence is the error of an attempt that has had no answer for some time.
+func silence(accepted bool, d time.Duration) error {
+	d = d.Round(time.Millisecond)
+	if accepted {
+		return fmt.Errorf("it accepts connections, and gave no answer within %v (another port, or TLS on one side only?)", d)
+	}
+	return fmt.Errorf("no connection within %v", d)
 }
 
 // Since returns how long there has been no contact.

@@ -3,7 +3,6 @@ package contact
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -234,7 +233,7 @@ func (x *run[C]) handle(one result[C]) error {
 		// It was ended, see decide.
 	case one.err != nil:
 		if a.replaced > 0 {
-			one.err = fmt.Errorf("no answer within %v", a.replaced.Round(time.Millisecond))
+			one.err = silence(a.accepted.Load(), a.replaced)
 		}
 		x.Servers.Failed(a.Target)
 		if err := x.Failed(a.Target, one.err); err != nil {

@@ -264,7 +264,7 @@ func TestRace_NotMoreThanTwoAttemptsAtOneAddress(t *testing.T) {
 		if most > 3 || now != 0 { // an attempt that is replaced needs a moment to end
 			t.Errorf("%d attempts at a time, %d at the end", most, now)
 		}
-		if len(f.began) < 12 || len(f.began) > 40 || len(failures) == 0 || !strings.HasPrefix(failures[0], "no answer within 2") {
+		if len(f.began) < 12 || len(f.began) > 40 || len(failures) == 0 || !strings.HasPrefix(failures[0], "it accepts connections, and gave no answer within 2") {
 			t.Errorf("%d attempts in a minute; failures %v", len(f.began), failures)
 		}
 	})
