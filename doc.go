@@ -50,7 +50,8 @@
 //     none.
 //   - [LockAll]: several locks, all or none; one round trip if they are free.
 //   - [Mutex.Revoke], [RWMutex.Revoke]: ask the holder to release, or force it to.
-//   - [Election]: one leader among candidates, and which one it is.
+//   - [Election]: one leader among candidates, and which one it is. [Election.Revoke]: a
+//     planned hand-over.
 //   - [Barrier]: blocks all waiters until it is removed. [DoubleBarrier]: a number of
 //     members begin together and end together, round after round.
 //   - [Queue], [PriorityQueue], [DelayQueue]: work for any number of consumers, at

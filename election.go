@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -179,7 +180,8 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 
 // Leadership campaigns, and sends each term that it gains on the channel. It
 // campaigns again after every loss, and after every Release of a term, until ctx
-// ends; then the channel is closed.
+// ends; then the channel is closed. A program that leaves a loop over the channel must
+// end ctx, or the candidate goes on; a loop over Terms needs no such care.
 //
 // A term that was received belongs to its receiver until the receiver releases it,
 // also after ctx has ended. Leadership does not resign such a term: a receiver that
@@ -206,6 +208,49 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 		close(out.ch)
 	}
 	return out.ch
+}
+
+// Terms is the candidate as a loop: it campaigns, and yields each term that it gains. The
+// candidate leads while the body runs, unless the term is lost: the body should end when the
+// term is Done, or work under its Context. When the body returns, the term is released, and
+// the candidate campaigns again. If the body breaks off, or panics, the term is released
+// before the loop ends, and there is no candidate any more.
+//
+// If ctx ends, the loop just ends, after the body that runs. On a failure for which campaigning
+// cannot go on, the last pair is nil and the error, see Campaign. A Release that fails ends the
+// loop in the same way, unless the body breaks off or the term was lost: see Hold.Release.
+func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
+	return func(yield func(*Term, error) bool) {
+		for ctx.Err() == nil {
+			t, err := e.Campaign(ctx)
+			if err != nil {
+				if ctx.Err() == nil || !ofContext(err) {
+					yield(nil, err)
+				}
+				return
+			}
+			goOn := false
+			func() {
+				defer func() { err = t.Release() }() // also if the body panics
+				goOn = yield(t, nil)
+			}()
+			switch {
+			case !goOn:
+				return
+			case err != nil && !errors.Is(err, ErrLost):
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+// Revoke asks the leader to resign, and returns when its term has ended, by consent, by force
+// or otherwise: a planned hand-over. The leader learns of the request by Term.Revoked. Without
+// a leader, Revoke returns nil. It is otherwise as Mutex.Revoke. The next candidate leads, in
+// the order of their arrival; a former leader that campaigns again is behind all of them.
+func (e *Election) Revoke(ctx context.Context, o *RevokeOptions) error {
+	return e.line().revoke(ctx, &e.path, o)
 }
 
 // noTerm returns a term that never stood.

@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -99,6 +100,11 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 		return nil
 	})
 }
+
+// Leaders is WatchLeader as a loop: it yields the elements of WatchLeader until ctx ends, the
+// watch fails for good, or the body breaks off. The end of the loop ends the watch, and waits
+// for that.
+func (e *Election) Leaders(ctx context.Context) iter.Seq[Leader] { return each(ctx, e.WatchLeader) }
 
 // readLeader reads the leader. With a set of watches, it arms watches for the next
 // change of the answer: on the leader's node and its announcement if there is a

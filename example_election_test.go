@@ -32,6 +32,30 @@ func ExampleElection_Run() {
 
 func work(ctx context.Context) { fmt.Println("working:", ctx.Err() == nil) }
 
+// The loop body leads. When the loop ends, the term is released, and the candidate is gone.
+func ExampleElection_Terms() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	e := coord.NewElection(c, "/election/billing", &coord.ElectionOptions{ID: "node-a"})
+	for term, err := range e.Terms(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		work(term.Context(ctx)) // until the context ends
+		break                   // without it, the candidate campaigns again
+	}
+	l, err := e.Leader(ctx)
+	fmt.Println(l.Vacant(), err)
+	// Output:
+	// working: true
+	// true <nil>
+}
+
 // Select over leadership beside other work. The receiver of a term releases it when it stops
 // working.
 func ExampleElection_Leadership() {

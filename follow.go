@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 
 	"github.com/go-coord/coord/backend"
@@ -144,6 +145,25 @@ func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, fa
 		end(ErrClosed)
 	}
 	return out.ch
+}
+
+// each returns an iterator over the elements of a watch. The end of the loop ends the watch,
+// and waits for that.
+func each[T any](ctx context.Context, watch func(context.Context) <-chan T) iter.Seq[T] {
+	return func(yield func(T) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		ch := watch(ctx)
+		defer func() {
+			cancel()
+			for range ch { // it is closed when the watch has ended
+			}
+		}()
+		for x := range ch {
+			if !yield(x) {
+				return
+			}
+		}
+	}
 }
 
 // latest is a changing value that any number of readers follow. A slow reader misses

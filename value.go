@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"strings"
 
@@ -334,6 +335,11 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 		}
 	})
 }
+
+// Changes is Watch as a loop: it yields the elements of Watch until ctx ends, the watch fails
+// for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
+// slow body misses intermediate values, never the newest.
+func (v *Value[T]) Changes(ctx context.Context) iter.Seq[Versioned[T]] { return each(ctx, v.Watch) }
 
 // element returns the element of Watch for st. Its error does not name the operation yet.
 func (v *Value[T]) element(st content) Versioned[T] {

@@ -40,6 +40,7 @@ func neverOutlives(t *testing.T, v *servers) {
 		{"normal end", []string{"end", "3"}, func(*stage, *ctl) {}, 3, 0},
 		{"kill -9 of coordctl", []string{"ignore"}, signalling(syscall.SIGKILL), -9, 0},
 		{"Ctrl-C and a slow command", []string{"slow"}, signalling(syscall.SIGINT), 7, 0},
+		{"SIGQUIT and a slow command", []string{"slow"}, signalling(syscall.SIGQUIT), 7, 0},
 		{"SIGTERM", []string{"beat"}, signalling(syscall.SIGTERM), 128 + 15, 0},
 		{"SIGHUP", []string{"beat"}, signalling(syscall.SIGHUP), 128 + 1, 0},
 		{"lost network and a command that ignores SIGTERM", []string{"ignore"}, blackHole, exitLost, 0},

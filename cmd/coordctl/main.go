@@ -59,7 +59,7 @@
 // of coordctl, except that a terminal is not used as input: a read from it would stop COMMAND
 // while it holds the lock.
 //
-// SIGINT, SIGTERM and SIGHUP are forwarded to the group, and the lock is released only when
+// SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the group, and the lock is released only when
 // COMMAND has ended. Before COMMAND runs they end the wait.
 //
 // # elect
@@ -150,7 +150,7 @@ var statuses = map[int]string{
 
 func main() {
 	signals := make(chan os.Signal, 8)
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		if !signal.Ignored(s) { // nohup
 			signal.Notify(signals, s)
 		}

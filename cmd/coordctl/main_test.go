@@ -86,7 +86,7 @@ func beat(file string, how []string) {
 	status, end := 0, time.Duration(0)
 	switch how[0] {
 	case "ignore", "slow":
-		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	case "end":
 		status, _ = strconv.Atoi(how[1])
 		end = monotonic() + while

@@ -16,10 +16,10 @@ import (
 // revokeCommand returns the verb revoke.
 func (t *tool) revokeCommand() *cobra.Command {
 	cmd := t.command(verb{
-		name: "revoke", words: "PATH", short: "ask the holder of a lock to release it, or force it to",
+		name: "revoke", words: "PATH", short: "ask the holder of a lock, or a leader, to give it up, or force it to",
 		long: `
-PATH is that of a Mutex, an RWMutex, or one shard of Shards (PATH/shards/0). The holder is asked
-to release the lock, and coordctl waits until it has, or --wait has passed. With --force the lock
+PATH is that of a Mutex, an RWMutex, an Election, or one shard of Shards (PATH/shards/0). The
+holder, of an election the leader, is asked to release the lock, and coordctl waits until it has, or --wait has passed. With --force the lock
 is taken away after --after: the next waiter is granted, perhaps before the holder learns of the
 loss. A question comes first. If another holder has the lock when it is answered, nothing is done,
 and the exit status is 1. --wait counts from the answer, and with --force --after is added to it.`,
@@ -109,8 +109,11 @@ func (t *tool) holders(ctx context.Context, c *coord.Client) (*holders, error) {
 	if in.RWMutex != nil {
 		line, h.revoke = in.RWMutex, coord.NewRWMutex(c, t.path, nil).Revoke
 	}
+	if in.Election != nil {
+		line, h.revoke = in.Election, coord.NewElection(c, t.path, nil).Revoke
+	}
 	switch {
-	case in.Recipe != "mutex" && in.Recipe != "rwmutex" && in.Recipe != "missing" && in.Recipe != "empty":
+	case in.Recipe != "election" && in.Recipe != "mutex" && in.Recipe != "rwmutex" && in.Recipe != "missing" && in.Recipe != "empty":
 		return nil, &exit{exitNo, fmt.Errorf("%s is no lock that can be revoked but: %s: %s", t.path, in.Recipe, in.Summary)}
 	case line == nil || line.Holders == 0:
 		return nil, &exit{exitNo, fmt.Errorf("%s: nothing holds it", t.path)}

@@ -2,6 +2,12 @@ package mutants
 
 // electionMutants are defects of elections and groups.
 var electionMutants = []mutant{
+	{"a loop over terms leaves its term when it ends", "election.go",
+		"defer func() { err = t.Release() }()", "defer func() { err = t.Err() }()",
+		"TestElection_EndOfALoopOverTermsEndsTheCandidacy"},
+	{"an error of Release ends a loop over terms that were lost", "election.go",
+		"case err != nil && !errors.Is(err, ErrLost):", "case err != nil:",
+		"TestElection_LoopOverTermsGoesOnAfterALoss"},
 	{"WatchLeader keeps the watches that it armed before", "election_observe.go",
 		"v.renew()", "_ = v.renew",
 		"TestObserveKeepsTwoWatches"},
