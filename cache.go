@@ -292,6 +292,7 @@ type CacheEvent struct {
 // another. If ctx ends, the loop just ends. On a failure (ErrClosed, ErrBadPath,
 // ErrInvalid) it ends with one last pair of nil and the error.
 func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
+	needContext(ctx)
 	return func(yield func([]CacheEvent, error) bool) {
 		const op = "events"
 		if err := k.check(op); err != nil {

@@ -141,6 +141,7 @@ func (p Phase) String() string {
 // then matches ErrNoContact and names each server that was tried with the reason. ctx bounds
 // the opening only, and so does Options.OpenTimeout. Bad options are ErrInvalid or ErrBadPath; credentials that the service refuses are ErrDenied, at once.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
+	needContext(ctx)
 	if b == nil {
 		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: nil backend", ErrInvalid)}
 	}
@@ -267,6 +268,7 @@ func (c *Client) drain() {
 // latest-wins: a slow reader misses intermediate states, never the newest. The channel
 // is closed when ctx ends, and after the state PhaseClosed.
 func (c *Client) WatchState(ctx context.Context) <-chan State {
+	needContext(ctx)
 	ch := make(chan State, 1)
 	if !c.goWork(func() { c.state.follow(ctx, ch) }) {
 		s, _, _ := c.state.get()
@@ -290,6 +292,7 @@ func (c *Client) Session(ctx context.Context) (backend.Session, error) {
 // session returns a live session, waiting for one until ctx ends. After Close was
 // called, only clean-ups get one.
 func (c *Client) session(ctx context.Context) (*session, error) {
+	needContext(ctx)
 	if c.isClosing() && !isCleanUp(ctx) {
 		return nil, ErrClosed
 	}
@@ -439,6 +442,7 @@ func (c *Client) recipePath(path string) recipePath {
 // treePath is recipePath for calls that need no node of their own. They may use the
 // root, which with a namespace is the namespace's node.
 func (c *Client) treePath(path string) recipePath {
+	c.need()
 	p := recipePath{given: path, full: c.root + path}
 	if path == "/" && c.root != "" {
 		p.full = c.root
@@ -458,6 +462,13 @@ func (c *Client) treePath(path string) recipePath {
 		p.given, p.full = shortPath(p.given), shortPath(p.full) // used in errors only
 	}
 	return p
+}
+
+// need panics for a nil Client, where a recipe is made of it.
+func (c *Client) need() {
+	if c == nil {
+		panic("coord: nil Client")
+	}
 }
 
 // rules returns the present or latest session, for what is the same for all sessions of the

@@ -62,6 +62,7 @@ func (n *Counter) Get(ctx context.Context) (int64, error) {
 // Errors: ErrLimit if the sum is not an int64, and nothing changes; ErrDecode if
 // the data is not a number; ErrNoChildren below an ephemeral node; ErrUncertain.
 func (n *Counter) Add(ctx context.Context, delta int64) (int64, error) {
+	needContext(ctx)
 	return n.add(ctx, "add", delta)
 }
 
@@ -74,6 +75,7 @@ func (n *Counter) Add(ctx context.Context, delta int64) (int64, error) {
 //
 // Errors: ErrInvalid for a count below 1, and those of Add.
 func (n *Counter) Reserve(ctx context.Context, count int64) (first int64, err error) {
+	needContext(ctx)
 	if err := n.path.check("reserve"); err != nil {
 		return 0, err
 	}

@@ -153,8 +153,11 @@ func (h *Hold) endSuspended(at contact) {
 // The result is the error of f joined with the error of resigning. (This includes the
 // end of ctx during a term: the context of f ends, and the error of f counts.) Run
 // also returns when ctx ends while the candidate does not lead, with the error of
-// ctx; and when it cannot campaign, see Campaign.
+// ctx; and when it cannot campaign, see Campaign. ErrInvalid: f is nil.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
+	if f == nil {
+		return opError("run", e.path.full, errNoFunction)
+	}
 	for {
 		again := false
 		var t *Term
@@ -164,7 +167,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 			}
 			return t.Hold, nil
 		}
-		err := do(ctx, campaign, func(held context.Context, _ *Hold) error {
+		err := do(ctx, e.path.full, campaign, func(held context.Context, _ *Hold) error {
 			err := f(held, t)
 			again = errors.Is(t.Err(), ErrLost)
 			if again && err != nil {
@@ -196,6 +199,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 // Guard is refused. Err is the error of Campaign, which matches neither ErrLost nor
 // ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
+	needContext(ctx)
 	out := newSignal[*Term]()
 	if !e.c.goWork(func() {
 		unclaimed := e.lead(ctx, out)

@@ -102,6 +102,17 @@ var errAgain = errors.New("look again")
 // errDrained makes a contender take a place in the new directory.
 var errDrained = errors.New("sequence numbers used up, directory replaced")
 
+// errNoFunction refuses a call without the function that it is to call.
+var errNoFunction = fmt.Errorf("%w: no function", ErrInvalid)
+
+// needContext panics if ctx is nil: on a goroutine of the client, the panic of a later use would not
+// show the call.
+func needContext(ctx context.Context) {
+	if ctx == nil {
+		panic("coord: nil Context")
+	}
+}
+
 // opError wraps err with the operation and its path, unless err has them already.
 func opError(op, path string, err error) error {
 	if err == nil {

@@ -84,17 +84,18 @@ func ExampleGroup_Picker() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for range 3 {
+	for range 4 { // begins at any of the members
 		m, err := p.Next(ctx)
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println(m.Value)
 	}
-	// Output:
+	// Unordered output:
 	// node-1:8080
 	// node-2:8080
 	// node-1:8080
+	// node-2:8080
 }
 
 // Call the instances of a service with net/http. An instance that has died is in the group until its

@@ -121,6 +121,7 @@ func (g signal[T]) untaken() (v T, ok bool) {
 // channel is closed when ctx ends. If following fails for good, the last element is
 // failed(err), and then the channel is closed. over, if it is not nil, is called before.
 func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, failed func(error) T, over func(), look func(ctx context.Context, v *vigil, out signal[T]) error) <-chan T {
+	needContext(ctx)
 	out := newSignal[T]()
 	end := func(err error) {
 		if over != nil {

@@ -15,6 +15,7 @@ type PickPolicy int8
 
 const (
 	// PickRoundRobin picks the members one after the other in the order of their ids.
+	// The first one is any of them: processes that start together begin at different members.
 	PickRoundRobin PickPolicy = iota
 	// PickRandom picks any member, each with the same probability.
 	PickRandom
@@ -53,6 +54,7 @@ type Picker[T any] struct {
 // Picker returns a picker that follows the group until ctx ends. After that it does
 // not pick any more.
 func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], error) {
+	needContext(ctx)
 	if err := g.path.check("picker"); err != nil {
 		return nil, err
 	}
@@ -118,7 +120,7 @@ func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err e
 		return m, false, changed, nil
 	}
 	i := 0
-	if p.policy == PickRandom {
+	if p.policy == PickRandom || p.last == "" { // an id is not empty
 		i = int(p.g.c.random("pick") % uint64(len(r.readable)))
 	} else {
 		// The order goes by id, because a place in the list shifts when members

@@ -56,6 +56,8 @@ func TestRoundRobinPicksOneAfterTheOther(t *testing.T) {
 				t.Errorf("picked %s, want %s", got, want)
 			}
 		}
+		for mustPick(t, p) != "d" { // the first member is any of them
+		}
 		picks("abcdabc")
 		// Members that leave or join do not change the order of the others.
 		mustLeave(t, joined["c"])
@@ -325,4 +327,43 @@ func sessionOf(t *testing.T, c *coord.Client) int64 {
 		t.Fatal(err)
 	}
 	return s.ID()
+}
+
+// Pickers that are made at the same time do not all begin at one member, and each goes round the group.
+func TestPicker_TheFirstMemberIsAnyOfThem(t *testing.T) {
+	onMemory(t, func(w *world) {
+		servers, ctx := coord.NewGroup[string](w.Open("servers", nil), "/g", nil), context.Background()
+		for i := range 4 {
+			if _, err := servers.Join(ctx, fmt.Sprint("id", i), ""); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		c := w.Open("caller", nil)
+		first := make(map[string]int)
+		for range 60 {
+			ctx, stop := context.WithCancel(ctx)
+			p, err := coord.NewGroup[string](c, "/g", nil).Picker(ctx, coord.PickRoundRobin)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			seen := make(map[string]bool)
+			for i := range 4 {
+				m, err := p.Next(ctx)
+				if err != nil {
+					w.T.Fatal(err)
+				}
+				if seen[m.ID] = true; i == 0 {
+					first[m.ID]++
+				}
+			}
+			if len(seen) != 4 {
+				w.T.Errorf("a round has %d of 4 members", len(seen))
+			}
+			stop()
+			w.Settle()
+		}
+		if len(first) != 4 { // all 60 among three: once in 8 million runs
+			w.T.Errorf("60 pickers began at %v, want each of four", first)
+		}
+	})
 }

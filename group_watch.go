@@ -45,6 +45,7 @@ type GroupUpdate[T any] struct {
 // and all members can be read. Otherwise a change of a value costs one request, and each
 // join or leave lists all members and, for a join, reads the new one.
 func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
+	needContext(ctx)
 	out := newSignal[GroupUpdate[T]]()
 	fail := func(err error) <-chan GroupUpdate[T] {
 		out.put(GroupUpdate[T]{Err: err})

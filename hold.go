@@ -620,7 +620,10 @@ func (g Guard) leave(err error) {
 }
 
 // do implements Do for every lock.
-func do(ctx context.Context, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
+func do(ctx context.Context, path string, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
+	if f == nil {
+		return opError("do", path, errNoFunction)
+	}
 	h, err := lock(ctx)
 	if err != nil {
 		return err

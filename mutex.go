@@ -147,11 +147,11 @@ func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 
 // Do runs f under the lock, with a context that ends when the hold does. It returns the
 // errors of Lock, f and Release, joined: if the hold was lost before f returned, the
-// result matches ErrLost. Nil means that the hold stood while f ran; see Hold.Release
+// result matches ErrLost. ErrInvalid: f is nil; then nothing is acquired. Nil means that the hold stood while f ran; see Hold.Release
 // for the case in which that cannot be known. Do releases the lock also if f panics,
 // and the panic continues in the caller.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
-	return do(ctx, m.Lock, f)
+	return do(ctx, m.path.full, m.Lock, f)
 }
 
 // line returns the engine of the lock. Its rules are in line.go; it waits in line_wait.go.

@@ -65,6 +65,7 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 // PriorityQueue it costs four.) So the queue value keeps the bytes of one item, and a
 // last Pop has read one for nothing.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
+	needContext(ctx)
 	var zero T
 	u := q.q.c.beginCleanUp()
 	defer u.end()
@@ -105,6 +106,7 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // the service (ErrClosed, ErrDecode, ErrDenied, ErrBadPath) it ends with one last pair of
 // nil and the error. ErrDecode: the codec has failed on six items in a row, see Take.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
+	needContext(ctx)
 	return func(yield func(*Item[T], error) bool) {
 		for it, err := range q.all(ctx) {
 			if (err != nil || it.claim.receive()) && !yield(it, err) {
@@ -233,6 +235,7 @@ func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
 // dies, that counts as an attempt of both. If processing takes long, or can kill the
 // process, use All, Work or Take, which claim an item only when it is wanted.
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
+	needContext(ctx)
 	ch := make(chan *Item[T])
 	u := q.q.c.beginCleanUp()
 	loop := func() error {

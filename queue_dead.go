@@ -118,6 +118,7 @@ type DeadLetter[T any] struct {
 // error. So a loop without an error has seen everything. Errors: the context's; ErrClosed;
 // ErrDenied; ErrBadPath; ErrKind.
 func (q *Consumer[T]) Dead(ctx context.Context) iter.Seq2[*DeadLetter[T], error] {
+	needContext(ctx)
 	return func(yield func(*DeadLetter[T], error) bool) {
 		err := q.q.path.check("dead")
 		if err == nil {

@@ -76,6 +76,7 @@ const (
 // the background, see Item.Ack; the handler is free for another item. Both are logged,
 // and Trace reports the end of each claim (trace.ItemSettled).
 func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.Context, it *Item[T]) error) error {
+	needContext(ctx)
 	const op = "work"
 	if err := q.q.path.check(op); err != nil {
 		return err

@@ -95,7 +95,7 @@ func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 
 // Do runs f as the only holder, as Mutex.Do does.
 func (rw *RWMutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
-	return do(ctx, rw.Lock, f)
+	return do(ctx, rw.path.full, rw.Lock, f)
 }
 
 // RLocker returns the readers' side as a Locker: its Lock is RLock, its TryLock
@@ -107,7 +107,7 @@ type readLocker struct{ rw *RWMutex }
 func (r readLocker) Lock(ctx context.Context) (*Hold, error)    { return r.rw.RLock(ctx) }
 func (r readLocker) TryLock(ctx context.Context) (*Hold, error) { return r.rw.TryRLock(ctx) }
 func (r readLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
-	return do(ctx, r.rw.RLock, f)
+	return do(ctx, r.rw.path.full, r.rw.RLock, f)
 }
 
 // Contenders lists the holders and the waiters, as Mutex.Contenders does.
@@ -170,6 +170,7 @@ func (rw *RWMutex) acquire(ctx context.Context, r *request) (*Hold, error) {
 // If ctx ends first, the error matches ErrUncertain, and the downgrade goes on in the
 // background. ErrInvalid: h is no writer's hold of this lock.
 func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
+	needContext(ctx)
 	if err := rw.path.check("downgrade"); err != nil {
 		return err
 	}

@@ -148,7 +148,7 @@ type permitLocker struct {
 func (p permitLocker) Lock(ctx context.Context) (*Hold, error)    { return p.s.Acquire(ctx, p.n) }
 func (p permitLocker) TryLock(ctx context.Context) (*Hold, error) { return p.s.TryAcquire(ctx, p.n) }
 func (p permitLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
-	return do(ctx, p.Lock, f)
+	return do(ctx, p.s.path.full, p.Lock, f)
 }
 
 func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) {

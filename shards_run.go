@@ -33,6 +33,7 @@ import (
 func (s *Shards) All(ctx context.Context) iter.Seq2[*Shard, error] { return s.each(ctx, "all") }
 
 func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
+	needContext(ctx)
 	return func(yield func(*Shard, error) bool) {
 		r, err := s.join(ctx, op)
 		if err != nil {
@@ -87,12 +88,13 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 // All; ErrInvalid also if f is nil; or the error of f with which Restart ends Run. A call that does
 // not return keeps Run from returning.
 func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard) error) error {
+	needContext(ctx)
 	const op = "run"
 	if err := s.path.check(op); err != nil {
 		return err
 	}
 	if f == nil {
-		return opError(op, s.path.full, fmt.Errorf("%w: no function", ErrInvalid))
+		return opError(op, s.path.full, errNoFunction)
 	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)

@@ -137,6 +137,7 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // proposer for gone, or by another Propose of the same ID while this one had no
 // session. ErrInvalid, ErrTooLarge: the proposal is not valid, or too large.
 func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {
+	needContext(ctx)
 	none := Decision{ID: p.ID}
 	if err := co.path.check("propose"); err != nil {
 		return none, err

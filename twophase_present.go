@@ -272,7 +272,7 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 		},
 	}
 	p := NewParticipant(co.c, co.path.given, site, h)
-	err := do(ctx, func(ctx context.Context) (*Hold, error) {
+	err := do(ctx, co.inbox(site), func(ctx context.Context) (*Hold, error) {
 		h, err := p.siteLock(site).TryLock(ctx)
 		if errors.Is(err, ErrLocked) {
 			err = fmt.Errorf("site %q is served: %w", site, ErrLocked)

@@ -50,7 +50,10 @@ type Txn struct {
 }
 
 // NewTxn returns an empty transaction of c.
-func NewTxn(c *Client) *Txn { return &Txn{c: c} }
+func NewTxn(c *Client) *Txn {
+	c.need()
+	return &Txn{c: c}
+}
 
 // A Condition of a Txn is made by IfVersion, IfExists or IfMissing.
 type Condition struct {

@@ -184,6 +184,9 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 	if err := v.path.check("update"); err != nil {
 		return Versioned[T]{}, err
 	}
+	if fn == nil {
+		return Versioned[T]{}, opError("update", v.path.full, errNoFunction)
+	}
 	var val T
 	st, err := v.update(ctx, func(old content) (data []byte, err error) {
 		var was T

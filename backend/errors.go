@@ -180,6 +180,9 @@ func (u *uncertain) Is(target error) bool { return target == ErrUncertain }
 // ContextError returns the error of a context that has ended: it matches ctx.Err() and the
 // context's cause. It is nil while ctx lives.
 func ContextError(ctx context.Context) error {
+	if ctx == nil {
+		panic("backend: nil Context")
+	}
 	err := ctx.Err()
 	if err == nil {
 		return nil

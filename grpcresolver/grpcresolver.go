@@ -68,6 +68,9 @@ const Scheme = "coord"
 //
 // The options are those of coord.NewGroup, or nil.
 func New[T any](c *coord.Client, address func(coord.Member[T]) resolver.Address, o *coord.GroupOptions[T]) resolver.Builder {
+	if c == nil || address == nil {
+		panic("grpcresolver: nil Client or function") // here, and not on a goroutine of gRPC
+	}
 	return &builder[T]{c, address, o}
 }
 

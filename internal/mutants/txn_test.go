@@ -186,4 +186,13 @@ var txnMutants = []mutant{
 	{"an error of Prepare after its ctx has ended is a vote", "twophase_branch.go",
 		"if verdict != nil && pctx.Err() != nil {", "if false {",
 		"TestAnErrorOfPrepareAfterTheDeadlineIsNoVote"},
+	{"a lock is acquired for no function", "hold.go",
+		"\tif f == nil {\n\t\treturn opError(\"do\", path, errNoFunction)\n\t}\n", "",
+		"TestNil_AFunction"},
+	{"each Picker begins at the first member", "group_picker.go",
+		"p.policy == PickRandom || p.last == \"\"", "p.policy == PickRandom",
+		"TestPicker_TheFirstMemberIsAnyOfThem"},
+	{"a channel is made with a nil Context", "election.go",
+		"\tneedContext(ctx)\n", "",
+		"TestNil_AContext"},
 }
