@@ -28,10 +28,18 @@ type BarrierOptions struct {
 // reads the barrier again, and passes only if it is not set. So a slow waiter that
 // finds the barrier set again goes on waiting.
 //
-// Layout: path is the node of the barrier: the barrier is set while the node exists.
-// Its data names the recipe. Missing nodes above it are created as containers.
-// Curator and kazoo use the same layout; clients of all three libraries can share one
-// barrier.
+// Other recipes can be used below the path of a barrier, in any order. A directory that
+// the library has made above them is no barrier that is set. An ephemeral node cannot have
+// children, so an Ephemeral barrier is refused with ErrKind while there are nodes below its path, and
+// nodes below it are refused, with ErrKind and ErrNoChildren, while it is set.
+//
+// Layout: path is the node of the barrier: the barrier is set while the node exists, unless it is a
+// directory. Its data names the recipe. Missing nodes above it are created as containers, whose
+// data says that they are directories. A barrier that is set in a directory has the persistent node
+// _coord-pin below it, as a Value has, see there; Remove makes the node a directory again if there are
+// other nodes below it. Curator and kazoo use the same layout; clients of all three libraries can
+// share one barrier, if its path is not used as a directory: they take each node for a barrier, and
+// cannot remove one that has nodes below it.
 //
 // A Barrier is safe for concurrent use and holds no resources; there is nothing to
 // close.
@@ -93,8 +101,7 @@ func (b *Barrier) Set(ctx context.Context) error {
 // Remove removes the barrier, so that all waiters pass. It returns nil if the barrier
 // is not set. If the outcome is unknown when ctx or the session ends, the error
 // matches ErrUncertain. The barrier is not removed a second time, because another
-// client may have set it anew. If other clients have created children under the
-// barrier's node, the error matches ErrNotEmpty.
+// client may have set it anew. Nodes below the barrier stay.
 func (b *Barrier) Remove(ctx context.Context) error {
 	if err := b.check(ctx, "remove"); err != nil {
 		return err

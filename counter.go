@@ -28,8 +28,8 @@ import (
 // Layout: the node at path, persistent, with the decimal digits of the number and
 // nothing else, so that other programs can read it and set it by hand; spaces
 // around the digits do not matter, and no digits mean 0. Missing ancestors are made
-// as containers. Nothing is written to its parent or below it. As for a Value, no
-// other recipe may use a path below it.
+// as containers. As with a Value, other recipes can be used below it, in any order; see
+// there for the node that is created below a counter in a directory.
 //
 // A Counter is safe for concurrent use. It holds no resources and needs no closing.
 type Counter struct {

@@ -284,6 +284,9 @@
 // Leader, WatchLeader, Contenders, Members, Watch of a Group, Len, Peek, State, Limit,
 // Status and List.
 //
+// Recipes can be used below the path of a Value, a Counter or a Barrier in any order; below
+// the paths of others they are foreign nodes.
+//
 // A path is free for another kind when its node is gone. The service deletes an empty
 // directory when it collects containers: ZooKeeper looks once a minute, on etcd the clients do. A Value, a
 // Counter, a Barrier, path/limit of a Semaphore and path/items of a queue stay until they
@@ -302,7 +305,9 @@
 //
 // An empty directory without a mark shows no kind, and the first recipe that uses it
 // claims it. (Earlier versions of this library, Curator and kazoo leave such directories
-// while they are not in use.) A node that never had a child, holds no data and was
+// while they are not in use.) Nothing is set in a directory: a Value there reads as
+// ErrNotFound, a Counter as 0, a Barrier as not set, until one is set, at the path of which
+// other recipes then are refused. A node that holds no data and was
 // written since its creation counts as a Value of no bytes. Data that other programs
 // write to the node of a recipe in use can be lost: see [KindError].
 //

@@ -26,6 +26,13 @@ import (
 //     Value of no bytes. No other recipe writes empty data; a Value that is created
 //     empty is written twice.
 //
+// A directory above recipes carries the mark "coord recipe: directory": it is free for every
+// recipe, and no Value, Counter or Barrier is set there. A Value, Counter or Barrier that is set in a
+// directory has a pin, see layout.Pin, since ZooKeeper does not tell whether a node is a container,
+// which it collects with its data. The pin comes with the commit that sets it, and goes with
+// the one that makes the node a directory again; a write at any version checks it. So nothing
+// that was acknowledged stands in a container without a child.
+//
 // Directories without a mark come from Curator, from kazoo and from versions of this
 // library that wrote none. If such a directory has no data, the first creation of a
 // node in it writes the mark at the version that was read, so if two kinds come at

@@ -218,12 +218,15 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	return t
 }
 
-// Set replaces the data of a node at any version; see IfVersion.
+// Set replaces the data of a node at any version; see IfVersion. It is for nodes that a Txn or
+// another program has created. A directory of the library can be a container, which the service
+// removes with its data: use SetOp of a Value there.
 func (t *Txn) Set(path string, data []byte) *Txn {
 	return t.plain(path, backend.SetData("", slices.Clone(data), backend.AnyVersion))
 }
 
-// Delete removes a node without children at any version.
+// Delete removes a node without children at any version. A Value that was set in a directory has
+// a child, see there.
 func (t *Txn) Delete(path string) *Txn {
 	return t.plain(path, backend.Delete("", backend.AnyVersion))
 }

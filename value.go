@@ -45,13 +45,20 @@ type ValueOptions[T any] struct {
 // Reads can lag behind other clients, but never behind a state that the session has
 // seen.
 //
+// Values, and recipes of every other kind, can be used below the path of a value, in
+// any order: a tree of settings, or a lock that guards the value. A directory that the
+// library has made above them is no value: it reads as ErrNotFound until a value is set
+// there. Delete makes the node a directory again if there are nodes below it.
+//
 // Layout: the node at path, persistent, with the bytes of the codec and nothing
-// else, so that other programs can read it and write it by hand. (Other recipes do
-// not recognise a node as a value if it has no bytes, was made by hand, and has
-// never been written since: they take it for an unused directory.) Missing
-// ancestors are made as containers. Nothing is written to its parent or below it.
-// Do not use a path below which other recipes stand: it may already be a container,
-// which the service removes, with its data, when these are gone.
+// else, so that other programs can read it and write it by hand. (A node that has no
+// bytes and was never written since its creation is a directory.) Missing ancestors are
+// made as containers, whose data says that they are directories. Nothing is written to
+// the parent of a value. If a value is set in a directory, which the service may remove
+// with its data once it is empty, the same commit creates the persistent node _coord-pin
+// below it, which goes when the value is deleted; programs that delete a value by hand
+// have to delete it too. If a value that had no such node is deleted and there are nodes
+// below it, its path remains one of a value: other recipes are refused there with ErrKind.
 //
 // A Value is safe for concurrent use. It holds no resources and needs no closing.
 // Two Values with the same path are the same value.
@@ -209,8 +216,7 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 // there is no value, and ErrConflict if there is one. So the result of a Get that
 // found nothing can be passed, and the result of a Get that failed deletes nothing.
 //
-// Other errors: ErrNotEmpty if other programs have made nodes below it; ErrLimit as
-// for CompareAndSet; ErrUncertain.
+// Nodes below the value stay. Other errors: ErrLimit as for CompareAndSet; ErrUncertain.
 func (v *Value[T]) Delete(ctx context.Context, old Versioned[T]) error {
 	if err := v.path.check("delete"); err != nil {
 		return err

@@ -115,7 +115,7 @@ func TestMemoryAndZooKeeperAgreeAtTheEndOfTheNumbers(t *testing.T) {
 	}
 	model := memoryHarness(differTimeout)
 	model.New = func(t *testing.T) backendtest.Service {
-		st := memory.New(&memory.Options{SessionTimeout: differTimeout})
+		st := memory.New(&memory.Options{SessionTimeout: differTimeout, ContainerInterval: -1})
 		s, err := st.Open(t.Context())
 		if err != nil {
 			t.Fatal(err)

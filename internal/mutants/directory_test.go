@@ -27,7 +27,7 @@ var directoryMutants = []mutant{
 		"op := backend.Create(dir, layout.KindDirectory.Mark(), backend.Container)", "op := backend.Create(dir, nil, backend.Container)",
 		"TestDirectories_AreNoBarriersWhileTheyAreMade"},
 	{"a pin outlives its value", "cell.go",
-		"{ops: []backend.Op{directory(layout.KindDirectory), unpin}, unpin: 3},", "{ops: []backend.Op{directory(layout.KindDirectory)}, unpin: 3},",
+		"{ops: []backend.Op{directory(layout.KindDirectory), unpin}, unpin: 3},", "{ops: []backend.Op{directory(layout.KindDirectory), unpin}[:1], unpin: 3},",
 		"TestDirectories_OfSettingsInEachOrder"},
 	{"another recipe gets the path of a persistent value that was deleted", "cell.go",
 		"{ops: []backend.Op{directory(kept)}},", "{ops: []backend.Op{directory(layout.KindDirectory)}},",

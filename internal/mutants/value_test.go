@@ -30,7 +30,7 @@ var valueMutants = []mutant{
 		"&& (was.czxid != 0 || dir.NumChildren != 1)", "",
 		"TestADirectoryIsExaminedOnceWhenItIsAnotherOne"},
 	{"a directory is examined again and again", "create.go",
-		"s.c.confirm(sp.ground, now)", "_ = now",
+		"s.confirm(sp.ground, now)", "_ = now",
 		"TestADirectoryIsExaminedOnceWhenItIsAnotherOne"},
 	{"a late reply makes the next directory one without a mark", "kinds.go",
 		"return footing{}, true", "return now, true",

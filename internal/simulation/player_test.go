@@ -358,7 +358,11 @@ func (sc *scenario) history(t *testing.T, seed uint64, count map[string]int, ver
 		if timeout == 0 {
 			timeout = simTimeout
 		}
-		options := &memory.Options{SessionTimeout: timeout}
+		// At some seeds containers go soon after they are empty, at others by the fault "reaping" only.
+		options := &memory.Options{SessionTimeout: timeout, ContainerInterval: -1}
+		if seed%3 == 0 {
+			options.ContainerInterval = 7_000_003
+		}
 		if seed%2 == 1 {
 			options.Without = backend.Trees | backend.Batches
 		}

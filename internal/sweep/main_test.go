@@ -21,7 +21,10 @@ const (
 	limit = 30 * time.Second
 )
 
-var server = zktest.Shared{Options: &zktest.Options{TickTime: tick, MaxSessionTimeout: observing}}
+var server = zktest.Shared{Options: &zktest.Options{
+	TickTime: tick, MaxSessionTimeout: observing,
+	JavaArgs: []string{"-Dznode.container.checkIntervalMs=200"}, // empty directories go between any two steps
+}}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(server.Main(m)) }
 
