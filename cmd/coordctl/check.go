@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,7 @@ func (t *tool) checkCommand() *cobra.Command {
 	cmd := t.command(verb{
 		name: "check", words: "[PATH]", root: true, short: "check the service: servers, session, clock, round trips, permissions",
 		long: `
-It asks each server for its version, opens a session, measures round trips and the difference of
+It asks each server for its version, and prints at once why they fail if all of them do, opens a session, measures round trips and the difference of
 the clocks, and tries what it may do under PATH (/ by default): read, and create, write and delete
 a temporary node, which is removed. Below a missing path, a value, a counter or a barrier nothing is
 created; the nearest directory above is tried instead. With --read-only nothing is created at all.
@@ -42,6 +43,7 @@ default; each is asked with requests for a session that is not there, which chan
 coordctl check
 coordctl check /locks --json`,
 		exits: []int{exitNo},
+		check: func() error { t.before = t.askFirst; return nil },
 		do:    t.check,
 	})
 	cmd.Flags().BoolVar(&t.readOnly, "read-only", false, "create nothing")
@@ -109,9 +111,7 @@ const (
 )
 
 func (t *tool) check(ctx context.Context, c *coord.Client) error {
-	stop := t.progress("asking the servers")
-	r := &checked{OK: true, Backend: t.backend, Path: t.path, Servers: t.askServers(ctx)}
-	stop()
+	r := &checked{OK: true, Backend: t.backend, Path: t.path, Servers: t.asked}
 	if t.memory {
 		r.Backend = "memory"
 	}
@@ -203,25 +203,52 @@ func (t *tool) permissions(ctx context.Context, c *coord.Client, s backend.Sessi
 	return ctx.Err()
 }
 
-// askServers asks each server for its version.
+// askFirst asks the servers before a client is opened. If none of them can be reached, the client
+// tries for as long as --wait: askFirst prints why each one fails.
+func (t *tool) askFirst(ctx context.Context) error {
+	stop := t.progress("asking the servers")
+	t.asked = t.askServers(ctx)
+	stop()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if slices.ContainsFunc(t.asked, func(v serverState) bool { return v.Reached }) {
+		return nil
+	}
+	for _, v := range t.asked {
+		t.say("%s: %s", v.Addr, v.Error)
+	}
+	return nil
+}
+
+// askServers asks each server for its version, all at once.
 func (t *tool) askServers(ctx context.Context) []serverState {
 	states := []serverState{}
 	if t.memory {
 		return states
 	}
-	cfg, err := t.tlsConfig()
 	for _, addr := range t.hosts() {
-		v := serverState{Addr: addr}
-		if err == nil && t.backend == "etcd" {
-			askEtcd(ctx, cfg, &v)
-		} else if err == nil {
-			askZooKeeper(ctx, cfg, &v)
+		states = append(states, serverState{Addr: addr})
+	}
+	cfg, err := t.tlsConfig()
+	if err != nil {
+		return states
+	}
+	var all sync.WaitGroup
+	for i := range states {
+		all.Go(func() {
+			v := &states[i]
+			if t.backend == "etcd" {
+				askEtcd(ctx, cfg, v)
+				return
+			}
+			askZooKeeper(ctx, cfg, v)
 			if v.Reached {
 				v.Request = longestRequest(ctx, cfg, v.Addr)
 			}
-		}
-		states = append(states, v)
+		})
 	}
+	all.Wait()
 	return states
 }
 

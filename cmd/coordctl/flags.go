@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -26,9 +27,11 @@ type tool struct {
 	stdout, stderr io.Writer
 	signals        <-chan os.Signal
 
-	path   string   // PATH
-	values []string // the words after it
-	dashed []string // the words after "--"
+	path   string                      // PATH
+	values []string                    // the words after it
+	before func(context.Context) error // unless nil, called before a client is opened
+	asked  []serverState               // by askFirst
+	dashed []string                    // the words after "--"
 
 	flags *pflag.FlagSet // those of all verbs
 

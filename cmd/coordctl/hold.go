@@ -72,6 +72,11 @@ func (t *tool) connect(ctx context.Context, f func(waiting context.Context, c *c
 			return err // before other clients wait for this one
 		}
 	}
+	if t.before != nil {
+		if err := t.await(ctx, t.before); err != nil {
+			return err
+		}
+	}
 	var cancel context.CancelFunc
 	waiting := ctx // bounds the wait
 	limit := openLimit
