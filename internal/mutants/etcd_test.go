@@ -242,4 +242,7 @@ var etcdMutants = []mutant{
 	{"a persistent sequential node is deleted with its children", "backend/etcd/plan.go",
 		"if !known.ephemeral {", "if !known.ephemeral && !sequential {",
 		"TestSequential_APersistentNodeWithAChildIsNotDeleted"},
+	{"a read is as of a revision before that which it shows", "backend/etcd/read.go",
+		"v.found.stat(v.children, v.rev) }", "v.found.stat(v.children, v.rev-1) }",
+		"TestPosition_OfAReadIsThatOfTheLatestCommit"},
 }
