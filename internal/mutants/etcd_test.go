@@ -245,4 +245,10 @@ var etcdMutants = []mutant{
 	{"a read is as of a revision before that which it shows", "backend/etcd/read.go",
 		"v.found.stat(v.children, v.rev) }", "v.found.stat(v.children, v.rev-1) }",
 		"TestPosition_OfAReadIsThatOfTheLatestCommit"},
+	{"a node is deleted before what is below it", "backend/etcd/order.go",
+		"	case b.events[0].Type == mvccpb.DELETE:\n		return 2\n", "	case b.events[0].Type == mvccpb.DELETE:\n		return 0\n",
+		"TestOrder_OfTheEventsOfOneRevision"},
+	{"what is below a node is created before it", "backend/etcd/order.go",
+		"	case b.from.key.what == belowRange:\n		return 1\n", "	case b.from.key.what == belowRange:\n		return -1\n",
+		"TestOrder_OfTheEventsOfOneRevision"},
 }
