@@ -274,8 +274,14 @@ func TestDelayQueue_ProducersShareASpan(t *testing.T) {
 				defer cancel()
 				var queues [2]*coord.DelayQueue[int]
 				var clients [2]*coord.Client
+				var calls atomic.Int32
 				for i := range queues {
-					clients[i] = w.Open(fmt.Sprint("producer", i), nil)
+					clients[i] = w.Open(fmt.Sprint("producer", i), &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error {
+						if calls.Add(1) > 20_000 {
+							return backend.ErrDenied // it tries the same for ever
+						}
+						return nil
+					}})
 					queues[i] = coord.NewDelayQueue[int](clients[i], "/q", nil)
 					coord.SetBucketSize(&queues[i].Consumer, 3)
 					coord.SetBucketLimit(&queues[i].Consumer, 200)
