@@ -152,6 +152,9 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 			return s.createOnce(ctx, sp)
 		case e.Index == 1 && errors.Is(err, backend.ErrBadVersion):
 			s.c.unlearn(sp.dir) // another client wrote a mark, or data, first
+			if f.version == backend.AnyVersion {
+				s.overwrite(ctx, sp.ground, f)
+			}
 			return s.createOnce(ctx, sp)
 		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return node{}, err

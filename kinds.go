@@ -87,6 +87,7 @@ type footing struct {
 	mark    []byte // the data that a creation may write; nil: none
 	version int32  // the version for that write: AnyVersion if the directory carries the mark
 	czxid   int64  // 0: not known
+	foreign bool   // the write overwrites foreign data
 
 	// Of a Value, a Counter or a Barrier.
 	directory bool // nothing is set: the node is a directory, see layout.IsDirectory
@@ -131,6 +132,21 @@ func (f *footing) write(dir string) backend.Op {
 		return backend.Carry(dir, f.mark)
 	}
 	return backend.SetData(dir, f.mark, f.version)
+}
+
+// overwrite prepares the next creation in a directory in use whose mark was replaced by foreign data, if the service has refused
+// the Carry for that. A service that writes for a Carry overwrites the data; so does the next creation
+// here, at the version that overwrite reads. Another mark, or another directory, is examined instead.
+func (s *session) overwrite(ctx context.Context, g ground, f footing) {
+	data, stat, err := s.b.Get(ctx, g.dir, nil)
+	if err != nil {
+		return // the next look at the directory reports it
+	}
+	if _, marked := layout.ParseMark(data); marked || f.czxid == 0 || stat.Czxid != f.czxid || stat.EphemeralOwner != 0 {
+		return
+	}
+	f.version, f.zxid, f.foreign = stat.Version, stat.AsOf, true
+	s.c.learn(g.dir, f)
 }
 
 // footing returns the knowledge of g. If there is none, it reads the node. Its error is
@@ -385,7 +401,7 @@ func (s *session) wrote(g ground, seq int64, dir backend.Stat) (now footing, ane
 		c.mu.Unlock()
 		return now, false // a late reply
 	}
-	foreign := was.czxid == now.czxid && now.drift > was.drift
+	foreign := was.czxid == now.czxid && (now.drift > was.drift || was.foreign)
 	if !foreign {
 		now.mark = was.mark
 	}

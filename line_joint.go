@@ -169,6 +169,9 @@ func (s *session) createTogether(ctx context.Context, list []joint) []node {
 		case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrDenied):
 			for i := range specs {
 				s.c.unlearn(specs[i].dir)
+				if errors.Is(err, backend.ErrBadVersion) && feet[i].mark != nil && feet[i].version == backend.AnyVersion {
+					s.overwrite(ctx, specs[i].ground, feet[i])
+				}
 			}
 		default:
 			return nil

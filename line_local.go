@@ -246,6 +246,9 @@ func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 			b = berth{state: berthMayStand, prefix: sp.prefix}
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
 			s.c.leaveAlone(l.ground())
+		case errors.Is(err, backend.ErrBadVersion) && errors.As(err, &e) && e.Index == 2:
+			s.c.unlearn(l.dir) // foreign data
+			s.overwrite(ctx, l.ground(), f)
 		}
 		return err
 	})
