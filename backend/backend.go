@@ -144,7 +144,8 @@ type Session interface {
 	// Exists returns the Stat of the node at path, or ErrNotFound. A watch
 	// that is not nil is armed either way: for changes of data and deletion
 	// when the node exists, for its creation when it does not (the error is
-	// ErrNotFound then, and the watch is armed all the same).
+	// ErrNotFound then, and the watch is armed all the same). It need not fire for
+	// a sequential node that gets the name.
 	Exists(ctx context.Context, path string, w *Watch) (Stat, error)
 
 	// Children returns the names (not paths) of the children of the node at

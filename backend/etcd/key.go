@@ -257,7 +257,8 @@ type record struct {
 // since its revision is not known yet.
 const bornNow = -1
 
-var errNotOurs = fmt.Errorf("etcd: the value of the key is not that of a node")
+// errNotOurs is the error for what another program has written at the key of a node.
+var errNotOurs = fmt.Errorf("%w: etcd: the value of the key is not that of a node", backend.ErrInvalid)
 
 // decode reads a key and its value. The data is that of kv.
 func decode(kv *mvccpb.KeyValue) (*record, error) {

@@ -128,12 +128,16 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 		v.names = make([]string, 0, v.children)
 		for _, kv := range slices.Concat(kids.Kvs, rest.Kvs) {
 			path, ok := s.cfg.pathOf(kv)
-			if !ok {
-				return nil, fmt.Errorf("%w: %q", errNotOurs, kv.Key)
+			dir, name := "", ""
+			if ok {
+				dir, name = split(path)
 			}
-			dir, name := split(path)
 			if dir != r.q.path {
-				return nil, fmt.Errorf("%w: %q", errNotOurs, kv.Key)
+				s.foreign.Do(func() {
+					s.log.Warn("coord: a key below the prefix is not one of a node, and is left out", "key", fmt.Sprintf("%.200q", kv.Key))
+				})
+				v.children--
+				continue
 			}
 			v.names = append(v.names, name)
 			if key := string(kv.Key); isNumbered(key) {
@@ -147,7 +151,8 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 		for _, kv := range modified.Kvs {
 			child, err := decode(kv)
 			if err != nil {
-				return nil, err
+				v.changed = true // of another program
+				continue
 			}
 			v.changed = v.changed || child.czxid() > r.q.since
 		}

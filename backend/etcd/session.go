@@ -61,6 +61,7 @@ type session struct {
 	keys    *keyring
 	emptied *emptied
 	pauses  contact.Pauses
+	foreign sync.Once // the log has named a key that is none of a node
 }
 
 func (s *session) ID() int64                  { return s.id }

@@ -98,4 +98,10 @@ var nodeMutants = []mutant{
 	{"the removal of a receipt is refused for ever", "commit.go",
 		"!errors.Is(err, backend.ErrDenied) {", "true {",
 		inHostile + "TestAReceiptThatMayNotBeDeletedGoesWithItsSession"},
+	{"a shortage of space ends the loops of consumers", "queue_consumer.go",
+		"if answers(err, backend.ErrNoSpace) {", "if false {",
+		"TestNoSpace_WorkAndAllGoOnAfterwards"},
+	{"foreign data in the directory of a lock stays", "create.go",
+		"if f.version == backend.AnyVersion {", "if false {",
+		"TestMutex_AForeignWriteToItsDirectoryIsOverwritten"},
 }
