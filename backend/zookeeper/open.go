@@ -192,7 +192,7 @@ func (s *session) try(ctx context.Context, a *contact.Attempt) (*guardConn, erro
 		if ctx.Err() == context.DeadlineExceeded {
 			err = os.ErrDeadlineExceeded
 		}
-		return nil, inHandshake(err, s.cfg.tls != nil)
+		return nil, s.inHandshake(err)
 	}
 	return c, nil
 }
@@ -204,7 +204,7 @@ func (s *session) connect(ctx context.Context, a *contact.Attempt) (c *guardConn
 		switch {
 		case err == nil:
 		case closedByServer(err):
-			err = inHandshake(err, s.cfg.tls != nil)
+			err = s.inHandshake(err)
 		case ctx.Err() == context.DeadlineExceeded:
 			err = fmt.Errorf("no connection within %v: %w", time.Since(begun).Round(time.Millisecond), err)
 		}

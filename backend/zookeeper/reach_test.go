@@ -257,3 +257,33 @@ func TestTheLogReportsThatNoServerCanBeReached(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// A server that is behind closes each connection of a session that has seen more.
+func TestZooKeeper_AServerThatMayBeBehindIsNamed(t *testing.T) {
+	t.Parallel()
+	serve := func(conn net.Conn, n int) {
+		if n > 1 {
+			nextRequest(conn)
+			return
+		}
+		welcome(conn, 10_000)
+		for r := range requests(conn) {
+			if !answerPing(conn, r) {
+				return
+			}
+		}
+	}
+	inBubble(t, Options{}, serve, func(t *testing.T, b backend.Backend) {
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, err = s.Exists(ctx, "/a", nil)
+		if !errors.Is(err, backend.ErrNoContact) || !strings.Contains(err.Error(), "it is behind what this session has seen, maxClientCnxns reached") {
+			t.Errorf("exists: %v", err)
+		}
+	})
+}

@@ -293,7 +293,7 @@ func (s *session) lostContact(c *guardConn, why error) {
 	s.mu.Unlock()
 	if !was {
 		s.hosts.Failed(c.target)
-		s.failed(c.target, inHandshake(why, s.cfg.tls != nil))
+		s.failed(c.target, s.inHandshake(why))
 	}
 	if was && !over {
 		s.log.Warn("coord: session suspended", "session", hex(id), "server", c.target.String(), "error", why)

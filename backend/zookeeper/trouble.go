@@ -44,17 +44,23 @@ func (t *trouble) giveUpLocked(err error) {
 // cause returns why waiting is useless. It is called after over was closed.
 func (t *trouble) cause() error { return t.final }
 
-// inHandshake explains the end of a connection before the session was ready. Servers give no
+// inHandshake explains the end of a connection before the handshake was over. Servers give no
 // reason. A server also closes the connection when the client uses TLS and the server does
 // not, or the other way round.
-func inHandshake(err error, overTLS bool) error {
+func (s *session) inHandshake(err error) error {
 	switch {
 	case closedByServer(err):
-		other := "TLS expected"
-		if overTLS {
-			other = "no TLS expected"
+		// A server closes the connection of a session that has seen a later state than it has.
+		why := "maxClientCnxns reached, a limit on sessions, or "
+		s.mu.Lock()
+		if s.ready {
+			why = "it is behind what this session has seen, " + why
 		}
-		return fmt.Errorf("the server closed the connection during the handshake (maxClientCnxns reached, a limit on sessions, or %s?): %w", other, err)
+		s.mu.Unlock()
+		if s.cfg.tls != nil {
+			why += "no "
+		}
+		return fmt.Errorf("the server closed the connection during the handshake (%sTLS expected?): %w", why, err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the server accepted the connection and gave no answer: %w", err)
 	}
