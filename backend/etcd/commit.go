@@ -11,8 +11,24 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// commit is a call of Commit under way.
-type commit struct{ done chan struct{} }
+// commit is a call of Commit under way. Its caller can give it up when its request was sent. Then the
+// request goes on, and the next calls of the session wait for its reply: that costs no request, and their
+// order is kept. Only if the reply is lost, or late, the session has to begin a new epoch.
+type commit struct {
+	done    chan struct{}
+	replies chan txnReply // capacity 1
+
+	// Guarded by the session's mu.
+	answered bool   // there is a reply for the caller
+	givenUp  bool   // the caller has returned
+	alone    string // see plan.alone
+	doubted  bool   // the reply is waited for no longer, and the outcome counts as unknown
+}
+
+type txnReply struct {
+	*pb.TxnResponse
+	err error
+}
 
 // Commit applies the operations in one transaction. The first try assumes what the session has
 // seen of the nodes, or the usual: that a node to create is missing, that one to delete has no
@@ -47,19 +63,12 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
-	defer s.leave()
-	c := &commit{done: make(chan struct{})}
+	c := &commit{done: make(chan struct{}), replies: make(chan txnReply, 1)}
 	s.mu.Lock()
 	s.commits[c] = struct{}{}
 	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.commits, c)
-		s.mu.Unlock()
-		close(c.done)
-	}()
 	var sent string // see send
-	results, err := s.try(ctx, ops, &sent)
+	results, err, givenUp := s.try(ctx, c, ops, &sent)
 	if err != nil && sent != "" {
 		s.doubt(sent)
 		err = backend.Uncertain(err)
@@ -67,17 +76,110 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	if err == nil || backend.IsUncertain(err) {
 		s.noteDeleted(ops)
 	}
+	if !givenUp {
+		s.finish(c)
+	}
 	return results, err
 }
 
-// try is commit. If it fails and sent is a key, the deletion of that key may still happen.
-func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]backend.Result, error) {
+// finish ends a commit, with its caller or with its request.
+func (s *session) finish(c *commit) {
+	s.mu.Lock()
+	delete(s.commits, c)
+	delete(s.left, c)
+	s.mu.Unlock()
+	close(c.done)
+	s.leave()
+}
+
+// exchange sends a plan and returns the reply. If ctx ends first, it reports that the caller gives up, and
+// abandoned handles the reply. again says that an earlier request of the plan may still arrive.
+func (s *session) exchange(ctx context.Context, c *commit, l *link, p *plan, nodes []question, again bool) (txnReply, bool) {
+	on, stop := l.call(context.Background())
+	if ctx.Done() == nil {
+		defer stop()
+		reply, err := s.send(on, l, p, nodes)
+		return txnReply{reply, err}, false
+	}
+	s.mu.Lock()
+	c.answered, c.alone, c.doubted = false, p.alone, again
+	if over := s.err; over != nil {
+		s.mu.Unlock()
+		stop()
+		return txnReply{err: over}, false
+	}
+	s.work.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.work.Done()
+		reply, err := s.send(on, l, p, nodes)
+		stop()
+		s.mu.Lock()
+		givenUp := c.givenUp
+		c.answered = !givenUp
+		s.mu.Unlock()
+		if !givenUp {
+			c.replies <- txnReply{reply, err}
+			return
+		}
+		s.abandoned(l, c, p, reply, err)
+		s.finish(c)
+	}()
+	select {
+	case r := <-c.replies:
+		return r, false
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	givenUp := !c.answered
+	if c.givenUp = givenUp; givenUp {
+		if !c.doubted { // else its key is in doubt already, see commit
+			s.left[c] = struct{}{}
+		}
+	}
+	s.mu.Unlock()
+	if givenUp {
+		return txnReply{}, true
+	}
+	return <-c.replies, false
+}
+
+// abandoned handles the reply to a plan whose caller has returned. It learns nothing of the nodes: the data
+// of the operations is the caller's again.
+func (s *session) abandoned(l *link, c *commit, p *plan, reply *pb.TxnResponse, err error) {
+	s.checkLease()
+	switch {
+	case err != nil:
+		switch s.judge(l, err) {
+		case refused, throttled:
+		case stale:
+			l.fail(err)
+		default:
+			l.fail(err)
+			s.doubtLeft(c)
+		}
+	case p.alone != "":
+		s.known.forget(p.outcomes[0].path)
+		if s.settledLeft(c) {
+			s.keys.giveBack(p.alone)
+		}
+	case !reply.Succeeded:
+		p.drop(s)
+		if !p.likely {
+			_ = s.checkEpoch(reply.Responses[0].GetResponseRange()) // it ends the session
+		}
+	}
+}
+
+// try is commit. If it fails and sent is a key, the deletion of that key may still happen. givenUp says that
+// the request goes on without the caller.
+func (s *session) try(ctx context.Context, c *commit, ops []backend.Op, sent *string) (results []backend.Result, err error, givenUp bool) {
 	nodes := nodesOf(ops)
 	p := s.guess(ops)
 	for tries := 0; ; {
 		l, err := s.contact(ctx)
 		if err != nil {
-			return nil, err
+			return nil, err, false
 		}
 		if p != nil && s.horizon(l.revision.Load()) >= p.beyond {
 			p.drop(s)
@@ -94,12 +196,12 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 			stop()
 		}
 		if over := s.over(ctx); over != nil {
-			return nil, over
+			return nil, over, false
 		}
 		if err != nil {
 			switch s.judge(l, err) {
 			case refused:
-				return nil, translate(err)
+				return nil, translate(err), false
 			case throttled:
 				tries++
 				s.pause(ctx, tries)
@@ -110,10 +212,17 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 			continue
 		}
 		before := l.revision.Load()
-		on, stop := l.call(ctx)
-		reply, err := s.send(on, l, p, nodes)
-		full := is(err, rpctypes.ErrGRPCNoSpace) && s.mayHaveRun(on, l, p, before)
-		stop()
+		r, givenUp := s.exchange(ctx, c, l, p, nodes, *sent != "")
+		if givenUp {
+			return nil, backend.Uncertain(s.contextError(ctx)), true
+		}
+		reply, err := r.TxnResponse, r.err
+		full := false
+		if is(err, rpctypes.ErrGRPCNoSpace) {
+			on, stop := l.call(ctx)
+			full = s.mayHaveRun(on, l, p, before)
+			stop()
+		}
 		s.checkLease()
 		if err != nil {
 			over := s.over(ctx)
@@ -124,12 +233,12 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 			switch what {
 			case refused:
 				if over := s.over(ctx); over != nil {
-					return nil, over
+					return nil, over, false
 				}
 				if full {
-					return nil, backend.Uncertain(translate(err))
+					return nil, backend.Uncertain(translate(err)), false
 				}
-				return nil, translate(err)
+				return nil, translate(err), false
 			case throttled:
 				tries++
 				s.pause(ctx, tries)
@@ -147,16 +256,16 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 				if over == nil {
 					continue
 				}
-				return nil, over
+				return nil, over, false
 			}
 			s.doubt("")
 			if over == nil {
 				over = fmt.Errorf("etcd: %v", err) // only shown
 			}
-			return nil, backend.Uncertain(over)
+			return nil, backend.Uncertain(over), false
 		}
 		if over := s.over(context.Background()); over != nil {
-			return nil, backend.Uncertain(over)
+			return nil, backend.Uncertain(over), false
 		}
 		if p.alone != "" {
 			s.known.forget(ops[0].Path)
@@ -168,13 +277,13 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 			// The key was that of an earlier node. There can be another one of its path.
 			if *sent != "" {
 				*sent = ""
-				return nil, backend.Uncertain(errGone)
+				return nil, backend.Uncertain(errGone), false
 			}
 			p = nil
 			continue
 		}
 		if reply.Succeeded {
-			return p.results(s, reply), nil
+			return p.results(s, reply), nil, false
 		}
 		p.drop(s)
 		views, err := s.refusal(reply, p, nodes)
@@ -184,13 +293,13 @@ func (s *session) try(ctx context.Context, ops []backend.Op, sent *string) ([]ba
 		}
 		if err != nil {
 			if over := s.over(ctx); over != nil {
-				return nil, over
+				return nil, over, false
 			}
-			return nil, translate(err)
+			return nil, translate(err), false
 		}
 		if p = nil; views != nil {
 			if p, err = s.exactly(ops, views); err != nil && !errors.Is(err, errAgain) {
-				return nil, err
+				return nil, err, false
 			}
 		}
 	}
@@ -220,6 +329,30 @@ func (s *session) mayHaveRun(ctx context.Context, l *link, p *plan, before int64
 		}
 	}
 	return true
+}
+
+// doubtLeft records that the outcome of a commit that was given up is unknown, if it has no reply yet.
+func (s *session) doubtLeft(c *commit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.left[c]; !ok {
+		return
+	}
+	delete(s.left, c)
+	c.doubted = true
+	s.doubts++
+	if c.alone != "" {
+		s.unsure = append(s.unsure, c.alone)
+	}
+}
+
+// settledLeft records the reply to a commit that was given up. It reports whether the outcome never counted
+// as unknown.
+func (s *session) settledLeft(c *commit) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.left, c)
+	return !c.doubted
 }
 
 // doubt records a commit of unknown outcome, or a lone deletion of a key.

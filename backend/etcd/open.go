@@ -43,7 +43,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 		s := &session{
 			cfg: c, now: now, servers: servers, outage: outage, log: log,
 			phase: backend.PhaseSuspended, changed: make(chan struct{}), done: make(chan struct{}),
-			commits: make(map[*commit]struct{}), settler: make(chan struct{}, 1), known: newCache(), emptied: newEmptied(),
+			commits: make(map[*commit]struct{}), left: make(map[*commit]struct{}), settler: make(chan struct{}, 1), known: newCache(), emptied: newEmptied(),
 		}
 		s.hub = newHub(s)
 		failed := func(t contact.Target, err error) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -48,7 +49,8 @@ type session struct {
 	closing bool
 	idle    chan struct{} // closed when a closing session has no call under way
 	calls   int
-	commits map[*commit]struct{} // under way for their callers
+	commits map[*commit]struct{} // under way
+	left    map[*commit]struct{} // of them, those that their callers have given up
 	epoch   int64
 	doubts  int      // commits of unknown outcome
 	settled int      // of them, those that an epoch has settled
@@ -457,13 +459,17 @@ func translate(err error) error {
 func (s *session) inDoubt() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.doubts != s.settled
+	return s.doubts != s.settled || len(s.left) > 0
 }
 
-// settle makes certain that no commit of unknown outcome is applied any more, if there is one.
+// settle makes certain that no commit of unknown outcome is applied any more, if there is one. It waits
+// for the replies to those that were given up.
 func (s *session) settle(ctx context.Context, l *link) error {
 	if !s.inDoubt() {
 		return nil
+	}
+	if err := s.awaitLeft(ctx); err != nil {
+		return err
 	}
 	select {
 	case s.settler <- struct{}{}:
@@ -495,6 +501,41 @@ func (s *session) settle(ctx context.Context, l *link) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settled = max(s.settled, doubts)
+	return nil
+}
+
+// A reply to a commit that was given up is late after a part of the lease, within these limits.
+const (
+	leastLate = 50 * time.Millisecond
+	mostLate  = 500 * time.Millisecond
+)
+
+// awaitLeft waits for the replies to the commits that were given up. The outcome of one whose reply is late
+// counts as unknown.
+func (s *session) awaitLeft(ctx context.Context) error {
+	s.mu.Lock()
+	left := slices.Collect(maps.Keys(s.left))
+	s.mu.Unlock()
+	if len(left) == 0 {
+		return nil
+	}
+	timer := time.NewTimer(min(max(s.lease.Length/16, leastLate), mostLate))
+	defer timer.Stop()
+	late := false
+	for _, c := range left {
+		if late {
+			s.doubtLeft(c)
+			continue
+		}
+		select {
+		case <-c.done:
+		case <-timer.C:
+			late = true
+			s.doubtLeft(c)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 	return nil
 }
 
