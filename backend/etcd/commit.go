@@ -151,7 +151,7 @@ func (s *session) abandoned(l *link, c *commit, p *plan, reply *pb.TxnResponse, 
 	switch {
 	case err != nil:
 		switch s.judge(l, err) {
-		case refused, throttled:
+		case refused, throttled, unsent:
 		case stale:
 			l.fail(err)
 		default:
@@ -205,7 +205,7 @@ func (s *session) try(ctx context.Context, c *commit, ops []backend.Op, sent *st
 			case throttled:
 				tries++
 				s.pause(ctx, tries)
-			case again:
+			case again, unsent:
 			default:
 				l.fail(err)
 			}
@@ -245,6 +245,8 @@ func (s *session) try(ctx context.Context, c *commit, ops []backend.Op, sent *st
 				continue
 			case stale:
 				l.fail(err)
+				continue
+			case unsent:
 				continue
 			}
 			if over == nil {

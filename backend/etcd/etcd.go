@@ -12,7 +12,8 @@
 // epoch of the session. Commits compare it, so the servers refuse a commit of a session
 // that has ended, even if the request was on its way for long. After a commit of unknown
 // outcome the session begins a new epoch before its next call. Then the commit either has been
-// applied, or every server refuses it.
+// applied, or every server refuses it. If only the caller has given up, the next call of the session waits
+// for the reply to the commit, and begins an epoch if that is late.
 //
 // One commit compares nothing: the deletion, alone, of an ephemeral node of the session itself that
 // has a sequence number, as in the release of a lock. Only this session can give its key to another node,
@@ -22,7 +23,9 @@
 //
 // The lease is counted from the moment at which the latest answered keep-alive was sent. Other
 // requests renew nothing. A keep-alive is sent every eighth of the timeout. A server that
-// leaves one without an answer for half the lease is given up for another one. Time is
+// leaves one without an answer for half the lease is given up for another one. So is a server that leaves
+// a request without an answer for so long, or that does not prove its watch stream: see Watches. If each
+// server in turn leaves reads, or each leaves commits, without an answer, the session is lost. Time is
 // measured by the monotonic clock and the wall clock, and the larger value counts: the
 // monotonic clock stops while a machine is suspended. Therefore a wall clock that is set
 // forward by more than the lease ends the session.
@@ -43,6 +46,15 @@
 // When a session was lost, its lease can live on at the servers for a while, and a commit that was under
 // way can be applied until it ends. The next Open of the same Backend revokes that lease first. So when
 // Open returns, the nodes of the lost session are deleted, and none of its commits is applied any more.
+//
+// # Another history
+//
+// A session is lost when the service has another history than it knows: after the restoration of a backup,
+// or at another cluster. It compares the cluster and the revision of each reply with what it has seen, and on
+// each new connection the latest changes that it has seen with the keys as they were then. It cannot do the latter
+// if these revisions are compacted, and if then the revisions of the restored service have passed its own before it
+// connects, the session may go on. Open refuses endpoints of several clusters with backend.ErrInvalid: for
+// that the first Open of a Backend also connects to the other endpoints, and waits half a second for them.
 //
 // # Servers in trouble
 //
@@ -127,11 +139,16 @@
 // it sends the events of its watchers in any order, and nothing shows that.
 //
 // A server that answers other requests, but for half the lease keeps events back that a read waits
-// for, or does not show the order of events that it has sent, is given up for another one. etcd's gRPC
+// for, or does not show the order of events that it has sent, is given up for another one. While watches
+// are in use, the session asks for a proof of the stream six times in a lease, and gives a server up that has
+// given none for half the lease. Earlier servers than those above prove it by the event of a write of the
+// session's key. etcd's gRPC
 // proxy answers no requests for that (its log says "not supported request type"), so give the addresses
 // of the members.
 //
-// Watches fire with backend.LookAgain after contact broke. So do they, and tree watches are
+// When a server ends a connection in good order (GOAWAY), as proxies do at intervals, the session makes the
+// next one first: its calls are answered on the old one, and its watches go on. Watches fire with
+// backend.LookAgain after contact broke. So do they, and tree watches are
 // over, when the servers have compacted what a watcher that lags behind still needs: the
 // connection is given up then. Compaction does not matter otherwise.
 //

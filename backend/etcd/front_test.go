@@ -26,18 +26,19 @@ type front struct {
 	hangs   func(method string, body []byte) bool           // requests that get no answer
 	drops   func(method string, body []byte) bool           // messages of the server
 	rewrite func(method string, body []byte) (other []byte) // of the server
+	delay   func(method string, body []byte)                // runs before a request is passed on
 	hung    int
 	seen    map[string]int
 }
 
-func newFront(t *testing.T, server string) *front {
+func newFront(t *testing.T, server string, o ...grpc.ServerOption) *front {
 	t.Helper()
 	cc, err := dial(server, grpc.WithDefaultCallOptions(grpc.ForceCodecV2(rawCodec{})))
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &front{cc: cc, seen: make(map[string]int)}
-	f.srv = grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(f.handle))
+	f.srv = grpc.NewServer(append(o, grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(f.handle))...)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -100,6 +101,12 @@ func (f *front) handle(_ any, in grpc.ServerStream) error {
 			f.mu.Unlock()
 			if hang {
 				return
+			}
+			f.mu.Lock()
+			delay := f.delay
+			f.mu.Unlock()
+			if delay != nil {
+				delay(method, body)
 			}
 			if out.SendMsg(&body) != nil {
 				return

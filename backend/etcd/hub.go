@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -77,7 +78,10 @@ type watcher struct {
 	since   contact.Instant // when it was requested
 	start   int64           // all events after this revision come; 0 before it is made
 	refused error           // why the server has not made it
-	latest  int64           // the revision of its latest event
+	latest  int64           // the revision of its latest event that has fired
+	came    int64           // likewise, of the latest one that has come
+	made    int64           // the revision at which the server has made it on this stream
+	moving  bool            // requested on this stream, and made on the one before
 	last    bool            // of those that were requested at once
 	users   map[*interest]struct{}
 	trees   map[*armedTree]struct{}
@@ -102,8 +106,12 @@ func (h *hub) attach(ctx context.Context, l *link) error {
 		h.mu.Unlock()
 		return errBroken
 	}
+	moves := h.link != nil // the server ends the connection of the link before
 	h.link, h.token, h.pulse = l, token, pulse{proved: h.s.now()}
 	h.queue = nil
+	if moves {
+		h.moveWatchers()
+	}
 	h.own = h.watcherLocked(watchKey{nodeRange, h.s.key})
 	own := h.own
 	h.mu.Unlock()
@@ -133,9 +141,14 @@ func (h *hub) detach(l *link) {
 		w.make(0)
 	}
 	h.own = nil
-	h.byID, h.unproved = make(map[int64]*watcher), make(map[int64]*watcher)
-	h.creating, h.asked, h.pending, h.since, h.held, h.tries, h.delivered = nil, nil, false, 0, nil, 0, 0
+	h.forgetStream()
+	h.held, h.delivered = nil, 0
 	h.move()
+}
+
+func (h *hub) forgetStream() {
+	h.byID, h.unproved = make(map[int64]*watcher), make(map[int64]*watcher)
+	h.creating, h.asked, h.pending, h.since, h.tries = nil, nil, false, 0, 0
 }
 
 // reconnected fires all watches of the links before, and ends their trees: events may be lost.
@@ -189,25 +202,62 @@ func (h *hub) watcherLocked(key watchKey) *watcher {
 		return w
 	}
 	h.next++
-	w = &watcher{id: h.next, key: key, since: h.s.now(), created: make(chan struct{}), users: make(map[*interest]struct{}), trees: make(map[*armedTree]struct{})}
-	h.byID[w.id] = w
-	h.creating = append(h.creating, w)
+	w = &watcher{id: h.next, key: key, created: make(chan struct{}), users: make(map[*interest]struct{}), trees: make(map[*armedTree]struct{})}
 	if key.key != h.s.key {
 		h.watchers[key] = w
-		if h.link.ordered {
-			h.unproved[w.id] = w
-		}
 	}
-	from, to := key.bounds()
+	h.requestWatcher(w, 0)
+	return w
+}
+
+// moveWatchers requests the watchers on the stream of another link, from where the old stream has ended
+// for them.
+func (h *hub) moveWatchers() {
+	upTo := h.certain()
+	old := slices.Collect(maps.Values(h.byID))
+	slices.SortFunc(old, func(a, b *watcher) int { return int(a.id - b.id) })
+	h.forgetStream()
+	var latest *watcher
+	for _, w := range old {
+		if w.key.key == h.s.key {
+			w.make(0)
+			continue
+		}
+		if w.last = false; w.start > 0 {
+			w.start = max(w.start, w.came, upTo)
+		}
+		w.moving = w.start > 0
+		h.requestWatcher(w, w.start)
+		latest = w
+	}
+	if latest != nil && h.link.ordered {
+		latest.last = true
+	}
+	if len(h.held) > 0 {
+		h.fireHeld()
+	}
+}
+
+// requestWatcher requests a watcher for the events after a revision, or from now on.
+func (h *hub) requestWatcher(w *watcher, after int64) {
+	w.since = h.s.now()
+	h.byID[w.id] = w
+	h.creating = append(h.creating, w)
+	if w.key.key != h.s.key && h.link.ordered {
+		h.unproved[w.id] = w
+	}
+	from, to := w.key.bounds()
 	r := &pb.WatchCreateRequest{Key: from, RangeEnd: to, WatchId: w.id}
-	switch key.what {
+	if after > 0 {
+		r.StartRevision = after + 1
+	}
+	switch w.key.what {
 	case markRange:
 		r.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT, pb.WatchCreateRequest_NODELETE}
 	case belowRange:
 		r.PrevKv = true // a deletion does not show the name and the number of a sequential node
 	}
 	h.request(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}})
-	return w
 }
 
 // bounds returns the first key of the range, and the key behind it; none if the range is one key.
@@ -356,6 +406,7 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 		})
 		if w != nil {
 			w.make(r.Header.Revision)
+			w.made, w.moving = r.Header.Revision, false
 			h.told(w)
 		}
 		if last {
@@ -377,6 +428,7 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 				n++
 			}
 			h.held = append(h.held, &batch{rev, w, r.Events[:n:n]})
+			w.came = rev
 			r.Events = r.Events[n:]
 		}
 		h.fireHeld()
@@ -395,7 +447,7 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 // refuse handles the refusal of a watcher, which does not name it. Servers answer in order, so it
 // is the oldest one. A missing permission concerns those only who want the watcher.
 func (h *hub) refuse(r *pb.WatchResponse) error {
-	if len(h.creating) == 0 || h.creating[0] == h.own || !strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)) {
+	if len(h.creating) == 0 || h.creating[0] == h.own || h.creating[0].moving || !strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)) {
 		return fmt.Errorf("etcd: the server has refused a watch: %s", r.CancelReason)
 	}
 	w := h.creating[0]

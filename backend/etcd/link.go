@@ -52,6 +52,11 @@ type link struct {
 	wake chan struct{} // capacity 1: the hub has requests for the watch stream
 	work sync.WaitGroup
 
+	leaving chan struct{} // closed when the connection takes no more requests
+	leaves  sync.Once
+	inUse   atomic.Int64  // contexts of call
+	unused  chan struct{} // capacity 1: inUse has dropped to zero
+
 	// The supervision of requests, see await.
 	traffic  atomic.Int64  // bytes of the connection, in both directions
 	patience time.Duration // how long a request may be without an answer; 0: not limited
@@ -74,7 +79,7 @@ func (c *config) dialLink(ctx context.Context, a *contact.Attempt, accepted func
 	if accepted != nil {
 		accepted()
 	}
-	l := &link{target: a.Target, raw: raw, user: c.user, secret: c.password, renewal: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	l := &link{target: a.Target, raw: raw, user: c.user, secret: c.password, renewal: make(chan struct{}, 1), wake: make(chan struct{}, 1), leaving: make(chan struct{}), unused: make(chan struct{}, 1)}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	creds := insecure.NewCredentials()
 	if c.tls != nil {
@@ -86,7 +91,7 @@ func (c *config) dialLink(ctx context.Context, a *contact.Attempt, accepted func
 		grpc.WithTransportCredentials(creds),
 		grpc.WithAuthority(c.authority(a.Server)),
 		grpc.WithContextDialer(func(context.Context, string) (conn net.Conn, err error) {
-			err = errBroken
+			err = errSpent
 			taken.Do(func() { conn, err = countedConn{raw, &l.traffic}, nil })
 			return conn, err
 		}),
@@ -271,17 +276,38 @@ func is(err, want error) bool {
 	return err != nil && status.Code(err) == status.Code(want) && rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(want)
 }
 
-// guard notices that the connection is broken.
+// guard notices that the connection takes no more requests: it is broken, then its streams say so; or the
+// server wants it to end (GOAWAY), as proxies do at intervals and members that stop. Then the requests under
+// way are still answered.
 func (l *link) guard() {
 	defer l.work.Done()
 	for state := l.cc.GetState(); ; state = l.cc.GetState() {
 		if state != connectivity.Ready {
-			l.fail(errBroken)
+			l.leave()
 			return
 		}
 		if !l.cc.WaitForStateChange(l.ctx, state) {
 			return
 		}
+	}
+}
+
+// errSpent is the error of a request that was not sent, since the connection takes no more.
+var errSpent = errors.New("etcd: the connection takes no more requests")
+
+func unsentBy(err error) bool {
+	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), errSpent.Error())
+}
+
+// leave records that the connection takes no more requests.
+func (l *link) leave() { l.leaves.Do(func() { close(l.leaving) }) }
+
+func (l *link) isLeaving() bool {
+	select {
+	case <-l.leaving:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -330,7 +356,17 @@ func (l *link) reason() error {
 func (l *link) call(ctx context.Context) (context.Context, func()) {
 	on, cancel := context.WithCancel(l.ctx)
 	stop := context.AfterFunc(ctx, cancel)
-	return on, func() { stop(); cancel() }
+	l.inUse.Add(1)
+	return on, func() {
+		stop()
+		cancel()
+		if l.inUse.Add(-1) == 0 {
+			select {
+			case l.unused <- struct{}{}:
+			default:
+			}
+		}
+	}
 }
 
 // keepAlive renews the lease of the session until the link is broken. The link breaks when a

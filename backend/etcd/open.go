@@ -42,7 +42,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 	for {
 		s := &session{
 			cfg: c, now: now, servers: servers, outage: outage, log: log,
-			phase: backend.PhaseSuspended, changed: make(chan struct{}), done: make(chan struct{}),
+			phase: backend.PhaseSuspended, changed: make(chan struct{}), relinked: make(chan struct{}), done: make(chan struct{}),
 			commits: make(map[*commit]struct{}), left: make(map[*commit]struct{}), settler: make(chan struct{}, 1), known: newCache(), emptied: newEmptied(),
 		}
 		s.hub = newHub(s)

@@ -71,7 +71,7 @@ func (h *hub) mark() {
 func (h *hub) told(w *watcher) {
 	for i := range h.asked {
 		if h.asked[i].last < w.id && h.asked[i].until == 0 {
-			h.asked[i].until = w.start
+			h.asked[i].until = w.made
 		}
 	}
 	if w.key.what == markRange {
@@ -110,7 +110,7 @@ func (h *hub) progress(rev int64) {
 	h.pending = false
 	h.since = first.received
 	for id, w := range h.unproved {
-		if w.start > 0 && (id <= first.last || w.start < rev) {
+		if w.start > 0 && !w.moving && (id <= first.last || w.made < rev) {
 			delete(h.unproved, id)
 		}
 	}

@@ -40,24 +40,25 @@ type session struct {
 	outage  *contact.Outage
 	log     *outbox.Logger // never blocks
 
-	mu      sync.Mutex
-	lease   contact.Lease
-	phase   backend.Phase
-	changed chan struct{} // closed and replaced at each change of phase
-	err     error
-	link    *link // nil without contact
-	closing bool
-	idle    chan struct{} // closed when a closing session has no call under way
-	calls   int
-	commits map[*commit]struct{} // under way
-	left    map[*commit]struct{} // of them, those that their callers have given up
-	epoch   int64
-	doubts  int      // commits of unknown outcome
-	settled int      // of them, those that an epoch has settled
-	unsure  []string // keys of which a deletion is not settled
-	settler chan struct{}
-	silent  silence
-	past    past
+	mu       sync.Mutex
+	lease    contact.Lease
+	phase    backend.Phase
+	changed  chan struct{} // closed and replaced at each change of phase
+	err      error
+	link     *link         // nil without contact
+	relinked chan struct{} // closed and replaced when there is another link
+	closing  bool
+	idle     chan struct{} // closed when a closing session has no call under way
+	calls    int
+	commits  map[*commit]struct{} // under way
+	left     map[*commit]struct{} // of them, those that their callers have given up
+	epoch    int64
+	doubts   int      // commits of unknown outcome
+	settled  int      // of them, those that an epoch has settled
+	unsure   []string // keys of which a deletion is not settled
+	settler  chan struct{}
+	silent   silence
+	past     past
 
 	known   *cache
 	keys    *keyring
@@ -136,18 +137,55 @@ func (s *session) end(err error) {
 // run keeps contact until the session is over. l is the first link.
 func (s *session) run(l *link) {
 	defer s.work.Done()
-	for {
+	for l != nil {
 		select {
+		case <-l.leaving:
 		case <-l.ctx.Done():
 		case <-s.done:
 			l.fail(s.Err())
 		}
+		if l.ctx.Err() == nil {
+			l = s.relieve(l)
+			continue
+		}
 		s.detach(l)
 		l.close()
-		if l = s.connect(); l == nil {
-			return
-		}
+		l = s.connect()
 	}
+}
+
+// relieve makes the next link while the requests under way are still answered on the old one. It does not
+// interrupt contact, unless the old one breaks before the next is there.
+func (s *session) relieve(old *link) *link {
+	s.log.Info("coord: the server ends the connection, connecting again", "session", hex(s.id), "server", old.target.String())
+	detached := make(chan struct{})
+	stop := context.AfterFunc(old.ctx, func() {
+		defer close(detached)
+		s.detach(old)
+	})
+	l := s.connect()
+	if !stop() {
+		<-detached
+	}
+	s.work.Go(func() {
+		limit := time.NewTimer(s.lease.Length / 2)
+		defer limit.Stop()
+		for over := false; !over && old.inUse.Load() > 0; {
+			select {
+			case <-old.unused:
+			case <-old.ctx.Done():
+				over = true
+			case <-s.done:
+				over = true
+			case <-limit.C:
+				over = true
+			}
+		}
+		old.fail(errSpent)
+		s.detach(old)
+		old.close()
+	})
+	return l
 }
 
 func (s *session) detach(l *link) {
@@ -252,7 +290,11 @@ func (s *session) attach(ctx context.Context, l *link) error {
 		return s.err
 	}
 	s.link = l
-	s.setPhase(backend.PhaseConnected)
+	close(s.relinked)
+	s.relinked = make(chan struct{})
+	if s.phase != backend.PhaseConnected {
+		s.setPhase(backend.PhaseConnected)
+	}
 	return nil
 }
 
@@ -289,16 +331,17 @@ func (s *session) contact(ctx context.Context) (*link, error) {
 		}
 		s.checkLease()
 		s.mu.Lock()
-		l, err, changed := s.link, s.err, s.changed
+		l, err, changed, relinked := s.link, s.err, s.changed, s.relinked
 		s.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
-		if l != nil && l.ctx.Err() == nil {
+		if l != nil && l.ctx.Err() == nil && !l.isLeaving() {
 			return l, nil
 		}
 		select {
 		case <-changed:
+		case <-relinked:
 		case <-ctx.Done():
 		}
 	}
@@ -335,7 +378,7 @@ func (s *session) read(ctx context.Context, f func(ctx context.Context, l *link)
 			return translate(err)
 		case what == throttled:
 			s.pause(ctx, tries)
-		case what == again:
+		case what == again, what == unsent:
 		default:
 			l.fail(err)
 		}
@@ -406,6 +449,7 @@ const (
 	throttled                // it was not run; a later one can be
 	again                    // a read has to be repeated
 	stale                    // it was not run, and the token of the link is not valid any more
+	unsent                   // it was not sent: the connection takes no more requests
 )
 
 var errAgain = errors.New("etcd: read again")
@@ -418,6 +462,11 @@ func (s *session) judge(l *link, err error) verdict {
 		return refused
 	case errors.Is(err, errAgain):
 		return again
+	case unsentBy(err):
+		l.leave()
+		return unsent
+	case errors.Is(err, errBroken) && l.isLeaving() && l.reason() == nil:
+		return again // the watches have moved to the next link
 	case staleToken(err) && (s.cfg.user != "" || !is(err, rpctypes.ErrGRPCUserEmpty)):
 		return stale
 	case l.reason() != nil:
