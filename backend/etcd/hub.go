@@ -447,7 +447,11 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 // refuse handles the refusal of a watcher, which does not name it. Servers answer in order, so it
 // is the oldest one. A missing permission concerns those only who want the watcher.
 func (h *hub) refuse(r *pb.WatchResponse) error {
-	if len(h.creating) == 0 || h.creating[0] == h.own || h.creating[0].moving || !strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)) {
+	missing := rpctypes.ErrGRPCPermissionDenied
+	if strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty)) {
+		missing = rpctypes.ErrGRPCUserEmpty // authentication has been switched on
+	}
+	if len(h.creating) == 0 || h.creating[0] == h.own || h.creating[0].moving || !strings.Contains(r.CancelReason, rpctypes.ErrorDesc(missing)) {
 		return fmt.Errorf("etcd: the server has refused a watch: %s", r.CancelReason)
 	}
 	w := h.creating[0]
@@ -455,7 +459,7 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 	if w.last {
 		h.ask() // for those before it
 	}
-	w.refused = rpctypes.ErrGRPCPermissionDenied
+	w.refused = missing
 	delete(h.unproved, w.id)
 	if h.byID[w.id] == w {
 		delete(h.byID, w.id)

@@ -92,7 +92,12 @@ func (s *session) reach(ctx context.Context, times func(int) (budget, step time.
 			l, err := s.cfg.dialLink(ctx, a, func() { s.outage.Accepted(a.Target) })
 			return l, explain(err, s.cfg.tls != nil)
 		},
-		Begun:  func(t contact.Target) { s.outage.Trying(t, s.now()) },
+		Begun: func(t contact.Target) {
+			s.outage.Trying(t, s.now())
+			s.mu.Lock()
+			s.tried = append(s.tried, t)
+			s.mu.Unlock()
+		},
 		Failed: failed,
 		Drop: func(l *link) {
 			l.fail(contact.ErrBeaten)

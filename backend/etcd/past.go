@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -252,7 +253,11 @@ func (x *clusters) note(at contact.Target, id uint64) {
 // would use one cluster, and a part the other. It asks each endpoint once, and again if it has named another
 // cluster. It waits for a moment; if an endpoint answers later, the session is lost then.
 func (s *session) oneCluster(ctx context.Context, l *link) error {
-	others, wait := s.cfg.clusters.differ(l.target, l.cluster, s.servers.Targets())
+	s.mu.Lock()
+	tried := s.tried // without success, or without an answer yet: these are compared when they are used
+	s.mu.Unlock()
+	untried := slices.DeleteFunc(s.servers.Targets(), func(t contact.Target) bool { return slices.Contains(tried, t) })
+	others, wait := s.cfg.clusters.differ(l.target, l.cluster, untried)
 	if len(others) == 0 {
 		return nil
 	}

@@ -58,6 +58,7 @@ type session struct {
 	unsure   []string // keys of which a deletion is not settled
 	settler  chan struct{}
 	silent   silence
+	tried    []contact.Target // by reach; until the session is open
 	past     past
 
 	known   *cache
@@ -246,6 +247,9 @@ func (s *session) connect() *link {
 		return nil
 	}
 	for {
+		s.mu.Lock()
+		s.tried = nil
+		s.mu.Unlock()
 		l, err := s.reach(ctx, s.times, failed)
 		if err != nil {
 			return nil
