@@ -152,7 +152,7 @@ func TestRunLeadsAgainAfterEachLossAndReturnsTheErrorOfTheFunction(t *testing.T)
 		if err != nil {
 			t.Errorf("the function returned nil, Run %v", err)
 		}
-		coordtest.WantErr(t, e.Run(ctx, nil), context.Canceled)
+		coordtest.WantErr(t, e.Run(ctx, func(context.Context, *coord.Term) error { return nil }), context.Canceled)
 		w.Empty("/e")
 	})
 }
@@ -183,7 +183,7 @@ func TestBadCandidatesAreRefusedAtOnce(t *testing.T) {
 		} {
 			_, err := x.e.Campaign(t.Context())
 			coordtest.WantErr(t, err, x.want)
-			coordtest.WantErr(t, x.e.Run(t.Context(), nil), x.want)
+			coordtest.WantErr(t, x.e.Run(t.Context(), func(context.Context, *coord.Term) error { return nil }), x.want)
 			terms := closed(t, x.e.Leadership(t.Context()))
 			if len(terms) != 1 {
 				t.Fatalf("%s: %d terms", name, len(terms))
