@@ -250,3 +250,49 @@ func TestAViewForgetsNodesThatAreGone(t *testing.T) {
 		}
 	})
 }
+
+// A node that was set again, or created again, has another value. A loop sees the values of its
+// moment, also if newer ones were decoded since.
+func TestCacheView_DecodedValueIsThatOfTheVersion(t *testing.T) {
+	onMemory(t, func(w *world) {
+		k := coord.NewCache(w.Open("a", nil), "/config", nil)
+		v := coord.NewCacheView(k, coord.JSON[settings]())
+		other := w.Open("b", nil)
+		a, b := coord.NewValue[settings](other, "/config/a", nil), coord.NewValue[settings](other, "/config/b", nil)
+		setValue(w.T, a, settings{Rate: 1})
+		now := setValue(w.T, b, settings{Rate: 1})
+		defer w.goRun(k)()
+		check := func(what string) {
+			w.T.Helper()
+			w.Settle()
+			if got, ok := v.Get("/config/b"); !ok || got != now {
+				w.T.Errorf("%s: %+v, %v, want %+v", what, got, ok, now)
+			}
+			if got := maps.Collect(v.All("/config"))["/config/b"]; got != now {
+				w.T.Errorf("%s: the loop has %+v, want %+v", what, got, now)
+			}
+		}
+		check("at first")
+		now = setValue(w.T, b, settings{Rate: 2})
+		check("set again")
+		if err := b.Delete(w.T.Context(), now); err != nil {
+			w.T.Fatal(err)
+		}
+		setValue(w.T, b, settings{Rate: 3})
+		now = setValue(w.T, b, settings{Rate: 4})
+		check("created again")
+		old, paths := now, 0
+		for path, got := range v.All("/config") {
+			paths++
+			if path == "/config/a" {
+				now = setValue(w.T, b, settings{Rate: 5})
+				check("while a loop runs")
+			} else if path == "/config/b" && got != old {
+				w.T.Errorf("the loop that began before has %+v, want %+v", got, old)
+			}
+		}
+		if paths != 2 {
+			w.T.Errorf("%d paths, want 2", paths)
+		}
+	})
+}

@@ -57,7 +57,7 @@ var keepMutants = []mutant{
 		"if h != nil && !h.enterGuarded() {", "if h != nil && !h.enterGuarded() && false {",
 		"TestAGuardOfAKeptLockEndsWithItsHold"},
 	{"a try that only looks asks no client to give a kept lock up", "line.go",
-		" && !l.asksKeeper(ctx, s, r, queue) {", " {",
+		"\tif l.asksKeeper(ctx, s, r, queue) {", "\tif false {",
 		"TestAFirstTryOfAnotherClientEndsAnIdleStay"},
 	{"the end of a session counts as an ask", "line_keep.go",
 		"asked := (err != nil || k.wasAsked()) && k.s.b.Err() == nil", "asked := err != nil || k.wasAsked() || k.s.b.Err() != nil",
