@@ -72,7 +72,7 @@ var etcdMutants = []mutant{
 		"GetResponseDeleteRange().Deleted == 0 {", "GetResponseDeleteRange().Deleted < 0 {",
 		"TestSmallTransactionsFindWhatHasChanged"},
 	{"a key that a session remembers hides a later node of its path from a deletion", "backend/etcd/commit.go",
-		"			p = nil\n			continue\n", "			return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path, Err: backend.ErrNotFound}\n",
+		"			}\n			p = nil\n			continue\n", "			}\n			return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path, Err: backend.ErrNotFound}\n",
 		"TestTheDeletionOfANodeWithTheNameOfAnEphemeralSequentialOne"},
 	{"a node that looks sequential is read before each commit", "backend/etcd/plan.go",
 		"if seen == nil && !sequential && s.looks", "if !sequential && s.looks",
