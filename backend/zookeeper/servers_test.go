@@ -219,6 +219,12 @@ func TestServers_TheLatestRequestKeepsTheSession(t *testing.T) {
 		early, late = y, x
 	}
 	early.welcome(0x77)
+	_, change := s.Status()
+	select {
+	case <-change:
+		t.Error("the answer to the earlier request is used at once")
+	case <-time.After(100 * time.Millisecond):
+	}
 	late.welcome(0x77)
 	if err := s.Sync(ctx, "/"); err != nil {
 		t.Fatal(err)

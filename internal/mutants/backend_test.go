@@ -121,7 +121,7 @@ var backendMutants = []mutant{
 		"	if s.linked {\n		return err\n	}\n	return &backend.NoContactError", "	if s.linked || err != nil {\n		return err\n	}\n	return &backend.NoContactError",
 		"TestServers_ACallWithoutContactSaysSo"},
 	{"each wait that is given up says that there was no contact", "errors.go",
-		"if phase == backend.PhaseConnected || isClosed(lost) {", "if isClosed(lost) {",
+		"if phase == backend.PhaseConnected || isClosed(lost) {", "if phase < 0 || isClosed(lost) {",
 		"TestNoContact_IsNotInTheErrorOfAWaitForAnotherClient"},
 	{"a wait without contact is given up without a word", "errors.go",
 		"if phase == backend.PhaseConnected || isClosed(lost) {", "if phase > 0 || isClosed(lost) {",
