@@ -6,7 +6,7 @@ var etcdMutants = []mutant{
 		"outage.Each(refusesCertificate)", "refusesCertificate(err)",
 		"TestServers_OneHasABadCertificate"},
 	{"credentials are refused while authentication is off", "backend/etcd/link.go",
-		"if err != nil && !off {", "if err != nil {",
+		"if err != nil && !off {", "if err != nil && (!off || off) {",
 		"TestServers_AuthenticationIsSwitchedOnAndOff"},
 	{"a progress reply proves a watcher of which the server has not told yet", "backend/etcd/order.go",
 		"if w.start > 0 && !w.moving && (id <= first.last || w.made < rev) {", "if id <= first.last || w.start < rev {",
