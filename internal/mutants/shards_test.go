@@ -57,7 +57,7 @@ var shardsMutants = []mutant{
 		"\t\t\tr.keep(sh, err)\n", "",
 		"TestShards_TheErrorAtAHandOverIsReported"},
 	{"Restart is not given the error of a hand-over", "shards_run.go",
-		"if err == nil || over {", "if err == nil || ctx.Err() != nil {",
+		"if err == nil || over {", "if err == nil || over || ctx.Err() != nil {",
 		"TestShards_TheErrorAtAHandOverIsReported"},
 	{"the end of a context is an error of a hand-over", "shards_run.go",
 		"\t\tover = err != nil && ctx.Err() != nil && isOnly(err, ctx.Err(), context.Cause(ctx)) // calls methods of err\n", "",
