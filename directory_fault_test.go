@@ -214,7 +214,7 @@ func TestDirectories_AndClientsThatRememberAnotherNode(t *testing.T) {
 			// The path may be refused as that of a value, but is never that of both.
 			if h, err := coord.NewMutex(c, "/x/v", nil).TryLock(ctx); err == nil {
 				w.must(h.Release())
-				_, err := v.Get(ctx)
+				_, err := coord.NewValue(w.Open("c", nil), "/x/v", text).Get(ctx) // not by this client, which knows the path as a lock's
 				coordtest.WantErr(w.T, err, coord.ErrKind)
 			}
 		}, false},
@@ -241,6 +241,9 @@ func TestDirectories_AndClientsThatRememberAnotherNode(t *testing.T) {
 					}
 					if err != nil || x.refused {
 						w.T.Fatalf("%+v, %v\n%s", set, err, w.dump("/x"))
+					}
+					if h, err := coord.NewMutex(b, "/x/v", nil).TryLock(ctx); err == nil { // as before the Set
+						w.must(h.Release())
 					}
 					for range 2 {
 						if got, err := coord.NewValue(b, "/x/v", text).Get(ctx); err != nil || got != set {
