@@ -5,7 +5,6 @@ package chaos
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -142,6 +141,13 @@ func addToStep(steps map[string]*itemStep, at string, op zklog.Op) {
 	}
 }
 
+// counts reports whether the step writes n into the state of the item, with or without the sign of a
+// Nack.
+func (s *itemStep) counts(n int) bool {
+	got, _ := layout.ParseAttempts([]byte(s.state))
+	return s.state != "" && got == n
+}
+
 func (all *lives) step(zxid int64, id string, s *itemStep, most int, received, givenBack map[string]*call) {
 	it := all.items[id]
 	if it == nil {
@@ -158,7 +164,7 @@ func (all *lives) step(zxid int64, id string, s *itemStep, most int, received, g
 		case s.sessionEnds:
 			it.attempts = it.attempt
 		case s.left && !s.died: // acknowledged
-		case !s.left && (s.state == strconv.Itoa(it.attempt-1) || s.stateless && it.attempt == 1): // given back
+		case !s.left && (s.counts(it.attempt-1) || s.stateless && it.attempt == 1): // given back
 			if took == nil {
 				all.returned++
 			} else if givenBack[it.mark] == nil {
@@ -236,7 +242,7 @@ func (all *lives) step(zxid int64, id string, s *itemStep, most int, received, g
 		errorf("claimed twice at a time")
 	case most > 0 && it.attempts >= most:
 		errorf("claimed again after %d attempts of %d", it.attempts, most)
-	case s.state != strconv.Itoa(it.attempts+1):
+	case !s.counts(it.attempts + 1):
 		errorf("claimed as attempt %s after %d attempts", s.state, it.attempts)
 	}
 	it.mark, it.attempt = s.mark, it.attempts+1

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -48,7 +49,13 @@ func (l itemLog) put() itemLog { return l.and(opCreate(itemAt, "v")) }
 func (l itemLog) claim(n, attempt int) itemLog {
 	return l.and(opState(attempt), opCreate(markAt(n), ""))
 }
-func (l itemLog) nack(n int) itemLog           { return l.and(opDelete(markAt(n))) }
+func (l itemLog) nack(n int) itemLog { return l.and(opDelete(markAt(n))) }
+
+// signed ends a mark with the sign of a Nack at the number of attempts that count.
+func (l itemLog) signed(n, attempt int) itemLog {
+	return l.and(opDelete(markAt(n)), zklog.Op{Type: zklog.SetData, Path: stateAt, Data: layout.Attempts(attempt, true)})
+}
+
 func (l itemLog) giveBack(n, left int) itemLog { return l.and(opDelete(markAt(n)), opState(left)) }
 func (l itemLog) ack(n int) itemLog {
 	return l.and(opDelete(markAt(n)), opDelete(stateAt), opDelete(itemAt))
@@ -85,10 +92,12 @@ func TestTheCheckOfTheLivesOfItemsCountsTheirAttempts(t *testing.T) {
 		{"a dead letter that was put back and died again", failed.bury(2).redrive().claim(3, 1).nack(3).claim(4, 2).bury(4), []call{take(1, 1), take(2, 2), take(3, 1), take(4, 2)}, ""},
 		{"given back, and never received", put.claim(1, 1).and(opDelete(markAt(1)), opDelete(stateAt)).claim(2, 1).ack(2), []call{take(2, 1)}, ""},
 		{"given back at the second attempt", failed.giveBack(2, 1).claim(3, 2).ack(3), []call{take(1, 1), take(2, 2), giveBack(2), take(3, 2)}, ""},
+		{"given back at the second attempt, after a Nack", put.claim(1, 1).signed(1, 1).claim(2, 2).signed(2, 1).claim(3, 2).ack(3), []call{take(1, 1), take(2, 2), giveBack(2), take(3, 2)}, ""},
 		{"given back, and lost with its session", put.claim(1, 1).expire(1).claim(2, 2).ack(2), []call{take(1, 1), giveBack(1), take(2, 2)}, ""},
 
 		{"an attempt that no consumer received", put.claim(1, 1).nack(1).claim(2, 2).ack(2), []call{take(2, 2)}, "attempt 1 counts, and no consumer received the item"},
 		{"a later attempt that no consumer received", failed.bury(2), []call{take(1, 1)}, "attempt 2 counts, and no consumer received the item"},
+		{"a signed attempt that a consumer gave back", put.claim(1, 1).signed(1, 1).claim(2, 2).ack(2), []call{take(1, 1), giveBack(1), take(2, 2)}, "attempt 1 counts, and the consumer gave the item back"},
 		{"an attempt that a consumer gave back", put.claim(1, 1).nack(1).claim(2, 2).ack(2), []call{take(1, 1), giveBack(1), take(2, 2)}, "attempt 1 counts, and the consumer gave the item back"},
 		{"an attempt that does not count", put.claim(1, 1).nack(1).claim(2, 1).ack(2), []call{take(1, 1), take(2, 1)}, "claimed as attempt 1 after 1 attempts"},
 		{"an attempt that counts twice", put.claim(1, 1).nack(1).claim(2, 3).ack(2), twice, "claimed as attempt 3 after 1 attempts"},
