@@ -8,6 +8,7 @@ const (
 	inChaos      = module + "/internal/chaos."
 	inHostile    = module + "/internal/hostile."
 	inSimulation = module + "/internal/simulation."
+	inEtcd       = module + "/backend/etcd."
 	inZooKeeper  = module + "/backend/zookeeper."
 )
 

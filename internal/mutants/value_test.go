@@ -6,7 +6,7 @@ var valueMutants = []mutant{
 		"return data, withoutValue(err)", "return data, err",
 		inHostile + "TestNoErrorQuotesAValue"},
 	{"a mark that was written over that of another kind is kept", "kinds.go",
-		"append(own, backend.SetData(g.dir, nil, stat.Version))...", "own...",
+		"append(own, backend.SetData(g.dir, layout.KindDirectory.Mark(), stat.Version))...", "own...",
 		"TestAClientThatRemembersAnotherKindTakesItsMarkBack"},
 	{"a recreated directory is not examined", "kinds.go",
 		"if anew = was.czxid != now.czxid &&", "if anew = false &&",
