@@ -31,7 +31,7 @@ func (t *tool) checkCommand() *cobra.Command {
 	cmd := t.command(verb{
 		name: "check", words: "[PATH]", root: true, short: "check the service: servers, session, clock, round trips, permissions",
 		long: `
-It asks each server for its version, and prints at once why they fail if all of them do, opens a session, measures round trips and the difference of
+It asks each server for its version, and prints at once, on standard error, why one fails (within ` + serverTimeout.String() + ` of silence), opens a session, measures round trips and the difference of
 the clocks, and tries what it may do under PATH (/ by default): read, and create, write and delete
 a temporary node, which is removed. Below a missing path, a value, a counter or a barrier nothing is
 created; the nearest directory above is tried instead. With --read-only nothing is created at all.
@@ -203,26 +203,31 @@ func (t *tool) permissions(ctx context.Context, c *coord.Client, s backend.Sessi
 	return ctx.Err()
 }
 
-// askFirst asks the servers before a client is opened. If none of them can be reached, the client
-// tries for as long as --wait: askFirst prints why each one fails.
+// askFirst asks the servers before a client is opened, and prints why a server fails as soon as it does: if none of them
+// can be reached, the client tries for as long as --wait.
 func (t *tool) askFirst(ctx context.Context) error {
 	stop := t.progress("asking the servers")
-	t.asked = t.askServers(ctx)
+	var print sync.Mutex
+	t.asked = t.askServers(ctx, func(v *serverState) {
+		if ctx.Err() == nil {
+			print.Lock()
+			defer print.Unlock()
+			if onTerminal(t.stderr) {
+				fmt.Fprint(t.stderr, "\r\x1b[K") // the line of progress
+			}
+			t.say("%s: %s", v.Addr, v.Error)
+		}
+	})
 	stop()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if slices.ContainsFunc(t.asked, func(v serverState) bool { return v.Reached }) {
-		return nil
-	}
-	for _, v := range t.asked {
-		t.say("%s: %s", v.Addr, v.Error)
-	}
 	return nil
 }
 
-// askServers asks each server for its version, all at once.
-func (t *tool) askServers(ctx context.Context) []serverState {
+// askServers asks each server for its version, all at once, and calls failed for each that is not reached, as soon as that is
+// known.
+func (t *tool) askServers(ctx context.Context, failed func(*serverState)) []serverState {
 	states := []serverState{}
 	if t.memory {
 		return states
@@ -240,10 +245,13 @@ func (t *tool) askServers(ctx context.Context) []serverState {
 			v := &states[i]
 			if t.backend == "etcd" {
 				askEtcd(ctx, cfg, v)
-				return
+			} else {
+				askZooKeeper(ctx, cfg, v)
 			}
-			askZooKeeper(ctx, cfg, v)
-			if v.Reached {
+			switch {
+			case !v.Reached:
+				failed(v)
+			case t.backend != "etcd":
 				v.Request = longestRequest(ctx, cfg, v.Addr)
 			}
 		})

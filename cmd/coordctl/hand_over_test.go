@@ -5,6 +5,8 @@ package main
 import (
 	"bytes"
 	"io"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,9 +43,66 @@ func TestCheckPrintsWhyEachServerFails(t *testing.T) {
 			t.Errorf("%s: status 0", backend)
 		}
 		lines := strings.Split(errs.String(), "\n")
+		slices.Sort(lines[:min(2, len(lines))]) // in the order in which they fail
 		if len(lines) < 3 || !strings.HasPrefix(lines[0], "coordctl: 127.0.0.1:1: ") || !strings.HasPrefix(lines[1], "coordctl: 127.0.0.1:2: ") ||
 			!strings.Contains(lines[0], "refused") || !strings.Contains(lines[1], "refused") {
 			t.Errorf("%s: printed %q", backend, errs.String())
 		}
 	}
+}
+
+// askedServer is a server that says nothing until it is released.
+func askedServer(t *testing.T, answer <-chan string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if text, ok := <-answer; ok {
+					_, _ = io.WriteString(c, text)
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// The reason of a server that fails is printed while the answer of another one is awaited, which then counts as reached.
+func TestCheck_PrintsAFailureWhileOthersAreAsked(t *testing.T) {
+	t.Parallel()
+	answer := make(chan string, 1)
+	slow := askedServer(t, answer)
+	x := &tool{backend: "zookeeper", servers: "127.0.0.1:1," + slow}
+	var failed []string
+	states := x.askServers(t.Context(), func(v *serverState) {
+		failed = append(failed, v.Addr)
+		answer <- "Zookeeper version: 3.8.0-1\nMode: follower\n" // only now
+		close(answer)
+	})
+	if !slices.Equal(failed, []string{"127.0.0.1:1"}) || states[0].Reached || !states[1].Reached {
+		t.Errorf("failed: %v, states %+v", failed, states)
+	}
+}
+
+// One server of two fails: its reason stands on stderr, and the check goes on at the other one.
+func TestCheck_PrintsTheFailureOfOneServerOfTwo(t *testing.T) {
+	t.Parallel()
+	onEach(t, func(t *testing.T, v *servers) {
+		var errs, out bytes.Buffer
+		if got := run([]string{"-backend", v.backend, "-servers", "127.0.0.1:1," + v.addrs[0], "check"}, strings.NewReader(""), &out, &errs, nil); got != exitNo {
+			t.Errorf("status %d", got)
+		}
+		if text := errs.String(); !strings.HasPrefix(text, "coordctl: 127.0.0.1:1: ") || strings.Contains(text, v.addrs[0]) {
+			t.Errorf("printed %q", text)
+		}
+	})
 }
