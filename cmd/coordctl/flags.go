@@ -61,6 +61,10 @@ type tool struct {
 	once  bool
 	data  bool
 
+	resign       bool
+	revokeSignal signalFlag // 0: COMMAND is not told of a request for the lock
+	revokeGrace  time.Duration
+
 	// Flags of the verbs of queues.
 	priority int64
 	delay    time.Duration
@@ -143,6 +147,8 @@ func (t *tool) checkFlags() error {
 		return usage("--output %q: want text or json", t.output)
 	case t.grace < 0 || t.grace > mostGrace:
 		return usage("--grace %v: want from 0 to %v, since the command must end within a second", t.grace, mostGrace)
+	case t.revokeGrace < 0:
+		return usage("--revoke-grace %v: negative", t.revokeGrace)
 	case t.timeout <= 0 || t.margin < 0 || t.margin >= t.timeout:
 		return usage("--timeout %v and --margin %v: the margin is a part of the timeout", t.timeout, t.margin)
 	case t.memory && t.flags.Changed("servers"):

@@ -24,7 +24,8 @@ func (t *tool) lockCommand() *cobra.Command {
 It waits for the mutex at PATH, runs COMMAND, and releases the mutex when COMMAND has ended. With
 --wait 0 it does not wait. COORD_TOKEN in the environment of COMMAND is the fencing token, COORD_PATH is PATH, and
 COORD_NODE the node of the hold. If the lock is lost, COMMAND gets SIGTERM, and SIGKILL after
---grace.`,
+--grace. If another client asks for the lock (coordctl revoke), COMMAND gets --revoke-signal, and SIGKILL
+after --revoke-grace. The lock is released when COMMAND has ended, and the exit status is that of COMMAND.`,
 		example: `
 coordctl lock --wait 1m /locks/backup -- backup.sh --full
 coordctl lock --wait 0 /locks/report -- echo it was free`,
@@ -38,18 +39,27 @@ coordctl lock --wait 0 /locks/report -- echo it was free`,
 // electCommand returns the verb elect.
 func (t *tool) electCommand() *cobra.Command {
 	cmd := t.command(verb{
-		name: "elect", words: "PATH", runs: true, short: "run a command for as long as it leads",
+		name: "elect", words: "PATH", runs: true, bare: func() bool { return t.resign }, short: "run a command for as long as it leads",
 		long: `
 It campaigns in the election at PATH, as --id, and runs COMMAND when it leads. If leadership is
 lost COMMAND is ended, as by lock, and coordctl campaigns again unless --once is given. When
-COMMAND ends by itself coordctl resigns and ends.`,
-		example: `coordctl elect /leaders/report -- echo I lead`,
-		exits:   append([]int{exitLate}, runExits...),
-		no0:     "a campaign takes a moment",
-		do:      t.elect,
+COMMAND ends by itself coordctl resigns and ends.
+
+A leader that is asked to resign ends COMMAND as lock does, resigns, and campaigns again, behind all other
+candidates, unless --once is given. With --resign coordctl runs no COMMAND but asks the leader at PATH to
+resign, and waits until its term has ended, or --wait has passed: a planned hand-over. It is what revoke does
+without --force, for elections only. If nothing leads, the exit status is 1.`,
+		example: `
+coordctl elect /leaders/report -- echo I lead
+coordctl elect --resign /leaders/report --reason upgrade --wait 10s`,
+		exits: append([]int{exitNo, exitLate}, runExits...),
+		no0:   "a campaign takes a moment",
+		do:    t.elect,
 	})
 	t.runFlags(cmd)
 	cmd.Flags().BoolVar(&t.once, "once", false, "do not campaign again")
+	cmd.Flags().BoolVar(&t.resign, "resign", false, "run no COMMAND, but ask the leader to resign")
+	t.requestFlags(cmd)
 	return cmd
 }
 
@@ -58,6 +68,9 @@ var runExits = []int{exitLost, exitCannotRun, exitNotFound}
 // runFlags defines the flags of verbs that run a command.
 func (t *tool) runFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&t.grace, "grace", 300*time.Millisecond, "the time between SIGTERM and SIGKILL when the lock is lost, at most "+mostGrace.String())
+	cmd.Flags().Var(&t.revokeSignal, "revoke-signal", "the `signal` that COMMAND gets when another client asks for the lock: TERM, INT, HUP, QUIT, a number, or none, with which the request is ignored")
+	t.revokeSignal = signalFlag(syscall.SIGTERM)
+	cmd.Flags().DurationVar(&t.revokeGrace, "revoke-grace", 10*time.Second, "the time between that signal and SIGKILL; 0 for no bound")
 	cmd.Flags().StringVar(&t.id, "id", defaultID(), "the `name` that inspect shows")
 }
 
@@ -174,11 +187,15 @@ func (t *tool) lock(waiting context.Context, c *coord.Client) error {
 		}
 		return err
 	}
-	return t.under(h)
+	_, err = t.under(h)
+	return err
 }
 
 // elect runs the command while it leads.
 func (t *tool) elect(waiting context.Context, c *coord.Client) error {
+	if t.resign {
+		return t.revoke(waiting, c)
+	}
 	e := coord.NewElection(c, t.path, &coord.ElectionOptions{ID: t.id})
 	for {
 		var term *coord.Term
@@ -194,18 +211,25 @@ func (t *tool) elect(waiting context.Context, c *coord.Client) error {
 			}
 			return err
 		}
-		err = t.under(term.Hold)
+		resigned, err := t.under(term.Hold)
 		var x *exit
-		if t.once || !errors.As(err, &x) || x.status != exitLost {
+		switch {
+		case t.once:
+			return err
+		case errors.As(err, &x) && x.status == exitLost:
+			t.say("%v; campaigning again", x.err)
+		case resigned:
+			t.say("%s: resigned; campaigning again", t.path)
+		default:
 			return err
 		}
-		t.say("%v; campaigning again", x.err)
 		waiting = context.Background() // -wait was for the first time
 	}
 }
 
-// under runs the command under the hold, and releases it when the command has ended.
-func (t *tool) under(h *coord.Hold) error {
+// under runs the command under the hold, and releases it when the command has ended. It reports whether the
+// command was ended since another client has asked for the hold.
+func (t *tool) under(h *coord.Hold) (revoked bool, err error) {
 	env := []string{
 		"COORD_TOKEN=" + strconv.FormatInt(h.Token(), 10),
 		"COORD_PATH=" + t.path,
@@ -214,9 +238,9 @@ func (t *tool) under(h *coord.Hold) error {
 	p, err := startProcess(t.dashed, env, t.stdin, t.stdout, t.stderr)
 	if err != nil {
 		h.Release()
-		return &exit{exitCannotRun, err}
+		return false, &exit{exitCannotRun, err}
 	}
-	t.tend(p, h)
+	revoked = t.tend(p, h)
 	status := p.status()
 	lost := h.Err() // before the release, which ends it too
 	if err := h.Release(); err != nil && lost == nil {
@@ -226,36 +250,102 @@ func (t *tool) under(h *coord.Hold) error {
 	}
 	switch {
 	case errors.Is(lost, coord.ErrLost):
-		return &exit{exitLost, fmt.Errorf("%w (the command ended with status %d)", lost, status)}
+		return revoked, &exit{exitLost, fmt.Errorf("%w (the command ended with status %d)", lost, status)}
 	case status != 0:
-		return &exit{status, nil}
+		return revoked, &exit{status, nil}
 	}
-	return nil
+	return revoked, nil
 }
 
 // tend returns when the process has ended. It forwards signals, and ends the process when the
-// hold is lost.
-func (t *tool) tend(p *process, h *coord.Hold) {
+// hold is lost, or when another client asks for it. It reports whether the latter, and no signal to coordctl, has ended
+// the process.
+func (t *tool) tend(p *process, h *coord.Hold) (revoked bool) {
+	request := h.Revoked()
+	if t.revokeSignal == 0 {
+		request = nil
+	}
+	var late <-chan time.Time
+	signalled := false
 	for {
 		select {
 		case <-p.ended:
-			return
+			return revoked && !signalled
 		case s := <-t.signals:
 			p.signal(s)
+			signalled = true
+		case <-request:
+			request, revoked = nil, true
+			t.say("%s: %s; the command gets %v", t.path, requestText(h), syscall.Signal(t.revokeSignal))
+			p.signal(syscall.Signal(t.revokeSignal))
+			if t.revokeGrace > 0 {
+				grace := time.NewTimer(t.revokeGrace)
+				defer grace.Stop()
+				late = grace.C
+			}
+		case <-late:
+			t.say("%s: the command has not ended within %v, and is killed", t.path, t.revokeGrace)
+			p.kill()
 		case <-h.Done():
 			p.signal(syscall.SIGTERM)
 			grace := time.NewTimer(t.grace)
 			defer grace.Stop()
 			select {
 			case <-p.ended:
-				return
+				return revoked && !signalled
 			case <-grace.C:
 			}
 			p.kill()
 			<-p.ended
-			return
+			return revoked && !signalled
 		}
 	}
+}
+
+// requestText says which client asks for a hold, and why.
+func requestText(h *coord.Hold) string {
+	r, _ := h.Revocation()
+	text := "another client asks for it"
+	if r.By != "" {
+		text = printable(r.By) + " asks for it"
+	}
+	if r.Reason != "" {
+		text += " (" + printable(r.Reason) + ")"
+	}
+	return text
+}
+
+// signalFlag is a signal. Zero means none.
+type signalFlag syscall.Signal
+
+// named are the signals that have names on each system.
+var named = map[string]signalFlag{
+	"none": 0, "HUP": signalFlag(syscall.SIGHUP), "INT": signalFlag(syscall.SIGINT), "QUIT": signalFlag(syscall.SIGQUIT),
+	"TERM": signalFlag(syscall.SIGTERM), "KILL": signalFlag(syscall.SIGKILL),
+}
+
+func (f *signalFlag) Type() string { return "signal" }
+
+func (f *signalFlag) String() string {
+	for name, n := range named {
+		if n == *f {
+			return name
+		}
+	}
+	return strconv.Itoa(int(*f))
+}
+
+func (f *signalFlag) Set(s string) error {
+	if n, ok := named[strings.TrimPrefix(s, "SIG")]; ok {
+		*f = n
+		return nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 || n > 64 {
+		return errors.New("want TERM, INT, HUP, QUIT, KILL, a number from 0 to 64, or none")
+	}
+	*f = signalFlag(n)
+	return nil
 }
 
 // findCommand returns an error if the command cannot be run.

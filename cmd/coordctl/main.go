@@ -3,6 +3,7 @@
 //
 //	coordctl [flags] lock PATH -- COMMAND [ARGUMENT…]
 //	coordctl [flags] elect PATH -- COMMAND [ARGUMENT…]
+//	coordctl [flags] elect --resign PATH
 //	coordctl [flags] check [PATH]
 //	coordctl [flags] tree [PATH]
 //	coordctl [flags] inspect PATH
@@ -62,11 +63,18 @@
 // SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the group, and the lock is released only when
 // COMMAND has ended. Before COMMAND runs they end the wait.
 //
+// When another client asks for the lock (coordctl revoke, Mutex.Revoke), COMMAND gets -revoke-signal,
+// by default SIGTERM, and SIGKILL after -revoke-grace. The lock is released when COMMAND has ended, and the
+// exit status is that of COMMAND. If the request is enforced before, the lock is lost.
+//
 // # elect
 //
 // campaigns in the election at PATH, as -id, and runs COMMAND when it leads. Everything said
 // about lock applies. When leadership is lost COMMAND is ended, and coordctl campaigns again
-// unless -once is given. When COMMAND ends by itself coordctl resigns and ends.
+// unless -once is given. When COMMAND ends by itself coordctl resigns and ends. A leader that is asked
+// to resign campaigns again, behind all other candidates, unless -once is given or a signal has come.
+//
+// With -resign and without COMMAND it asks the leader to resign, and waits until its term has ended.
 //
 // # inspect
 //

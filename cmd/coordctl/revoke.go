@@ -19,7 +19,8 @@ func (t *tool) revokeCommand() *cobra.Command {
 		name: "revoke", words: "PATH", short: "ask the holder of a lock, or a leader, to give it up, or force it to",
 		long: `
 PATH is that of a Mutex, an RWMutex, an Election, or one shard of Shards (PATH/shards/0). The
-holder, of an election the leader, is asked to release the lock, and coordctl waits until it has, or --wait has passed. With --force the lock
+holder, of an election the leader, is asked to release the lock, and coordctl waits until it has, or --wait has passed. A
+holder that is coordctl lock or elect ends its command. With --force the lock
 is taken away after --after: the next waiter is granted, perhaps before the holder learns of the
 loss. A question comes first. If another holder has the lock when it is answered, nothing is done,
 and the exit status is 1. --wait counts from the answer, and with --force --after is added to it.`,
@@ -40,9 +41,14 @@ coordctl revoke /locks/report --force --after 1s --yes`,
 	f := cmd.Flags()
 	f.BoolVar(&t.force, "force", false, "take the lock away after --after, whether the holder consents or not")
 	f.DurationVar(&t.after, "after", 10*time.Second, "with --force: how long the holder has to consent")
-	f.StringVar(&t.by, "by", defaultID(), "the `name` of the requester, for the holder to read")
-	f.StringVar(&t.reason, "reason", "", "the reason, as `text` for the holder to read")
+	t.requestFlags(cmd)
 	return cmd
+}
+
+// requestFlags defines the flags of a request to a holder.
+func (t *tool) requestFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.by, "by", defaultID(), "the `name` of the requester, for the holder to read")
+	cmd.Flags().StringVar(&t.reason, "reason", "", "the reason, as `text` for the holder to read")
 }
 
 func (t *tool) revoke(waiting context.Context, c *coord.Client) error {
@@ -113,6 +119,8 @@ func (t *tool) holders(ctx context.Context, c *coord.Client) (*holders, error) {
 		line, h.revoke = in.Election, coord.NewElection(c, t.path, nil).Revoke
 	}
 	switch {
+	case t.resign && in.Recipe != "election" && in.Recipe != "missing" && in.Recipe != "empty":
+		return nil, &exit{exitNo, fmt.Errorf("%s is no election but: %s: %s", t.path, in.Recipe, in.Summary)}
 	case in.Recipe != "election" && in.Recipe != "mutex" && in.Recipe != "rwmutex" && in.Recipe != "missing" && in.Recipe != "empty":
 		return nil, &exit{exitNo, fmt.Errorf("%s is no lock that can be revoked but: %s: %s", t.path, in.Recipe, in.Summary)}
 	case line == nil || line.Holders == 0:

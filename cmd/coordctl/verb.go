@@ -16,11 +16,12 @@ import (
 // verb describes a verb of coordctl. Its command is made by tool.command.
 type verb struct {
 	name    string
-	words   string // its arguments, such as "PATH [VALUE…]"
-	root    bool   // PATH can be "/", which is its default
-	runs    bool   // a command follows after "--"
-	signals bool   // do receives the signals
-	no0     string // why the verb refuses --wait 0; empty if it does not
+	words   string      // its arguments, such as "PATH [VALUE…]"
+	root    bool        // PATH can be "/", which is its default
+	runs    bool        // a command follows after "--"
+	bare    func() bool // if not nil and true, no command follows although runs is set
+	signals bool        // do receives the signals
+	no0     string      // why the verb refuses --wait 0; empty if it does not
 	short   string
 	long    string // what follows short in the help; may be empty
 	example string // lines
@@ -142,15 +143,16 @@ func (t *tool) accept(cmd *cobra.Command, words []string, v *verb, args []string
 	if v.no0 != "" && t.wait == 0 {
 		return usage("%s --wait 0: %s", name, v.no0)
 	}
+	runs := v.runs && (v.bare == nil || !v.bare())
 	switch {
-	case v.runs && len(args) > 0 && len(t.dashed) == 0:
+	case runs && len(args) > 0 && len(t.dashed) == 0:
 		if len(args) > 1 {
 			return usage("unexpected argument %q; a command comes after --", args[1])
 		}
 		return usage("%s needs a command after --", name)
-	case !v.runs && len(words) < 2 && t.dashed != nil:
+	case !runs && len(words) < 2 && t.dashed != nil:
 		return usage("%s takes no command", name)
-	case !v.runs:
+	case !runs:
 		args, t.dashed = append(args, t.dashed...), nil // words that begin with a dash
 	}
 	for i, word := range words {

@@ -120,6 +120,7 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 	statuses := map[string]int{
 		"coordctl top /locks": exitUsage, // there is no terminal
 		"coordctl lock --wait 0 /locks/report -- echo it was free":                      exitLate,
+		"coordctl elect --resign /leaders/report --reason upgrade --wait 10s":           exitNo, // nothing leads any more
 		"coordctl queue remove /queues/mail --yes 7f5aa9e9-fb5f-802c-acef-b158bdff5d57": exitNo,
 	}
 	// The verbs that run until they are interrupted.
