@@ -224,6 +224,7 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 // cannot go on, the last pair is nil and the error, see Campaign. A Release that fails ends the
 // loop in the same way, unless the body breaks off or the term was lost: see Hold.Release.
 func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
+	needContext(ctx)
 	return func(yield func(*Term, error) bool) {
 		for ctx.Err() == nil {
 			t, err := e.Campaign(ctx)

@@ -151,6 +151,7 @@ func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, fa
 // each returns an iterator over the elements of a watch. The end of the loop ends the watch,
 // and waits for that.
 func each[T any](ctx context.Context, watch func(context.Context) <-chan T) iter.Seq[T] {
+	needContext(ctx)
 	return func(yield func(T) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		ch := watch(ctx)

@@ -121,6 +121,7 @@ type HandOverError struct {
 	Revocation
 }
 
+// Error names the shard, and by whom and why it was asked for.
 func (e *HandOverError) Error() string {
 	text := fmt.Sprintf("shard %d is to be given up", e.Shard)
 	if e.Reason != "" {
