@@ -123,7 +123,7 @@ func ackTogether(batch []*acking) {
 			}
 		}
 		q, own := batch[0].cl.q, len(ops)
-		_, _, err := batch[0].cl.s.commitOnce(context.Background(), append(ops, q.counting(len(batch))...)...)
+		_, err := q.commitOnce(context.Background(), batch[0].cl.s, append(ops, q.counting(len(batch))...)...)
 		if err == nil || isUncertain(err) || isOver(err) {
 			for _, a := range batch {
 				a.tell(ackTurn{err: err})

@@ -599,7 +599,7 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		if v == verbBury {
 			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []parcel{letter}, ops)
 		} else {
-			_, _, err = cl.s.commitOnce(ctx, ops...)
+			_, err = cl.q.commitOnce(ctx, cl.s, ops...)
 		}
 		i := blamed(err)
 		switch {

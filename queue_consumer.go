@@ -78,6 +78,11 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 			return v, nil
 		}
 		it, err := q.one(ctx, "pop", false)
+		if answers(err, backend.ErrNoSpace) && !isUncertain(err) {
+			if v, popped, err := q.popUnclaimed(ctx); popped || err != nil {
+				return v, opError("pop", q.q.path.full, err)
+			}
+		}
 		if err != nil {
 			return zero, err
 		}
@@ -351,20 +356,26 @@ func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 
 // peek reads the item that the next take would get.
 func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
+	_, data, err := q.first(ctx, s)
+	return data, err
+}
+
+// first returns the item that the next take would get, and its data.
+func (q *queue) first(ctx context.Context, s *session) (*layout.QueueEntry, []byte, error) {
 	stuck := q.stuckItems()
 	if stuck == nil {
 		stuck = make(map[string]time.Time)
 	}
 	for {
 		if err := s.b.Sync(ctx, q.items); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		v, err := q.walk(ctx, s, 1, nil, stuck, learnsNow)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(v.found) == 0 {
-			return nil, ErrEmpty
+			return nil, nil, ErrEmpty
 		}
 		e := &v.found[0]
 		if e.State && q.maxAttempts > 0 {
@@ -373,7 +384,7 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 			case isNotFound(err), errors.Is(err, errAgain):
 				continue
 			case err != nil:
-				return nil, err
+				return nil, nil, err
 			case r.n >= q.maxAttempts:
 				stuck[e.Path()] = time.Now().Add(stickPause) // a take moves it to the dead letters
 				continue
@@ -382,7 +393,7 @@ func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
 		data, _, err := s.b.Get(ctx, e.Path(), nil)
 		if !isNotFound(err) {
 			q.forget() // an earlier list can show a later item as the first
-			return data, err
+			return e, data, err
 		}
 	}
 }

@@ -165,7 +165,8 @@ import (
 // within a second were gone, a race was lost (W5), although the list did not follow a Sync:
 // consumers that pop would otherwise meet at each item, since their lists are alike. A claim of
 // this client leaves the item to the Pop, unless there is no other; that is no race. Nor is a Remove
-// or a Purge of the same queue value, which make it forget the names.
+// or a Purge of the same queue value, which make it forget the names. On a service that has no space
+// for a claim, a Pop reads the first item after a Sync and deletes it in the same way.
 //
 // # Dead letters
 //

@@ -471,6 +471,20 @@ func (q *queue) counting(n int) []backend.Op {
 	return slices.Repeat([]backend.Op{backend.SetData(q.out, nil, backend.AnyVersion)}, n)
 }
 
+// commitOnce is that of the session. On a service without space deleted items leave uncounted, as MaxLen allows: their
+// count would be a write.
+func (q *queue) commitOnce(ctx context.Context, s *session, ops ...backend.Op) (zxid int64, err error) {
+	_, zxid, err = s.commitOnce(ctx, ops...)
+	if !answers(err, backend.ErrNoSpace) || isUncertain(err) {
+		return zxid, err
+	}
+	rest := slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == q.out })
+	if len(rest) < len(ops) && backend.OnlyDeletes(rest) {
+		_, zxid, err = s.commitOnce(ctx, rest...)
+	}
+	return zxid, err
+}
+
 // noteCounting notes that a list of the directory of items shows the node out. Only a commit
 // proves that it is missing.
 func (q *queue) noteCounting(names []string) {

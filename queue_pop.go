@@ -95,7 +95,7 @@ func (q *queue) commitRemoval(ctx context.Context, s *session, items []layout.Qu
 		}
 	}
 	mine()
-	_, _, err := s.commitOnce(ctx, ops...)
+	_, err := q.commitOnce(ctx, s, ops...)
 	if err == nil {
 		q.forget()
 		mine() // Pops that have begun meanwhile
@@ -197,12 +197,53 @@ func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error
 	switch {
 	case err == nil:
 		q.q.decoded(nil)
-		q.q.tellPopped(ctx, &r.e, zxid, began)
+		q.q.tellPopped(ctx, &r.e, 1, zxid, began)
 		return v, true, nil
 	case isUncertain(err):
 		return v, false, err
 	}
 	failed = err
+	return v, false, nil
+}
+
+// popUnclaimed pops the next item on a service that has no space for a claim: it reads the item and deletes it in one
+// commit, see T9 in queue_engine.go. If it reports false without an error, nothing was deleted, and there is no item that
+// can be popped so.
+func (q *Consumer[T]) popUnclaimed(ctx context.Context) (v T, popped bool, err error) {
+	s, err := q.q.c.session(ctx)
+	if err != nil {
+		return v, false, nil
+	}
+	for range maxRefused {
+		began := time.Now()
+		e, data, err := q.q.first(ctx, s)
+		if err != nil {
+			return v, false, nil
+		}
+		attempt := 1
+		if e.State {
+			r, err := s.attempts(ctx, e)
+			if err != nil {
+				continue
+			}
+			attempt = r.n + 1
+		}
+		v, ok := q.decodes(data)
+		if !ok {
+			return v, false, nil
+		}
+		zxid, err := q.q.deleteUnclaimed(ctx, s, e)
+		switch {
+		case err == nil:
+			q.q.decoded(nil)
+			q.q.tellPopped(ctx, e, attempt, zxid, began)
+			return v, true, nil
+		case isUncertain(err):
+			return v, false, err
+		case !errors.Is(err, errAgain) && !raced(err):
+			return v, false, nil
+		}
+	}
 	return v, false, nil
 }
 
@@ -240,7 +281,7 @@ func (q *queue) overtaken(err error) {
 func (q *queue) deleteUnclaimed(ctx context.Context, s *session, e *layout.QueueEntry) (zxid int64, err error) {
 	ops, err := takeOut(ctx, s, e)
 	for err == nil {
-		_, zxid, err = s.commitOnce(ctx, append(ops[:len(ops):len(ops)], q.counting(1)...)...)
+		zxid, err = q.commitOnce(ctx, s, append(ops[:len(ops):len(ops)], q.counting(1)...)...)
 		if blamed(err) < len(ops) {
 			break
 		}
@@ -251,10 +292,10 @@ func (q *queue) deleteUnclaimed(ctx context.Context, s *session, e *layout.Queue
 }
 
 // tellPopped traces that an item was taken and acknowledged in one commit.
-func (q *queue) tellPopped(ctx context.Context, e *layout.QueueEntry, zxid int64, began time.Time) {
+func (q *queue) tellPopped(ctx context.Context, e *layout.QueueEntry, attempt int, zxid int64, began time.Time) {
 	if t := q.trail("take"); t != nil {
 		w := t.at(e.Path())
-		tell(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: 1, Token: zxid, Waited: time.Since(began)})
-		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: 1, Outcome: trace.ItemAcked})
+		tell(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: attempt, Token: zxid, Waited: time.Since(began)})
+		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempt, Outcome: trace.ItemAcked})
 	}
 }

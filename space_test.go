@@ -194,3 +194,122 @@ func TestNoSpace_WorkAndAllGoOnAfterwards(t *testing.T) {
 		}
 	})
 }
+
+// Items leave a limited queue without space too, uncounted, and a Put that finds it full afterwards counts anew.
+func TestNoSpace_LimitedQueueIsEmptied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		c, err := coord.Open(t.Context(), st, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx := t.Context()
+		const limit = 12
+		q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxLen: limit, FailWhenFull: true})
+		var ids []string
+		fill := func() {
+			t.Helper()
+			for i := range limit {
+				id, err := q.Put(ctx, i)
+				if err != nil {
+					t.Fatalf("Put %d: %v", i, err)
+				}
+				ids = append(ids, id)
+			}
+		}
+		fill()
+		var items []*coord.Item[int]
+		for range 4 {
+			it, err := q.Take(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			items = append(items, it)
+		}
+		st.SetFull(true)
+		for _, c := range []struct {
+			what string
+			f    func() error
+		}{
+			{"Ack", items[0].Ack},
+			{"AckAll", func() error { return q.AckAll(items[1:3]...) }},
+			{"Remove", func() error { return q.Remove(ctx, ids[limit-1]) }},
+			{"Pop", func() error { _, err := q.Pop(ctx); return err }},
+			{"Purge", func() error { _, err := q.Purge(ctx); return err }},
+		} {
+			if err := c.f(); err != nil {
+				t.Errorf("%s without space: %v", c.what, err)
+			}
+		}
+		st.SetFull(false)
+		if err := items[3].Ack(); err != nil {
+			t.Error(err)
+		}
+		fill()
+		if n, err := q.Len(ctx); n != limit || err != nil {
+			t.Errorf("%d items, %v", n, err)
+		}
+	})
+}
+
+// Pop needs no claim, which would be a write, of whatever item is next.
+func TestNoSpace_PopOfAnyItem(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, st *memory.Store, q *coord.Queue[int]){
+		"nothing was taken before": func(*testing.T, *memory.Store, *coord.Queue[int]) {},
+		"a Take was refused": func(t *testing.T, st *memory.Store, q *coord.Queue[int]) {
+			if _, err := q.Take(t.Context()); !errors.Is(err, coord.ErrNoSpace) {
+				t.Errorf("a Take without space: %v", err)
+			}
+		},
+		"an item was given back": func(t *testing.T, st *memory.Store, q *coord.Queue[int]) {
+			st.SetFull(false)
+			it, err := q.Take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.SetFull(true)
+			if err := it.Release(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"an attempt has failed": func(t *testing.T, st *memory.Store, q *coord.Queue[int]) {
+			st.SetFull(false)
+			it, err := q.Take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := it.Nack(0); err != nil {
+				t.Fatal(err)
+			}
+			st.SetFull(true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := memory.New(nil)
+				c, err := coord.Open(t.Context(), st, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				q := coord.NewQueue[int](c, "/q", nil)
+				for i := range 3 {
+					if _, err := q.Put(t.Context(), i); err != nil {
+						t.Fatal(err)
+					}
+				}
+				st.SetFull(true)
+				before(t, st, q)
+				for want := range 3 {
+					if v, err := q.Pop(t.Context()); err != nil || v != want {
+						t.Errorf("Pop without space: %d, %v; want %d", v, err, want)
+					}
+				}
+				if _, err := q.Pop(t.Context()); !errors.Is(err, coord.ErrNoSpace) {
+					t.Errorf("Pop of an empty queue without space: %v", err)
+				}
+			})
+		})
+	}
+}

@@ -408,7 +408,7 @@ var queueMutants = []mutant{
 		"\tq.q.readNext(s)\n\tzxid, err", "\tzxid, err",
 		"TestAnItemTakesThreeRoundTrips"},
 	{"an item that was popped without a claim has no events", "queue_pop.go",
-		"\t\tq.q.tellPopped(ctx, &r.e, zxid, began)\n", "\t\t_, _ = zxid, began\n",
+		"\t\tq.q.tellPopped(ctx, &r.e, 1, zxid, began)\n", "\t\t_, _ = zxid, began\n",
 		"TestAPopAheadIsTraced"},
 	{"a list that is too old is relied on", "queue_walk.go",
 		" || time.Now().After(a.until)", "",
