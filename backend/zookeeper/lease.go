@@ -59,8 +59,9 @@ func (s *session) watchLeaseLocked(left time.Duration) {
 // stopWatch stops the timer of a session that is over.
 func (s *session) stopWatch() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.timer != nil && s.timer.Stop() {
+	stopped := s.timer != nil && s.timer.Stop()
+	s.mu.Unlock()
+	if stopped {
 		s.pauses.Look(s.now()) // the end of the session can be noticed before the timer fires
 		s.work.Done()
 	}
