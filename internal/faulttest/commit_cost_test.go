@@ -151,8 +151,9 @@ func TestTheRequestsOfATransactionGrowLinearlyWithItsSitesOnAServer(t *testing.T
 		if m := cost.requests.max(); m > perSite*n+rest {
 			t.Errorf("%d sites take %d requests, want at most %d: %s", n, m, perSite*n+rest, cost.each)
 		}
-		if m := cost.events.max(); m > 5*n+4 {
-			t.Errorf("%d sites take %d events, want at most %d", n, m, 5*n+4)
+		// Five for each site, and some that depend on which of them is notified first.
+		if m := cost.events.max(); m > 5*n+8 {
+			t.Errorf("%d sites take %d events, want at most %d", n, m, 5*n+8)
 		}
 	}
 	t.Logf("figure: requests of a transaction by its sites, on a server, all clients together: %s", strings.Join(list, "; "))
