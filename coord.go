@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,9 @@ type Client struct {
 	asked  map[string]time.Time // until when no lock is kept, by directory, see stay
 	seen   map[string]string    // paths of nodes, by directory, see asksKeeper
 	ended  chan struct{}        // closed when Close is complete
-	idle   idleStays
+
+	idleMu sync.Mutex // locked after the mutex of a queue of locals
+	idle   list.List  // the kept locks that are idle, the one that is idle for the longest time first; opaque here, see stay
 
 	contexts sync.WaitGroup // contexts of holds that are not removed from their parents yet
 

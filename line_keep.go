@@ -63,23 +63,18 @@ type stay struct {
 	since time.Time // of stayIdle
 	asked bool      // of stayOver: a watch had fired when the stay ended
 
-	entry *list.Element // of stayIdle, in idleStays; guarded by its mu
+	entry *list.Element // of stayIdle, in idle of the client; guarded by its idleMu
 }
 
-// idleStays are the idle stays of a client. Its mu is locked after that of a queue.
-type idleStays struct {
-	mu   sync.Mutex
-	list list.List // of *stay, the one that is idle for the longest time first
-}
-
-// add adds a stay that becomes idle. If there are too many, the one that is idle for the
-// longest time is told to end.
-func (x *idleStays) add(k *stay) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	k.entry = x.list.PushBack(k)
-	if x.list.Len() > mostKept {
-		first := x.list.Front().Value.(*stay)
+// listIdle adds k to the idle stays of the client. If there are too many, the one that is idle for
+// the longest time is told to end.
+func (k *stay) listIdle() {
+	c := k.s.c
+	c.idleMu.Lock()
+	defer c.idleMu.Unlock()
+	k.entry = c.idle.PushBack(k)
+	if c.idle.Len() > mostKept {
+		first := c.idle.Front().Value.(*stay)
 		select {
 		case first.excess <- struct{}{}:
 		default:
@@ -87,11 +82,12 @@ func (x *idleStays) add(k *stay) {
 	}
 }
 
-// remove removes a stay that is not idle any more.
-func (x *idleStays) remove(k *stay) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.list.Remove(k.entry)
+// unlistIdle removes k from the idle stays of the client.
+func (k *stay) unlistIdle() {
+	c := k.s.c
+	c.idleMu.Lock()
+	defer c.idleMu.Unlock()
+	c.idle.Remove(k.entry)
 	k.entry = nil
 }
 
@@ -165,7 +161,7 @@ func (k *stay) finishLocked() (was stayState, h *Hold) {
 	was, h = k.state, k.hold
 	if was == stayIdle {
 		k.q.idle = nil
-		k.s.c.idle.remove(k)
+		k.unlistIdle()
 	}
 	if was != stayOver {
 		k.state, k.asked = stayOver, k.isAsked()
@@ -198,7 +194,7 @@ func (k *stay) keepAt(h *Hold) bool {
 	}
 	if len(q.waiting) == 0 {
 		k.state, k.since, q.idle = stayIdle, time.Now(), k
-		k.s.c.idle.add(k)
+		k.listIdle()
 		select {
 		case k.rested <- struct{}{}:
 		default:
@@ -223,7 +219,7 @@ func (q *localQueue) take() *stay {
 		return nil
 	}
 	q.idle, k.state, k.hold = nil, stayHeld, nil
-	k.s.c.idle.remove(k)
+	k.unlistIdle()
 	return k
 }
 
