@@ -208,6 +208,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/outbox"
 )
 
 const (
@@ -229,7 +230,8 @@ type Options struct {
 	LossMargin time.Duration
 
 	// TLS, if it is not nil, makes the connections use TLS. An empty ServerName means the
-	// host name in the server's address.
+	// host name in the server's address. If a function of it that verifies or chooses a certificate
+	// panics, the attempt to connect fails, as with Dial.
 	TLS *tls.Config
 
 	// Username and Password are those of a user of etcd. While authentication is switched off they
@@ -268,7 +270,9 @@ type Options struct {
 
 	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
 	// as it was given to New, by several goroutines at a time. It must return soon after ctx
-	// ends. Nil means the DialContext of a net.Dialer. Then the names of servers are looked up for
+	// ends. If it panics or ends its goroutine, the attempt fails, and the Logger gets the stack.
+	// The methods of its connections are not protected: a panic in one ends the program. Nil means
+	// the DialContext of a net.Dialer. Then the names of servers are looked up for
 	// each connection, and each address of a name is tried as a server of its own. A user's
 	// function gets the name, and has to choose among its addresses itself.
 	//
@@ -333,19 +337,18 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 	}
 	times.Timeout = (times.Timeout + time.Second - 1).Truncate(time.Second)
 	password := o.Password
+	user := contact.NewUser(outbox.NewLogger(o.Logger))
 	cfg := &config{
 		times:    times,
+		tls:      user.TLS(o.TLS),
 		user:     o.Username,
 		password: func() string { return password },
 		prefix:   o.Prefix,
 		has:      (backend.Trees | backend.Batches | backend.Containers) &^ o.Without,
 		interval: cmp.Or(o.ContainerInterval, defaultInterval),
 		logger:   o.Logger,
-		dial:     o.Dial,
+		dial:     user.Dial(o.Dial),
 		clock:    contact.Clock,
-	}
-	if o.TLS != nil {
-		cfg.tls = o.TLS.Clone()
 	}
 	if !cfg.has.Has(backend.Containers) {
 		cfg.interval = 0

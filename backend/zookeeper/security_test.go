@@ -11,7 +11,9 @@ import (
 	"math"
 	"math/big"
 	"net"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,6 +97,35 @@ func TestTLS(t *testing.T) {
 		refused(t, err)
 		if !strings.Contains(err.Error(), "expired") {
 			t.Errorf("the error does not say that the certificate has expired: %v", err)
+		}
+	})
+	t.Run("functions that do not return", func(t *testing.T) {
+		var dials, checks atomic.Int32
+		cfg := certs.ClientConfig()
+		cfg.VerifyConnection = func(tls.ConnectionState) error {
+			if checks.Add(1) == 1 {
+				panic("the first check")
+			}
+			return nil
+		}
+		s, err := zookeeper.New(e.SecureAddrs(), &zookeeper.Options{TLS: cfg, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			switch dials.Add(1) {
+			case 1:
+				panic("the first dial")
+			case 2:
+				runtime.Goexit()
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		}}).Open(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if dials.Load() < 4 || checks.Load() < 2 {
+			t.Errorf("%d dials and %d checks, want the failed ones and one that succeeds", dials.Load(), checks.Load())
+		}
+		if _, _, err := s.Children(ctx, "/", nil); err != nil {
+			t.Error(err)
 		}
 	})
 	t.Run("one good server of two is enough", func(t *testing.T) {

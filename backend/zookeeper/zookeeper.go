@@ -133,6 +133,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/outbox"
 )
 
 const defaultPort = "2181"
@@ -151,7 +152,8 @@ type Options struct {
 	LossMargin time.Duration
 
 	// TLS, if it is not nil, makes the connections use TLS. An empty ServerName means the
-	// host name in the server's address.
+	// host name in the server's address. If a function of it that verifies or chooses a certificate
+	// panics, the attempt to connect fails, as with Dial.
 	TLS *tls.Config
 
 	// Digest is "user:password" for ZooKeeper's digest scheme. It appears in no log and no
@@ -192,7 +194,9 @@ type Options struct {
 
 	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
 	// as it was given to New, by several goroutines at a time. It must return soon after ctx
-	// ends. Nil means the DialContext of a net.Dialer. Then the names of servers are looked up
+	// ends. If it panics or ends its goroutine, the attempt fails, and the Logger gets the stack.
+	// The methods of its connections are not protected: a panic in one ends the program. Nil means
+	// the DialContext of a net.Dialer. Then the names of servers are looked up
 	// for each connection, and each address of a name is tried as a server of its own. A
 	// user's function gets the name, and has to choose among its addresses itself.
 	//
@@ -286,10 +290,12 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
+	user := contact.NewUser(outbox.NewLogger(o.Logger))
 	cfg := &config{
 		times:   times,
+		tls:     user.TLS(o.TLS),
 		logger:  o.Logger,
-		dial:    o.Dial,
+		dial:    user.Dial(o.Dial),
 		clock:   contact.Clock,
 		without: o.Without,
 
@@ -300,9 +306,6 @@ func newConfig(servers []string, o *Options) (*config, error) {
 	if o.Digest != "" {
 		digest := o.Digest
 		cfg.digest = func() string { return digest }
-	}
-	if o.TLS != nil {
-		cfg.tls = o.TLS.Clone()
 	}
 	if user, _, ok := strings.Cut(o.Digest, ":"); o.Digest != "" && (!ok || user == "") {
 		return nil, contact.Invalid("Digest is not of the form user:password")
