@@ -205,7 +205,15 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 				return err
 			}
 			continue
-		case !b.ephemeral && at.stat.EphemeralOwner == 0, b.ephemeral && at.stat.EphemeralOwner == s.b.ID():
+		case !b.ephemeral && at.stat.EphemeralOwner == 0:
+			if err := b.ensurePin(ctx, s, at); !raced(err) {
+				return err
+			}
+			if err := s.b.Sync(ctx, path); err != nil {
+				return err
+			}
+			continue
+		case b.ephemeral && at.stat.EphemeralOwner == s.b.ID():
 			return nil
 		}
 		if _, own := b.setIn.Load(at.stat.EphemeralOwner); at.stat.EphemeralOwner == 0 || !own {
@@ -248,6 +256,22 @@ func (b *Barrier) fill(ctx context.Context, s *session, at barrierAt, create bac
 			&KindError{Path: path, Want: string(layout.KindBarrier), Found: string(layout.KindDirectory)})
 	}
 	return b.commit(ctx, s, backend.Delete(path, at.stat.Version), create)
+}
+
+// ensurePin creates the pin of a barrier that is set and can lack one: an outsider may have deleted
+// it, and an earlier version of this library created none.
+func (b *Barrier) ensurePin(ctx context.Context, s *session, at barrierAt) error {
+	used := at.stat.NumChildren > 0 || at.stat.Cversion > 0 || at.stat.Container
+	if at.footing.mark == nil || !used || !s.b.Features().Has(backend.Containers) {
+		return nil // created as a barrier, here or by another library
+	}
+	need := footing{pin: pinNeeded}
+	ops := append([]backend.Op{backend.Check(b.path.full, at.stat.Version)}, need.pinOps(b.path.full)...)
+	err := s.commitAgain(ctx, ops...)
+	if atPin(err, b.path.full) && (answers(err, backend.ErrExists) || answers(err, backend.ErrDenied)) {
+		return nil // denied: this client may set a barrier here, and nothing below it
+	}
+	return err
 }
 
 // barrierAt is what was read at the path of a barrier.

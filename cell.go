@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -159,7 +160,19 @@ func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat, pin 
 	case found == "":
 		return n.pinLater(ctx, s, stat, pin)
 	}
-	err = s.commitAgain(ctx, backend.SetData(n.path.full, layout.KindDirectory.Mark(), stat.Version))
+	write, unpin := backend.SetData(n.path.full, layout.KindDirectory.Mark(), stat.Version), backend.Delete(n.path.full+"/"+layout.Pin, backend.AnyVersion)
+	if slices.Contains(names, layout.Pin) { // it would keep the directory for ever
+		err = s.commitAgain(ctx, write, unpin)
+		for answers(err, backend.ErrBadVersion) {
+			var data []byte
+			data, now, err = s.b.Get(ctx, n.path.full, nil)
+			if _, marked := layout.ParseMark(data); err == nil && marked && now.Czxid == stat.Czxid {
+				err = s.commitAgain(ctx, backend.Check(n.path.full, now.Version), unpin) // the other recipe has written its mark
+			}
+		}
+	} else {
+		err = s.commitAgain(ctx, write)
+	}
 	if err != nil && !isNotFound(err) && !answers(err, backend.ErrBadVersion) && !answers(err, backend.ErrDenied) {
 		return backend.Uncertain(err)
 	}
@@ -287,9 +300,6 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 		return content{}, errVersions // -1 would mean any version
 	}
 	f := old.at
-	if f.kind == "" { // CompareAndSet has read the Stat only
-		f, _ = n.c.known(n.ground())
-	}
 	if old.version == math.MaxInt32 {
 		// There is no version after this one. A new node begins with its first
 		// version.
@@ -329,15 +339,14 @@ func conflict(err error) error {
 
 // remove deletes the value if it is still old.
 func (n *cell) remove(ctx context.Context, s *session, old content) error {
-	err := n.expect(ctx, s, old)
+	now, err := n.expect(ctx, s, old)
 	switch {
 	case err != nil || old.created == 0:
 		return err
 	case old.version < 0:
 		return errVersions
 	}
-	f, _ := n.c.known(n.ground())
-	err = s.unset(ctx, n.path.full, old.version, f.pin, layout.KindValue)
+	err = s.unset(ctx, n.path.full, old.version, now.at.pin, layout.KindValue)
 	n.c.unlearn(n.path.full)
 	return conflict(err)
 }
@@ -502,34 +511,39 @@ func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
 	return x, err
 }
 
-// expect returns nil if the cell is still want, and else ErrConflict. Its reads may
+// expect returns the cell if it is still want, and else ErrConflict. Its reads may
 // lag behind the read that returned want, so it syncs before it reports a conflict.
-func (n *cell) expect(ctx context.Context, s *session, want content) error {
+func (n *cell) expect(ctx context.Context, s *session, want content) (content, error) {
 	for synced := false; ; synced = true {
 		var now content
 		var err error
+		f, known := n.c.known(n.ground())
 		if want.created == 0 {
 			want.version = 0
-			now, err = n.read(ctx, s) // only the data tells a value from a directory
+		}
+		if want.created == 0 || !known || f.czxid != want.created {
+			// Only the data tells a value from a directory. A node that another client, or an
+			// earlier session, has read can need a pin.
+			now, err = n.read(ctx, s)
 		} else {
 			var stat backend.Stat
 			stat, err = s.b.Exists(ctx, n.path.full, nil)
-			now = content{created: stat.Czxid, version: stat.Version}
+			now = content{created: stat.Czxid, version: stat.Version, at: f}
 		}
 		if err != nil && !isNotFound(err) {
-			return err
+			return content{}, err
 		}
 		switch {
 		case now.created == want.created && now.version == want.version && (now.created != 0 || synced):
-			return nil
+			return now, nil
 		case !synced:
 		case now.created != 0:
-			return fmt.Errorf("%w: not the version that was expected", ErrConflict)
+			return content{}, fmt.Errorf("%w: not the version that was expected", ErrConflict)
 		default:
-			return errVanished
+			return content{}, errVanished
 		}
 		if err := s.b.Sync(ctx, n.path.full); err != nil {
-			return err
+			return content{}, err
 		}
 	}
 }

@@ -201,8 +201,7 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	op := &t.ops[before]
 	create, dir := op.expand, parent(op.path)
 	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
-		made := slices.ContainsFunc(before, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == dir })
-		if dir != "" && !made {
+		if dir != "" && !creates(before, dir) {
 			if _, err := s.b.Exists(ctx, dir, nil); isNotFound(err) {
 				err = s.ensure(ctx, dir)
 				if err != nil {
@@ -216,6 +215,11 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	}
 	op.again = isNotFound // the service has collected the empty parent, or another client deleted it
 	return t
+}
+
+// creates reports whether one of ops creates the node at path.
+func creates(ops []backend.Op, path string) bool {
+	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
 }
 
 // Set replaces the data of a node at any version; see IfVersion. It is for nodes that a Txn or

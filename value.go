@@ -6,7 +6,6 @@ import (
 	"hash/maphash"
 	"iter"
 	"slices"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -161,12 +160,14 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 	}
 	want := content{created: old.Czxid, version: old.Version}
 	st, err := onSessionOnce(ctx, v.c, func(s *session) (content, error) {
-		if want.created != 0 { // for a creation, the service itself refuses an existing node
-			if err := v.expect(ctx, s, want); err != nil {
-				return content{}, err
-			}
+		if want.created == 0 { // the service itself refuses an existing node
+			return v.create(ctx, s, data)
 		}
-		return v.replace(ctx, s, want, data)
+		old, err := v.expect(ctx, s, want)
+		if err != nil {
+			return content{}, err
+		}
+		return v.replace(ctx, s, old, data)
 	})
 	return v.written(op, val, st, err)
 }
@@ -258,25 +259,37 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 	}
 	create, _ := v.creation(data)
 	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
-		// Earlier operations of the same transaction determine the state here.
+		// Earlier operations of the same transaction can change the state that a read finds. A
+		// node that one of them creates is no container.
+		set := []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}
+		written, pinned := false, false
 		for _, o := range slices.Backward(before) {
-			if o.Path == v.path.full && o.Kind == backend.OpDelete {
+			switch {
+			case o.Path == v.path.full+"/"+layout.Pin:
+				pinned = true
+			case o.Path != v.path.full:
+			case o.Kind == backend.OpDelete:
 				return create, nil
-			} else if o.Path == v.path.full {
-				return []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}, nil
+			case o.Kind == backend.OpCreate:
+				return set, nil
+			case o.Kind == backend.OpSetData:
+				written = true
 			}
+		}
+		if written && pinned {
+			return set, nil // beside another SetOp of the value
 		}
 		st, err := v.read(ctx, s)
 		if err != nil {
 			return nil, err
 		}
 		switch {
-		case st.at.directory:
+		case st.at.directory && !written:
 			return v.writing(st.at, data, st.at.version), nil
-		case st.created != 0:
+		case st.at.directory || st.created != 0:
 			return v.writing(st.at, data, backend.AnyVersion), nil
 		}
-		if dir := v.path.full[:strings.LastIndexByte(v.path.full, '/')]; dir != "" {
+		if dir := parent(v.path.full); dir != "" && !creates(before, dir) {
 			if err := s.ensure(ctx, dir); err != nil {
 				return nil, err
 			}
