@@ -49,7 +49,7 @@ func wantSame(t *testing.T, what string, got, want []string) {
 // nodes, and a queue has the nodes of its dead letters, which are not recipes of their own.
 func inspectForest(w *world) {
 	ctx := context.Background()
-	inspectMake(w, backend.Persistent, "/app", "/app/empty-1", "/app/empty-1/x", "/app/config", "/app/config/n=7", "/app/config/text=hello", "/app/locks", "/app/queues")
+	inspectMake(w, backend.Persistent, "/app", "/app/empty-1", "/app/empty-1/x=coord recipe: barrier", "/app/config", "/app/config/n=7", "/app/config/text=hello", "/app/locks", "/app/queues")
 	a := w.Open("a", nil)
 	for _, name := range []string{"l-1", "l-2"} {
 		coordtest.MustLock(w.T, coord.NewMutex(a, "/app/locks/"+name, &coord.MutexOptions{ID: "host-1"}))

@@ -122,6 +122,7 @@ func (p *past) note(req, reply any, before int64) error {
 // noteCluster needs the mutex.
 func (p *past) noteCluster(h *pb.ResponseHeader) error {
 	switch {
+	case h.ClusterId == 0: // something between the client and the members that fills no header
 	case p.cluster == 0:
 		p.cluster = h.ClusterId
 	case h.ClusterId != p.cluster:

@@ -146,6 +146,7 @@ func (p *pruner) lookAt(ctx context.Context, path string, data []byte, stat back
 		return false, nil
 	}
 	kind, marked := layout.ParseMark(data)
+	above := marked && kind == layout.KindDirectory // of recipes
 	bare := true
 	if stat.NumChildren > 0 {
 		names, _, err := p.s.Children(ctx, path, nil)
@@ -159,7 +160,7 @@ func (p *pruner) lookAt(ctx context.Context, path string, data []byte, stat back
 		for i, name := range names {
 			names[i] = strings.TrimSuffix(path, "/") + "/" + name
 		}
-		if bare, err = p.look(ctx, names, within || marked); err != nil {
+		if bare, err = p.look(ctx, names, within || marked && !above); err != nil {
 			return false, err
 		}
 	}
@@ -167,7 +168,7 @@ func (p *pruner) lookAt(ctx context.Context, path string, data []byte, stat back
 	case !bare, path == "/", stat.Container: // the service, or the sessions of clients, remove containers
 		return false, nil
 	case marked:
-		if !slices.Contains(empty, kind) {
+		if !above && !slices.Contains(empty, kind) {
 			return false, nil
 		}
 	case within, stat.NumChildren == 0, len(data) > 0, stat.Version > 0:
