@@ -325,8 +325,12 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	free, ended := b.prepares, pctx.Done()
 	var returned chan error
 	for {
+		slot := free
+		if b.w.Kind() != 0 || b.gone.Kind() != 0 {
+			slot = nil // there can be a decision: it comes before the call
+		}
 		select {
-		case free <- struct{}{}:
+		case slot <- struct{}{}:
 			free, ended = nil, nil
 			returned = make(chan error, 1)
 			go func() {
