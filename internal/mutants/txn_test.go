@@ -193,6 +193,6 @@ var txnMutants = []mutant{
 		"p.policy == PickRandom || p.last == \"\"", "p.policy == PickRandom",
 		"TestPicker_TheFirstMemberIsAnyOfThem"},
 	{"a channel is made with a nil Context", "election.go",
-		"\tneedContext(ctx)\n", "",
+		"\tneedContext(ctx)\n\tout :=", "\tout :=",
 		"TestNil_AContext"},
 }
