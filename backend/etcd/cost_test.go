@@ -25,8 +25,9 @@ type costs struct {
 }
 
 func newCosts(t *testing.T) *costs {
-	// No session of a busy machine is lost.
-	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: time.Minute})
+	// No session of a busy machine is lost, and none proves its watch stream meanwhile: it does so
+	// when a sixth of the lease has passed.
+	s := newService(t, shared.get(t), etcd.Options{SessionTimeout: 10 * time.Minute})
 	s.trips = new(trips)
 	return &costs{t: t, s: s, levels: make(map[string][]int), allSent: make(map[string]map[string]int)}
 }
