@@ -27,6 +27,7 @@ import (
 
 const (
 	defaultInterval = time.Minute
+	mostInterval    = 365 * 24 * time.Hour // ten times that, the time of a search, is still a Duration
 
 	// sweepEvery is how often a session tries to search, on average, in intervals.
 	sweepEvery = 10

@@ -250,7 +250,7 @@ type Options struct {
 
 	// ContainerInterval is how long a container stays after its last child was deleted; zero means a
 	// minute. The sessions of all backends with the same Prefix remove containers; see "Containers". If it
-	// is negative, the sessions of this backend do not.
+	// is negative, the sessions of this backend do not. More than a year counts as a year.
 	ContainerInterval time.Duration
 
 	// Without switches off backend.Trees, backend.Batches or backend.Containers.
@@ -345,7 +345,7 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 		password: func() string { return password },
 		prefix:   o.Prefix,
 		has:      (backend.Trees | backend.Batches | backend.Containers) &^ o.Without,
-		interval: cmp.Or(o.ContainerInterval, defaultInterval),
+		interval: min(cmp.Or(o.ContainerInterval, defaultInterval), mostInterval),
 		logger:   o.Logger,
 		dial:     user.Dial(o.Dial),
 		clock:    contact.Clock,
