@@ -324,10 +324,11 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	defer cancel()
 	free, ended := b.prepares, pctx.Done()
 	var returned chan error
+	looked := false
 	for {
 		slot := free
-		if b.w.Kind() != 0 || b.gone.Kind() != 0 {
-			slot = nil // there can be a decision: it comes before the call
+		if !looked && (b.w.Kind() != 0 || b.gone.Kind() != 0) {
+			looked, slot = true, nil // there can be a decision: it comes before the call, once
 		}
 		select {
 		case slot <- struct{}{}:
