@@ -458,6 +458,11 @@ func (c *Client) appendGUID(b []byte, what string) []byte {
 	return b
 }
 
+// creates reports whether one of ops creates the node at path.
+func creates(ops []backend.Op, path string) bool {
+	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
+}
+
 // base returns the last segment of a path.
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 

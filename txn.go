@@ -217,11 +217,6 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	return t
 }
 
-// creates reports whether one of ops creates the node at path.
-func creates(ops []backend.Op, path string) bool {
-	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
-}
-
 // Set replaces the data of a node at any version; see IfVersion. It is for nodes that a Txn or
 // another program has created. A directory of the library can be a container, which the service
 // removes with its data: use SetOp of a Value there.
