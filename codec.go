@@ -51,7 +51,9 @@ func JSON[T any]() Codec[T] {
 // with a field that T does not have, something behind the value, and null for a T that is
 // no pointer, map, slice or interface. JSON leaves these out, so it decodes most
 // values of another type, or of a later version, to a T that is nearly empty; and what
-// Value.Update or a consumer then writes has lost them. It does not notice that a field is missing, as in {}.
+// Value.Update or a consumer then writes has lost them. It does not notice that a field is
+// missing, as in {}. A type with a method UnmarshalJSON decides itself what it accepts, also as
+// a part of T: time.Time accepts null.
 //
 // Every program that reads must know a new field before one writes it. In a queue, items
 // with unknown fields are those that cannot be decoded, see Consumer.Take.

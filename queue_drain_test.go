@@ -217,13 +217,17 @@ func TestWork_DrainAfterAFailure(t *testing.T) {
 					if refused.Load() && c.Op == "children" {
 						return backend.ErrDenied
 					}
+					for _, op := range c.Ops {
+						if op.Kind == backend.OpCreate && strings.HasPrefix(op.Path, "/q/items/b-") && op.Mode == backend.Ephemeral {
+							refused.Store(true) // the item is being claimed, and no list for the next one has begun
+						}
+					}
 					return nil
 				}}, o)
 				b := w.queue("b", nil)
 				mustPut(w.T, b, 1, 1)
 				begun, took := make(chan int, 1), make(chan time.Duration, 1)
 				x := w.work(q, 2, func(ctx context.Context, it *coord.Item[int]) error {
-					refused.Store(true)
 					begun <- it.Value
 					start := time.Now()
 					select {

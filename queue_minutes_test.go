@@ -319,3 +319,106 @@ func TestDelayQueue_ProducersShareASpan(t *testing.T) {
 		})
 	}
 }
+
+// An idle consumer that has passed claimed items of a minute that is due sees when one of them comes
+// back, although an item of a later minute is put meanwhile.
+func TestDelayQueue_ALaterMinuteHidesNoItemThatComesBack(t *testing.T) {
+	for _, put := range []bool{false, true} {
+		t.Run(fmt.Sprintf("put %t", put), func(t *testing.T) {
+			onMemories(t, func(w *world) {
+				ctx := context.Background()
+				a, b := w.delayQueue("a"), w.delayQueue("b")
+				now := time.Now()
+				for n, due := range []time.Time{now, now.Add(time.Hour)} {
+					if _, err := a.Put(ctx, due, n); err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				it := mustTake(w.T, a, 0)
+				taken := make(chan *coord.Item[int], 1)
+				ended := make(chan error, 1)
+				go func() {
+					it, err := b.Take(ctx)
+					ended <- err
+					taken <- it
+				}()
+				time.Sleep(10 * time.Second)
+				if put {
+					if _, err := a.Put(ctx, now.Add(2*time.Hour), 2); err != nil {
+						w.T.Fatal(err)
+					}
+					time.Sleep(10 * time.Second)
+				}
+				back := time.Now()
+				w.must(it.Release())
+				w.must(<-ended)
+				got := <-taken
+				if d := time.Since(back); got.Value != 0 || d > 2*time.Second {
+					w.T.Errorf("item %d came after %v", got.Value, d)
+				}
+				mustAck(w.T, got)
+			})
+		})
+	}
+}
+
+// No name of an item of a DelayQueue is used twice, however often the item is put back, alone or
+// together with others.
+func TestDelayQueue_RedrivenItemsGetNewNames(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		q := coord.NewDelayQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
+		dues := make(map[string][]string) // by id
+		look := func() {
+			for _, b := range w.Children("/q/items") {
+				for _, name := range w.Children("/q/items/" + b) {
+					if rest, ok := strings.CutPrefix(name, "i-"); ok {
+						for id := range dues {
+							if due, ok := strings.CutPrefix(rest, id+"-"); ok {
+								due = due[:strings.LastIndex(due, "-")]
+								if slices.Contains(dues[id], due) {
+									w.T.Errorf("the item %s is due at %s again", id, due)
+								}
+								dues[id] = append(dues[id], due)
+							}
+						}
+					}
+				}
+			}
+		}
+		put := func(v int) {
+			id, err := q.Put(ctx, time.Now(), v)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			dues[id] = nil
+		}
+		put(1)
+		look()
+		for round := range 4 {
+			if round == 2 {
+				put(2)
+			}
+			var items []*coord.Item[int]
+			for range len(dues) {
+				it, err := q.Take(ctx)
+				if err != nil {
+					w.T.Fatal(err)
+				}
+				items = append(items, it)
+			}
+			for _, it := range slices.Backward(items) { // so the one that was put back less often is the first
+				w.must(it.Nack(0))
+			}
+			if n, err := q.Redrive(ctx); n != len(dues) || err != nil {
+				w.T.Fatal(n, err)
+			}
+			look()
+		}
+		for id, all := range dues {
+			if len(all) < 2 {
+				w.T.Errorf("the item %s was seen %d times", id, len(all))
+			}
+		}
+	})
+}
