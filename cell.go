@@ -170,8 +170,9 @@ func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat, pin 
 				err = s.commitAgain(ctx, backend.Check(n.path.full, now.Version), unpin) // the other recipe has written its mark
 			}
 		}
-	} else {
-		err = s.commitAgain(ctx, write)
+	}
+	if !slices.Contains(names, layout.Pin) || isNotFound(err) && atPin(err, n.path.full) {
+		err = s.commitAgain(ctx, write) // without a pin, or the pin was deleted since the list
 	}
 	if err != nil && !isNotFound(err) && !answers(err, backend.ErrBadVersion) && !answers(err, backend.ErrDenied) {
 		return backend.Uncertain(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
@@ -128,6 +129,64 @@ func TestDirectories_AWriteThatIsTakenBackLeavesNoPin(t *testing.T) {
 		w.Collect()
 		if st, err := w.stat("/x/v"); err == nil {
 			w.T.Errorf("still there: %+v %s", st, w.dump("/x"))
+		}
+	})
+}
+
+// The pin of a write that is taken back can go before its client deletes it: the write is undone all
+// the same.
+func TestDirectories_AWriteIsTakenBackWithoutItsPin(t *testing.T) {
+	ctx := context.Background()
+	onEachCollecting(t, func(w *world) {
+		struck := false
+		a, c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, call backendtest.Call) error {
+			for _, op := range call.Ops {
+				if op.Kind == backend.OpDelete && op.Path == w.Path("/x/v"+pin) {
+					struck = true
+					_, err := call.Session.Commit(ctx, op)
+					return err
+				}
+			}
+			return nil
+		}}), w.Open("b", nil)
+		w.commit(backend.Create(w.Path("/x"), nil, backend.Persistent), backend.Create(w.Path("/x/v"), []byte("old"), backend.Persistent))
+		w.commit(backend.Create(w.Path("/x/v/child"), nil, backend.Persistent))
+		v := coord.NewValue(a, "/x/v", textValue)
+		_, err := v.Get(ctx) // it needs a pin
+		w.must(err)
+		w.commit(backend.Delete(w.Path("/x/v/child"), backend.AnyVersion), backend.Delete(w.Path("/x/v"), backend.AnyVersion))
+		h := coordtest.MustLock(w.T, coord.NewMutex(c, "/x/v", nil))
+		_, err = v.Set(ctx, "precious")
+		coordtest.WantErr(w.T, err, coord.ErrKind)
+		w.must(h.Release())
+		if got, err := coord.NewValue(w.Open("fresh", nil), "/x/v", textValue).Get(ctx); err == nil {
+			w.T.Errorf("a refused Set has set %+v\n%s", got, w.dump("/x"))
+		}
+		if s := w.Session("features"); struck != s.Features().Has(backend.Containers) {
+			w.T.Errorf("a pin was deleted: %v", struck)
+		}
+	})
+}
+
+// A SetOp makes no directory that its transaction creates, and takes neither a condition on its node
+// nor another SetOp for what keeps it from the pin.
+func TestDirectories_SetOpBesideOtherParts(t *testing.T) {
+	ctx := context.Background()
+	onEachCollecting(t, func(w *world) {
+		c := w.Open("a", nil)
+		v, missing, twice := coord.NewValue(c, "/x/v", textValue), coord.NewValue(c, "/x/missing", textValue), coord.NewValue(c, "/y/twice", textValue)
+		_, err := coord.NewTxn(c).Create("/x", []byte("data"), backend.Persistent).Add(v.SetOp("precious")).Commit(ctx)
+		w.must(err)
+		_, err = coord.NewTxn(c).If(coord.IfMissing("/x/missing")).Add(missing.SetOp("precious")).Commit(ctx)
+		w.must(err)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(c, "/y/twice/lock", nil)))
+		_, err = coord.NewTxn(c).Add(twice.SetOp("first"), twice.SetOp("precious")).Commit(ctx)
+		w.must(err)
+		w.Collect()
+		for _, v := range []*coord.Value[string]{v, missing, twice} {
+			if got, err := v.Get(ctx); err != nil || got.Value != "precious" {
+				w.T.Errorf("%+v, %v", got, err)
+			}
 		}
 	})
 }
