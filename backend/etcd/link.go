@@ -54,6 +54,7 @@ type link struct {
 
 	leaving chan struct{} // closed when the connection takes no more requests
 	leaves  sync.Once
+	cut     atomic.Bool   // a read or a write of the connection has failed
 	inUse   atomic.Int64  // contexts of call
 	unused  chan struct{} // capacity 1: inUse has dropped to zero
 
@@ -92,7 +93,7 @@ func (c *config) dialLink(ctx context.Context, a *contact.Attempt, accepted func
 		grpc.WithAuthority(c.authority(a.Server)),
 		grpc.WithContextDialer(func(context.Context, string) (conn net.Conn, err error) {
 			err = errSpent
-			taken.Do(func() { conn, err = countedConn{raw, &l.traffic}, nil })
+			taken.Do(func() { conn, err = watchedConn{raw, l}, nil })
 			return conn, err
 		}),
 		grpc.WithDisableServiceConfig(),
@@ -276,9 +277,8 @@ func is(err, want error) bool {
 	return err != nil && status.Code(err) == status.Code(want) && rpctypes.ErrorDesc(err) == rpctypes.ErrorDesc(want)
 }
 
-// guard notices that the connection takes no more requests: it is broken, then its streams say so; or the
-// server wants it to end (GOAWAY), as proxies do at intervals and members that stop. Then the requests under
-// way are still answered.
+// guard notices that the connection takes no more requests: it is broken; or the server wants it to end
+// (GOAWAY), as proxies do at intervals and members that stop. Then the requests under way are still answered.
 func (l *link) guard() {
 	defer l.work.Done()
 	for state := l.cc.GetState(); ; state = l.cc.GetState() {
@@ -299,8 +299,15 @@ func unsentBy(err error) bool {
 	return status.Code(err) == codes.Unavailable && strings.Contains(err.Error(), errSpent.Error())
 }
 
-// leave records that the connection takes no more requests.
-func (l *link) leave() { l.leaves.Do(func() { close(l.leaving) }) }
+// leave records that the connection takes no more requests. One that is broken answers none, and the link
+// breaks: gRPC tells both in the same way.
+func (l *link) leave() {
+	if l.cut.Load() {
+		l.fail(errBroken)
+		return
+	}
+	l.leaves.Do(func() { close(l.leaving) })
+}
 
 func (l *link) isLeaving() bool {
 	select {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -102,22 +103,30 @@ func (s *session) adopt(l *link) {
 	l.past, l.changed = &s.past, s.another
 }
 
-// countedConn counts the bytes of a connection.
-type countedConn struct {
+// watchedConn counts the bytes of the connection of a link, and notes that it is broken. gRPC is told
+// afterwards.
+type watchedConn struct {
 	net.Conn
-	traffic *atomic.Int64
+	l *link
 }
 
-func (c countedConn) Read(b []byte) (int, error) {
+func (c watchedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.traffic.Add(int64(n))
+	c.note(n, err)
 	return n, err
 }
 
-func (c countedConn) Write(b []byte) (int, error) {
+func (c watchedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.traffic.Add(int64(n))
+	c.note(n, err)
 	return n, err
+}
+
+func (c watchedConn) note(n int, err error) {
+	c.l.traffic.Add(int64(n))
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.l.cut.Store(true)
+	}
 }
 
 // pulse is the supervision of the watch stream.
