@@ -16,13 +16,16 @@ const keyState = attribute.Key("coord.state")
 
 // A QueueSource is a queue whose figures are gauges.
 type QueueSource struct {
-	// Path is the attribute coord.path of the gauges, after Options.Path. Give it the FullPath
-	// of the client, which the other metrics of the queue have too. No two sources may have
-	// the same.
+	// Path is the path of the queue, as its constructor got it if Client is given, else as FullPath of the client
+	// returns it: with the namespace, as in the other metrics. It is the attribute coord.path of the gauges, after
+	// Options.Path. No two sources may have the same.
 	Path string
 
 	// Stats is the method Stats of the queue.
 	Stats func(context.Context) (coord.QueueStats, error)
+
+	// Client is the client of the queue, whose namespace is put before Path. Without it Path stays as it is.
+	Client *coord.Client
 }
 
 // statsLimit is how long a collection waits for the figures of all queues. It is well below
@@ -33,9 +36,7 @@ const statsLimit = 5 * time.Second
 // anew, until stop is called:
 //
 //	q := coord.NewQueue[Email](c, "/mail", nil)
-//	path, err := c.FullPath("/mail")
-//	…
-//	stop, err := oteltrace.ObserveQueues(nil, oteltrace.QueueSource{Path: path, Stats: q.Stats})
+//	stop, err := oteltrace.ObserveQueues(nil, oteltrace.QueueSource{Path: "/mail", Stats: q.Stats, Client: c})
 //
 // One process suffices for a queue. Its figures are those of the whole queue, so several
 // processes report the same.
@@ -48,12 +49,17 @@ const statsLimit = 5 * time.Second
 // the sources any more, and may be called before or after the client is closed.
 //
 // Of the options only MeterProvider and Path count. The error is that of the meter, or says
-// that a source lacks Stats or that two have one path.
+// that a source lacks Stats, that its Path is none for its Client, or that two have one path.
 func ObserveQueues(o *Options, sources ...QueueSource) (stop func() error, err error) {
 	opts := o.orDefaults()
 	all := make([]queueGauge, len(sources))
 	paths := make(map[string]bool)
 	for i, src := range sources {
+		if src.Client != nil {
+			if src.Path, err = src.Client.FullPath(src.Path); err != nil {
+				return nil, fmt.Errorf("oteltrace: %w", err)
+			}
+		}
 		path := opts.Path(src.Path)
 		switch {
 		case src.Stats == nil:

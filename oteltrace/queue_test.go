@@ -84,7 +84,7 @@ func TestAQueueThatCannotBeReadLeavesTheOthers(t *testing.T) {
 		if _, err := near.Put(x.t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		defer x.observe(Options{}, QueueSource{"/far", far.Stats}, QueueSource{"/near", near.Stats}, QueueSource{"/farther", far.Stats})()
+		defer x.observe(Options{}, QueueSource{Path: "/far", Stats: far.Stats}, QueueSource{Path: "/near", Stats: near.Stats}, QueueSource{Path: "/farther", Stats: far.Stats})()
 		if got := x.points(); len(got) != 3*7 {
 			t.Fatalf("%q", got)
 		}
@@ -114,10 +114,39 @@ func TestAQueueThatCannotBeReadLeavesTheOthers(t *testing.T) {
 	})
 }
 
+// With its client a queue is observed under the path that the events of the queue have.
+func TestObserveQueues_TheNamespaceOfTheClient(t *testing.T) {
+	play(t, Options{}, sdktrace.NeverSample(), func(x *scene) {
+		c, err := coord.Open(x.t.Context(), x.st.Link("ns"), &coord.Options{Namespace: "/app"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		q := coord.NewQueue[int](c, "/q", nil)
+		full, err := c.FullPath("/q")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, src := range []QueueSource{{Path: "/q", Stats: q.Stats, Client: c}, {Path: full, Stats: q.Stats}} {
+			stop := x.observe(Options{}, src)
+			got := x.points()
+			if len(got) != 7 || !strings.Contains(got[0], "{path=/app/q,") {
+				t.Errorf("%+v: %q", src.Path, got)
+			}
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := ObserveQueues(nil, QueueSource{Path: "q", Stats: q.Stats, Client: c}); !errors.Is(err, coord.ErrBadPath) {
+			t.Errorf("a bad path: %v", err)
+		}
+	})
+}
+
 func TestSourcesThatMakeNoSense(t *testing.T) {
 	stats := func(context.Context) (coord.QueueStats, error) { return coord.QueueStats{}, nil }
 	o := &Options{Path: func(string) string { return "/tenant" }}
-	if _, err := ObserveQueues(o, QueueSource{"/a", stats}, QueueSource{"/b", stats}); err == nil || !strings.Contains(err.Error(), "/tenant") {
+	if _, err := ObserveQueues(o, QueueSource{Path: "/a", Stats: stats}, QueueSource{Path: "/b", Stats: stats}); err == nil || !strings.Contains(err.Error(), "/tenant") {
 		t.Errorf("two sources with one path: %v", err)
 	}
 	if _, err := ObserveQueues(nil, QueueSource{Path: "/a"}); err == nil || !strings.Contains(err.Error(), "/a") {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -407,6 +408,11 @@ func (x *client) report() Client {
 		Dropped: x.dropped, DroppedAt: x.droppedAt,
 		Leads: []Hold{}, Holds: []Hold{}, Waits: []Wait{}, Queues: []Queue{}, Items: []Hold{},
 		Members: []Member{}, Shards: []Shards{}, Undone: []Undone{}, InDoubt: []Branch{}, Losses: []Loss{},
+	}
+	if x.c != nil {
+		if _, ns, err := layout.Place(x.c.FullPath, "/"); err == nil {
+			c.Namespace = string(ns)
+		}
 	}
 	if now.session != 0 {
 		c.Session = sessionID(now.session)

@@ -79,6 +79,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // Options are the options of a Handler. Nil means the defaults.
@@ -207,18 +208,22 @@ type Report struct {
 	Clients []Client  `json:"clients"` // those that are open or being opened, else the latest that was closed
 }
 
-// Leads reports whether a client of the process leads the election at path: absolute, the namespace
-// included. It is true only while the term stands, by the clock of the report. Terms beyond those
-// that fit into a list count too, unless the Report was decoded from JSON.
+// Leads reports whether a client of the process leads the election at path, which is the path that NewElection
+// got: without the namespace of the client. If clients of several namespaces have an election at this path, each
+// of them counts. It is true only while the term stands, by the clock of the report. Terms beyond those that fit
+// into a list count too, unless the Report was decoded from JSON.
 func (r *Report) Leads(path string) bool {
-	at := func(l Hold) bool { return l.Path == path }
 	return slices.ContainsFunc(r.Clients, func(c Client) bool {
+		full := layout.Namespace(c.Namespace).Full(path)
+		at := func(l Hold) bool { return l.Path == full }
 		return slices.ContainsFunc(c.Leads, at) || slices.ContainsFunc(c.moreLeads, at)
 	})
 }
 
 // A Client is a client of the process.
 type Client struct {
+	Namespace string `json:"namespace,omitempty"` // the paths below begin with it
+
 	Phase   string    `json:"phase"`             // coord.Phase as a word, or "opening"
 	Since   time.Time `json:"since"`             // of the phase, as far as it was noticed
 	Session string    `json:"session,omitempty"` // the present or latest session, in hexadecimal

@@ -145,8 +145,8 @@ func TestEverythingThatAProcessDoesIsReported(t *testing.T) {
 		if len(c.Waits) != 1 || c.Waits[0].Op != "take" || c.Waits[0].Path != "/app/mail" {
 			t.Errorf("waits are %+v", c.Waits)
 		}
-		if r := x.h.Report(); !r.Leads("/app/leader") || r.Leads("/app/lock") {
-			t.Error("it leads /app/leader, and nothing else")
+		if r := x.h.Report(); !r.Leads("/leader") || r.Leads("/lock") {
+			t.Error("it leads /leader, and nothing else")
 		}
 
 		cancel()
@@ -561,6 +561,43 @@ func TestLeadsKnowsTheTermsThatTheListLacks(t *testing.T) {
 			if !r.Leads(fmt.Sprintf("/leaders/%d", i)) {
 				t.Fatalf("term %d of 130 is missing; the list has %d", i, len(r.Clients[0].Leads))
 			}
+		}
+	})
+}
+
+// The election /x of the namespace /a is at /a/x on the service, which is also the path of another election that a
+// client of the namespace could have: its own is at /a/a/x.
+func TestReport_LeadsTakesThePathBelowTheNamespace(t *testing.T) {
+	for _, ns := range []string{"/a", "/a/"} {
+		play(t, nil, &coord.Options{Namespace: ns}, func(x *scene) {
+			must(coord.NewElection(x.c, "/x", nil).Campaign(x.Context()))
+			synctest.Wait()
+			r := x.h.Report()
+			if !r.Leads("/x") || r.Leads("/a/x") || r.Leads("/a") || r.Leads("/") || r.Leads("") {
+				t.Errorf("namespace %s: it leads /x, and nothing else: %+v", ns, r.Clients)
+			}
+			if got := r.Clients[0].Namespace; got != "/a" {
+				t.Errorf("namespace %q", got)
+			}
+			var sent status.Report
+			if err := json.Unmarshal([]byte(x.h.String()), &sent); err != nil || !sent.Leads("/x") || sent.Leads("/a/x") {
+				t.Errorf("from JSON: %+v, %v", sent, err)
+			}
+			must(coord.NewElection(x.c, "/a/x", nil).Campaign(x.Context()))
+			synctest.Wait()
+			if r := x.h.Report(); !r.Leads("/a/x") || r.Leads("/a/a/x") {
+				t.Errorf("namespace %s: it leads /a/x: %+v", ns, r.Clients)
+			}
+		})
+	}
+	play(t, nil, nil, func(x *scene) {
+		must(coord.NewElection(x.c, "/x", nil).Campaign(x.Context()))
+		c := must(x.h.Open(x.Context(), x.st.Link("c"), &coord.Options{Namespace: "/b"}))
+		defer c.Close()
+		must(coord.NewElection(c, "/y", nil).Campaign(x.Context()))
+		synctest.Wait()
+		if r := x.h.Report(); !r.Leads("/x") || !r.Leads("/y") || r.Leads("/b/y") || r.Leads("/b/x") {
+			t.Errorf("clients of two namespaces: %+v", r.Clients)
 		}
 	})
 }

@@ -69,11 +69,7 @@ func work(ctx context.Context, b backend.Backend, o *oteltrace.Options) error {
 	}
 	defer c.Close()
 	queue := coord.NewQueue(c, "/mail", &coord.QueueOptions[string]{MaxAttempts: 3})
-	path, err := c.FullPath("/mail") // as in the other metrics
-	if err != nil {
-		return err
-	}
-	stop, err := oteltrace.ObserveQueues(o, oteltrace.QueueSource{Path: path, Stats: queue.Stats})
+	stop, err := oteltrace.ObserveQueues(o, oteltrace.QueueSource{Path: "/mail", Stats: queue.Stats, Client: c})
 	if err != nil {
 		return err
 	}
