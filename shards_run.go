@@ -168,6 +168,7 @@ func (r *shardWork) result(ended error, op, path string) error {
 // run calls f until the shard is to move, and releases it.
 func (r *shardWork) run(ctx context.Context, sh *Shard) {
 	defer sh.Release()
+	whole := ctx
 	ctx, stop := context.WithCancelCause(sh.Context(ctx))
 	defer stop(nil)
 	var stopping sync.WaitGroup
@@ -176,6 +177,10 @@ func (r *shardWork) run(ctx context.Context, sh *Shard) {
 	stopping.Go(func() {
 		select {
 		case <-sh.Revoked():
+			if whole.Err() != nil { // the member gives up all shards, since Run ends
+				stop(context.Cause(whole))
+				return
+			}
 			q, _ := sh.Revocation()
 			stop(&HandOverError{sh.Index, q})
 		case <-ctx.Done():
