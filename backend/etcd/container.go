@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -27,29 +29,35 @@ import (
 
 const (
 	defaultInterval = time.Minute
-	mostInterval    = 365 * 24 * time.Hour // ten times that, the time of a search, is still a Duration
+	leastInterval   = 10 * time.Millisecond // a session looks at its nodes eight times as often
+	mostInterval    = 365 * 24 * time.Hour  // ten times that, the time of a search, is still a Duration
 
 	// sweepEvery is how often a session tries to search, on average, in intervals.
 	sweepEvery = 10
 
-	// mostEmptied is the number of nodes that a session remembers. The search finds the others.
-	mostEmptied = 1 << 14
+	// mostEmptied and mostEmptiedSize limit the number and the size of the paths that a session remembers. The
+	// search finds the others.
+	mostEmptied     = 1 << 14
+	mostEmptiedSize = 16 << 20
 
-	// mostLooked is the number of nodes in one request.
-	mostLooked = 32
+	// mostLooked and mostLookedSize limit the number and the size of the paths in one request. A removal has
+	// each path five times, and a request has at most 1.5 MiB.
+	mostLooked     = 32
+	mostLookedSize = 200 << 10
 
 	// sweepPage is the number of second keys in one request.
-	sweepPage = 1 << 12
+	sweepPage = 4 * mostLooked
 
-	// sweepPause is between two requests of a search.
-	sweepPause = 10 * time.Millisecond
+	// collectPause is between two batches.
+	collectPause = 10 * time.Millisecond
 )
 
 // emptied is the nodes that a session may have left without children, and from when on it looks at each.
 type emptied struct {
 	mu   sync.Mutex
 	due  map[string]time.Time
-	wake chan struct{} // capacity 1
+	size int           // of the paths
+	wake chan struct{} // capacity 1: there is a node, and there was none
 }
 
 func newEmptied() *emptied {
@@ -64,13 +72,18 @@ func (e *emptied) note(path string, due time.Time) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, ok := e.due[path]; !ok && len(e.due) >= mostEmptied {
-		return false
+	if _, ok := e.due[path]; !ok {
+		if len(e.due) >= mostEmptied || e.size+len(path) > mostEmptiedSize {
+			return false
+		}
+		e.size += len(path)
 	}
 	e.due[strings.Clone(path)] = due
-	select {
-	case e.wake <- struct{}{}:
-	default:
+	if len(e.due) == 1 {
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
 	}
 	return true
 }
@@ -90,6 +103,7 @@ func (e *emptied) take(now time.Time) (paths []string) {
 	for path, due := range e.due {
 		if !due.After(now) {
 			paths = append(paths, path)
+			e.size -= len(path)
 			delete(e.due, path)
 		}
 	}
@@ -146,23 +160,89 @@ func (s *session) collect() {
 	}
 }
 
+// errRefused marks the error of a request that the service has refused, and will refuse again.
+var errRefused = errors.New("etcd: refused")
+
+// errInUse is the error of a removal of containers of which one, or the epoch, has changed.
+var errInUse = errors.New("etcd: a container is in use again")
+
+// ask sends a request of the collection.
+func (s *session) ask(r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	l, err := s.contact(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	on, stop := l.call(context.Background())
+	defer stop()
+	reply, err := l.kv.Txn(on, r)
+	if err != nil && s.judge(l, err) == refused && !is(err, rpctypes.ErrGRPCNoSpace) {
+		err = fmt.Errorf("%w: %w", errRefused, translate(err))
+	}
+	return reply, err
+}
+
+// inBatches calls f for the nodes, for as many at a time as one request takes. When the service has refused
+// a batch, the batches are smaller, so that one node keeps no other from its removal. A single node that is
+// refused is passed: the search comes to it again. Another error ends it, and rest is the nodes that are left.
+func (s *session) inBatches(paths []string, f func(paths []string) error) (rest []string, err error) {
+	for most := mostLooked; len(paths) > 0; {
+		n, size := 1, len(paths[0])
+		for n < min(len(paths), most) && size+len(paths[n]) <= mostLookedSize {
+			size += len(paths[n])
+			n++
+		}
+		switch err := f(paths[:n]); {
+		case err == nil:
+			paths, most = paths[n:], min(2*most, mostLooked)
+		case !errors.Is(err, errRefused) && !errors.Is(err, errInUse):
+			return paths, err
+		case n > 1:
+			most = n / 2
+		case errors.Is(err, errInUse):
+			s.emptied.note(paths[0], time.Now().Add(s.cfg.interval))
+			paths = paths[1:]
+		default:
+			s.refusedOnce(paths[0], err)
+			paths = paths[1:]
+		}
+		sleep(context.Background(), s.done, collectPause)
+	}
+	return nil, nil
+}
+
+// refusedOnce logs the first container that the service does not let the session collect.
+func (s *session) refusedOnce(path string, err error) {
+	s.uncollected.Do(func() {
+		if len(path) > 200 {
+			path = path[:200] + "…"
+		}
+		s.log.Warn("coord: the service refuses the removal of an empty container, trying again at intervals; further ones are not reported",
+			"session", hex(s.id), "path", path, "error", err)
+	})
+}
+
 // removeDue looks at the nodes that are due.
 func (s *session) removeDue() {
-	paths := s.emptied.take(time.Now())
-	for len(paths) > 0 {
-		n := min(len(paths), mostLooked)
-		empty, err := s.emptyContainers(paths[:n], nil)
-		if err == nil {
-			err = s.removeAll(empty)
-		}
-		if err != nil {
-			for _, path := range paths {
-				s.emptied.note(path, time.Now().Add(s.cfg.interval))
+	rest, _ := s.inBatches(s.emptied.take(time.Now()), func(paths []string) error {
+		empty, err := s.emptyContainers(paths, func(path string, mod int64) {
+			if mod == 0 { // perhaps the reply to its removal was lost
+				s.noteParent(path)
 			}
-			return
+		})
+		if err != nil {
+			return err
 		}
-		paths = paths[n:]
+		return s.removeAll(empty)
+	})
+	for _, path := range rest {
+		s.emptied.note(path, time.Now().Add(s.cfg.interval))
 	}
+}
+
+// noteParent notes the parent of a node that was removed.
+func (s *session) noteParent(path string) {
+	dir, _ := split(path)
+	s.emptied.noteOnce(dir, time.Now().Add(s.cfg.interval))
 }
 
 // container is an empty container as a read has shown it.
@@ -174,15 +254,11 @@ type container struct {
 // emptyContainers returns those of the nodes that are containers without children. It calls other, if that is not
 // nil, for those that are no containers, with the revision in which the key of the node was put, or zero if there is none.
 func (s *session) emptyContainers(paths []string, other func(path string, mod int64)) ([]container, error) {
-	l, err := s.contact(context.Background())
-	if err != nil {
-		return nil, err
-	}
 	ops := []*pb.RequestOp{get(s.key)} // this is no read of the caller's
 	for _, path := range paths {
 		ops = append(ops, get(s.cfg.literalKey(path)), count(s.cfg.kids(path)))
 	}
-	reply, err := l.kv.Txn(l.ctx, &pb.TxnRequest{Success: ops})
+	reply, err := s.ask(&pb.TxnRequest{Success: ops})
 	if err != nil {
 		return nil, err
 	}
@@ -209,14 +285,10 @@ func (s *session) emptyContainers(paths []string, other func(path string, mod in
 	return all, nil
 }
 
-// removeAll removes containers that have no children still.
+// removeAll removes containers, if all of them have no children still.
 func (s *session) removeAll(all []container) error {
 	if len(all) == 0 {
 		return nil
-	}
-	l, err := s.contact(context.Background())
-	if err != nil {
-		return err
 	}
 	s.mu.Lock()
 	epoch := s.epoch
@@ -226,106 +298,107 @@ func (s *session) removeAll(all []container) error {
 		below := s.cfg.below(c.path)
 		r.Compare = append(r.Compare, compareMod(c.node.key, c.node.mod), compareNone(below, after(below)))
 		r.Success = append(r.Success, remove(c.node.key), remove(s.cfg.containerKey(c.path)))
+		s.known.forget(c.path)
 	}
-	reply, err := l.kv.Txn(l.ctx, r)
+	reply, err := s.ask(r)
 	switch {
 	case err != nil:
 		return err
-	case !reply.Succeeded && len(all) > 1: // one of them is in use again
-		return errors.Join(s.removeAll(all[:len(all)/2]), s.removeAll(all[len(all)/2:]))
 	case !reply.Succeeded:
-		return nil
+		return errInUse
 	}
 	for _, c := range all {
-		s.known.forget(c.path)
-		dir, _ := split(c.path)
-		s.emptied.note(dir, time.Now().Add(s.cfg.interval))
+		s.noteParent(c.path)
 	}
 	return nil
+}
+
+// maySweep reports whether this session is the one that searches.
+func (s *session) maySweep() bool {
+	key := s.cfg.sweeperKey()
+	// A transaction that can put a key is refused when there is no space. So it comes after a look.
+	reply, err := s.ask(&pb.TxnRequest{Success: []*pb.RequestOp{head(key)}})
+	if err != nil {
+		return false
+	}
+	if kvs := reply.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		return kvs[0].Lease == s.id
+	}
+	reply, err = s.ask(&pb.TxnRequest{
+		Compare: []*pb.Compare{compareCreated(key, pb.Compare_EQUAL, 0)},
+		Success: []*pb.RequestOp{put(key, nil, s.id)},
+	})
+	return err == nil && reply.Succeeded
 }
 
 // sweep searches for empty containers, unless another session does. It begins behind a second key, and returns
 // where the next search begins. What it finds is removed if it is still empty an interval later: a client that makes a
 // directory has that much time to use it.
 func (s *session) sweep(cursor string) (next string) {
-	l, err := s.contact(context.Background())
-	if err != nil {
+	if !s.maySweep() {
 		return cursor
-	}
-	key := s.cfg.sweeperKey()
-	mine, err := l.kv.Txn(l.ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{compareCreated(key, pb.Compare_EQUAL, 0)},
-		Success: []*pb.RequestOp{put(key, nil, s.id)},
-		Failure: []*pb.RequestOp{head(key)},
-	})
-	if err != nil {
-		return cursor
-	}
-	if !mine.Succeeded {
-		if kvs := mine.Responses[0].GetResponseRange().Kvs; len(kvs) == 0 || kvs[0].Lease != s.id {
-			return cursor
-		}
 	}
 	first := s.cfg.containerKey("/")
-	from := first
-	if cursor != "" {
-		from = cursor + "\x00"
-	}
 	for {
-		if l, err = s.contact(context.Background()); err != nil {
-			return cursor
+		from := first
+		if cursor != "" {
+			from = cursor + "\x00"
 		}
-		page, err := l.kv.Range(l.ctx, &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(after(first)), Limit: sweepPage, KeysOnly: true})
+		page, err := s.secondKeys(from, after(first))
 		if err != nil {
 			return cursor
 		}
-		kvs := page.Kvs
-		for len(kvs) > 0 {
-			n := min(len(kvs), mostLooked)
-			if !s.sweepSome(kvs[:n]) {
-				return cursor
-			}
-			cursor, kvs = string(kvs[n-1].Key), kvs[n:]
-			sleep(context.Background(), s.done, sweepPause)
+		marks := make(map[string]*mvccpb.KeyValue, len(page.Kvs))
+		paths := make([]string, len(page.Kvs))
+		for i, kv := range page.Kvs {
+			paths[i] = strings.TrimPrefix(string(kv.Key), s.cfg.containerKey(""))
+			marks[paths[i]] = kv
+		}
+		rest, err := s.inBatches(paths, func(paths []string) error { return s.sweepSome(paths, marks) })
+		if done := len(paths) - len(rest); done > 0 {
+			cursor = string(page.Kvs[done-1].Key)
+		}
+		if err != nil {
+			return cursor
 		}
 		if !page.More || len(page.Kvs) == 0 {
 			return ""
 		}
-		from = cursor + "\x00"
 	}
 }
 
-// sweepSome notes the empty ones of some containers, given by their second keys. It removes second keys
-// without a container: clients of earlier versions, and commits that replace a node, leave them. It returns false if the search
-// cannot go on.
-func (s *session) sweepSome(kvs []*mvccpb.KeyValue) bool {
-	marks := make(map[string]*mvccpb.KeyValue, len(kvs))
-	paths := make([]string, len(kvs))
-	for i, kv := range kvs {
-		paths[i] = strings.TrimPrefix(string(kv.Key), s.cfg.containerKey(""))
-		marks[paths[i]] = kv
+func (s *session) secondKeys(from, end string) (*pb.RangeResponse, error) {
+	l, err := s.contact(context.Background())
+	if err != nil {
+		return nil, err
 	}
+	on, stop := l.call(context.Background())
+	defer stop()
+	return l.kv.Range(on, &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: sweepPage, KeysOnly: true})
+}
+
+var errNoRoom = errors.New("etcd: too many containers are remembered")
+
+// sweepSome notes the empty ones of some containers, given with their second keys. It removes second keys
+// without a container: clients of earlier versions, and commits that replace a node, leave them.
+func (s *session) sweepSome(paths []string, marks map[string]*mvccpb.KeyValue) error {
 	stale := &pb.TxnRequest{}
 	empty, err := s.emptyContainers(paths, func(path string, mod int64) {
 		stale.Compare = append(stale.Compare, compareMod(s.cfg.literalKey(path), mod), compareMod(string(marks[path].Key), marks[path].ModRevision))
 		stale.Success = append(stale.Success, remove(string(marks[path].Key)))
 	})
 	if err != nil {
-		return false
+		return err
 	}
 	if len(stale.Success) > 0 {
-		l, err := s.contact(context.Background())
-		if err != nil {
-			return false
-		}
-		if _, err := l.kv.Txn(l.ctx, stale); err != nil {
-			return false
+		if _, err := s.ask(stale); err != nil {
+			return err
 		}
 	}
 	for _, c := range empty {
 		if !s.emptied.noteOnce(c.path, time.Now().Add(s.cfg.interval)) {
-			return false
+			return errNoRoom
 		}
 	}
-	return true
+	return nil
 }

@@ -1,12 +1,17 @@
 package etcd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/go-coord/coord"
@@ -265,5 +270,190 @@ func TestEtcd_AContainerThatAnEarlierVersionWrites(t *testing.T) {
 	}
 	if _, err := a.Commit(t.Context(), backend.SetData("/written", []byte("x"), backend.AnyVersion)); err != nil {
 		t.Error(err)
+	}
+}
+
+// keepSweeper takes the key of the session that searches for containers, so that none searches.
+func (s *service) keepSweeper(t *testing.T, ctx context.Context) {
+	t.Helper()
+	if _, err := pb.NewKVClient(s.admin).Put(ctx, &pb.PutRequest{Key: []byte(s.opts.Prefix + ":sweeper")}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// deadSession opens a session that collects nothing.
+func (s *service) deadSession(t *testing.T) backend.Session {
+	t.Helper()
+	off := s.opts
+	off.ContainerInterval = -1
+	return open(t, etcd.New([]string{s.server}, &off))
+}
+
+// The paths of many containers do not fit into one request. Both the session that has deleted the last children, and a
+// search, remove them, and the containers behind them. One path is so long that the service refuses its removal.
+func TestEtcd_EmptyContainersWithLongPaths(t *testing.T) {
+	t.Parallel()
+	for _, searching := range []bool{false, true} {
+		t.Run(fmt.Sprintf("searching=%v", searching), func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, shared.get(t), etcd.Options{ContainerInterval: 300 * time.Millisecond})
+			l := s.link("a")
+			var by backend.Session
+			if searching {
+				by = s.deadSession(t)
+			} else {
+				s.keepSweeper(t, t.Context())
+				by = open(t, l)
+			}
+			paths := []string{"/" + strings.Repeat("b", 310_000), "/z"}
+			for i := range 40 {
+				paths = append(paths, fmt.Sprintf("/%02d%s", i, strings.Repeat("x", 60_000)))
+			}
+			for _, path := range paths {
+				commit(t, by, backend.Create(path, nil, backend.Container))
+			}
+			for _, path := range paths[1:] {
+				commit(t, by, backend.Create(path+"/n", nil, backend.Persistent))
+				commit(t, by, backend.Delete(path+"/n", backend.AnyVersion))
+			}
+			if searching {
+				open(t, l)
+			}
+			for _, path := range paths[1:] {
+				if !goes(t, by, path) {
+					t.FailNow()
+				}
+			}
+		})
+	}
+}
+
+// A removal is denied, as for a user without the permission. The other containers are removed, also those that
+// come later; the denied one is tried by each search only, and reported once.
+func TestEtcd_ADeniedRemovalIsPassed(t *testing.T) {
+	t.Parallel()
+	const key, end = "t", "u"
+	addr, auth := startWithUsers(t, key, end)
+	log := new(lines)
+	s := newService(t, addr, etcd.Options{Username: "alice", Password: "secret", ContainerInterval: 100 * time.Millisecond, Logger: slog.New(log)})
+	s.keepSweeper(t, asRoot(t, auth))
+	l := s.link("a")
+	a := open(t, l)
+	const n = 40
+	for i := range n {
+		commit(t, a, backend.Create(fmt.Sprintf("/d%02d", i), nil, backend.Container))
+		commit(t, a, backend.Create(fmt.Sprintf("/d%02d/n", i), nil, backend.Persistent))
+	}
+	ctx := asRoot(t, auth)
+	denied := s.opts.Prefix + "//d07"
+	for _, r := range []*authpb.Permission{
+		{PermType: authpb.READWRITE, Key: []byte(key), RangeEnd: []byte(denied)},
+		{PermType: authpb.READ, Key: []byte(denied)},
+		{PermType: authpb.READWRITE, Key: []byte(denied + "\x00"), RangeEnd: []byte(end)},
+	} {
+		if _, err := auth.RoleGrantPermission(ctx, &pb.AuthRoleGrantPermissionRequest{Name: "team", Perm: r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := auth.RoleRevokePermission(ctx, &pb.AuthRoleRevokePermissionRequest{Role: "team", Key: []byte(key), RangeEnd: []byte(end)}); err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	var mu sync.Mutex
+	l.always(func(method string, body []byte) bool {
+		return removes(method, body) && strings.Contains(string(body), denied)
+	}, func() { mu.Lock(); tries++; mu.Unlock() })
+	for i := range n {
+		commit(t, a, backend.Delete(fmt.Sprintf("/d%02d/n", i), backend.AnyVersion))
+	}
+	for i := range n {
+		if i != 7 {
+			goes(t, a, fmt.Sprintf("/d%02d", i))
+		}
+	}
+	mu.Lock()
+	before := tries
+	mu.Unlock()
+	// Ten passes later, it was not tried again.
+	for range 10 {
+		commit(t, a, backend.Create("/later", nil, backend.Container))
+		commit(t, a, backend.Create("/later/n", nil, backend.Persistent))
+		commit(t, a, backend.Delete("/later/n", backend.AnyVersion))
+		goes(t, a, "/later")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if before == 0 || before > 7 || tries != before {
+		t.Errorf("%d requests with the denied removal, and %d of them later", tries, tries-before)
+	}
+	if n := log.count("refuses the removal"); n != 1 {
+		t.Errorf("the denied removal was reported %d times", n)
+	}
+}
+
+// The reply to a removal is lost. The container above goes all the same, without a search.
+func TestEtcd_TheReplyToARemovalIsLost(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.get(t), etcd.Options{ContainerInterval: 200 * time.Millisecond})
+	s.keepSweeper(t, t.Context())
+	l := s.link("a")
+	a, see := open(t, l), open(t, s.link("see"))
+	for _, path := range []string{"/top", "/top/box"} {
+		commit(t, a, backend.Create(path, nil, backend.Container))
+	}
+	commit(t, a, backend.Create("/top/box/n", nil, backend.Persistent))
+	lost := make(chan struct{})
+	reply := l.holdReply(func(method string, body []byte) bool {
+		var r pb.TxnResponse
+		return method == "/etcdserverpb.KV/Txn" && r.Unmarshal(body) == nil && r.Succeeded && len(r.Responses) == 2 && r.Responses[0].GetResponseDeleteRange() != nil && r.Responses[1].GetResponseDeleteRange() != nil
+	})
+	go func() {
+		defer close(lost)
+		<-reply.hit
+		l.bytes.Cut()
+		close(reply.release)
+	}()
+	commit(t, a, backend.Delete("/top/box/n", backend.AnyVersion))
+	goes(t, see, "/top/box")
+	await(t, lost, "the removal")
+	goes(t, see, "/top")
+}
+
+// The database has reached its quota. The session that searches goes on, so that the directories make room.
+func TestEtcd_WithoutSpaceContainersGo(t *testing.T) {
+	t.Parallel()
+	s := smallService(t)
+	dead := s.deadSession(t)
+	s.opts.ContainerInterval = 200 * time.Millisecond
+	a := open(t, s.link("a"))
+	commit(t, dead, backend.Create("/box", nil, backend.Container))
+	commit(t, dead, backend.Create("/box/n", nil, backend.Persistent))
+	// A container that nobody uses goes by a search. So the session has the key for it.
+	commit(t, dead, backend.Create("/unused", nil, backend.Container))
+	goes(t, a, "/unused")
+	commit(t, dead, backend.Create("/data", nil, backend.Persistent))
+	for size := 100_000; size > 0; size /= 10 {
+		for {
+			if _, err := dead.Commit(t.Context(), backend.Create("/data/n-", make([]byte, size), backend.PersistentSequential)); errors.Is(err, backend.ErrNoSpace) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	commit(t, dead, backend.Delete("/box/n", backend.AnyVersion))
+	goes(t, dead, "/box")
+}
+
+// A session with an interval beyond the limits opens, and its search does not panic.
+func TestEtcd_ContainersWithIntervalsBeyondTheLimits(t *testing.T) {
+	t.Parallel()
+	for _, interval := range []time.Duration{1, math.MaxInt64} {
+		s := newService(t, shared.get(t), etcd.Options{ContainerInterval: interval})
+		a := open(t, s.link("a"))
+		commit(t, a, backend.Create("/box", nil, backend.Container))
+		if interval == 1 {
+			goes(t, a, "/box")
+		}
 	}
 }

@@ -162,8 +162,10 @@
 // looks at it after Options.ContainerInterval, and removes it if it is empty. If other clients use it
 // meanwhile, it stays. Containers that have become empty otherwise, such as by the end of the session that had the
 // last child, or of that which would have looked, are found by a search. Each session tries once in ten intervals, at
-// random times, and one at a time makes it; it costs a request for each 32 containers. So do containers
-// that were never used: they are removed, too. A container is never removed with a child, or after a write that the
+// random times, and one at a time makes it; it costs a request for each 32 containers. It also removes containers
+// that were never used. If the service refuses the removal of a container, for a missing permission or a path
+// of more than some 250 kB, the session logs the first one, and the next search tries it again. A container is
+// never removed with a child, or after a write that the
 // search has not seen. While no client has a session, nothing is removed.
 //
 // Clients of versions that did not know containers take them for persistent nodes. They find that a directory is missing
@@ -250,7 +252,7 @@ type Options struct {
 
 	// ContainerInterval is how long a container stays after its last child was deleted; zero means a
 	// minute. The sessions of all backends with the same Prefix remove containers; see "Containers". If it
-	// is negative, the sessions of this backend do not. More than a year counts as a year.
+	// is negative, the sessions of this backend do not. Less than 10 ms counts as 10 ms, and more than a year as a year.
 	ContainerInterval time.Duration
 
 	// Without switches off backend.Trees, backend.Batches or backend.Containers.
@@ -349,6 +351,9 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 		logger:   o.Logger,
 		dial:     user.Dial(o.Dial),
 		clock:    contact.Clock,
+	}
+	if cfg.interval > 0 {
+		cfg.interval = max(cfg.interval, leastInterval)
 	}
 	if !cfg.has.Has(backend.Containers) {
 		cfg.interval = 0

@@ -495,7 +495,7 @@ func counts(method string, body []byte) bool {
 			}
 		}
 		first := r.Success[0].GetRequestRange()
-		return first == nil || !strings.Contains(string(first.Key), ":session/")
+		return first == nil || !strings.Contains(string(first.Key), ":session/") && !strings.HasSuffix(string(first.Key), ":sweeper")
 	}
 	return false
 }

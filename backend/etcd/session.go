@@ -66,6 +66,8 @@ type session struct {
 	emptied *emptied
 	pauses  contact.Pauses
 	foreign sync.Once // the log has named a key that is none of a node
+
+	uncollected sync.Once // the log has named a container that cannot be removed
 }
 
 func (s *session) ID() int64                  { return s.id }
