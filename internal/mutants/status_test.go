@@ -9,7 +9,7 @@ var statusMutants = []mutant{
 		" || slices.ContainsFunc(c.moreLeads, at)", "",
 		"TestLeadsKnowsTheTermsThatTheListLacks"},
 	{"the election of a namespace is asked for by its full path", "status/status.go",
-		"layout.Namespace(c.Namespace).Full(path)", "path",
+		"layout.Namespace(c.Namespace).Full(path)", "layout.Namespace(\"\").Full(path)",
 		"TestReport_LeadsTakesThePathBelowTheNamespace"},
 	{"the namespace of a client ends in a slash", "status/client.go",
 		"c.Namespace = string(ns)", "c.Namespace = string(ns) + \"/\"",
