@@ -31,14 +31,15 @@ var written = map[string]string{
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-func New(t *testing.T) backendtest.Service {
-	return newService(t, os.Getenv("COORD_ETCD_SERVER"), etcd.Options{SessionTimeout: coordtest.RealTimeout})
+func New(t *testing.T, interval time.Duration) backendtest.Service {
+	return newService(t, os.Getenv("COORD_ETCD_SERVER"), etcd.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval})
 }
 `,
 	"elsewhere_test.go":                     "package coord_test" + services,

@@ -63,8 +63,9 @@ func OnEach(t *testing.T, f func(w *World)) {
 
 // Elsewhere, if it is set, makes the services that stand for a ZooKeeper: a module with another
 // backend, whose numbers are revisions, runs the tests of the recipes on it. Tests of options of
-// ZooKeeper are skipped then.
-var Elsewhere func(t *testing.T) backendtest.Service
+// ZooKeeper are skipped then. interval is how long empty containers stay; they are not removed if it is
+// negative.
+var Elsewhere func(t *testing.T, interval time.Duration) backendtest.Service
 
 // OnServer returns a world on the ZooKeeper that the tests share, whose links open
 // sessions with o and the timeout of real servers.
@@ -74,10 +75,14 @@ func OnServer(t *testing.T, o zookeeper.Options) *World {
 		if !reflect.ValueOf(o).IsZero() {
 			t.Skip("a test of options of ZooKeeper")
 		}
-		return &World{Service: Elsewhere(t), T: t, Timeout: RealTimeout, Revisions: true}
+		return elsewhere(t, -1)
 	}
 	o.SessionTimeout = RealTimeout
 	return &World{Service: zkservice.New(t, Server.Get(t), o), T: t, Timeout: RealTimeout}
+}
+
+func elsewhere(t *testing.T, interval time.Duration) *World {
+	return &World{Service: Elsewhere(t, interval), T: t, Timeout: RealTimeout, Revisions: true}
 }
 
 // OnMemory runs a test on memory, inside a synctest bubble. If COORD_REVISIONS is set, the
@@ -123,7 +128,7 @@ func OnEachCollecting(t *testing.T, f func(w *World)) {
 	t.Run("zookeeper", func(t *testing.T) {
 		t.Parallel()
 		if Elsewhere != nil {
-			f(OnServer(t, zookeeper.Options{}))
+			f(elsewhere(t, 100*time.Millisecond))
 			return
 		}
 		o := zookeeper.Options{SessionTimeout: RealTimeout}
@@ -151,17 +156,16 @@ func (w *World) Collect() {
 	if !s.Features().Has(backend.Containers) {
 		return
 	}
-	// A container that becomes empty now goes in the pass that removes all those that are empty now,
-	// or in a later one.
+	// A service looks at all containers in passes. That in which this container goes may have begun before it
+	// became empty, and not the one after it. A session that looks at the parents of what it has deleted does
+	// not know of this one, which is the last one in the order of the names.
 	for range 3 {
-		path := w.Path("/collect")
-		for _, op := range []backend.Op{
-			backend.Create(path, nil, backend.Container), backend.Create(path+"/x", nil, backend.Ephemeral),
-			backend.Delete(path+"/x", backend.AnyVersion),
-		} {
-			if _, err := s.Commit(context.Background(), op); err != nil {
-				w.T.Fatal(err)
-			}
+		path := w.Path("/~collect")
+		w.must(s.Commit(context.Background(), backend.Create(path, nil, backend.Container)))
+		other := w.Session("collect")
+		w.must(other.Commit(context.Background(), backend.Create(path+"/x", nil, backend.Ephemeral)))
+		if err := other.Close(); err != nil {
+			w.T.Fatal(err)
 		}
 		for gone := false; !gone; {
 			watch := backend.NewWatch()
@@ -176,6 +180,13 @@ func (w *World) Collect() {
 				<-watch.Fired()
 			}
 		}
+	}
+}
+
+func (w *World) must(_ []backend.Result, err error) {
+	w.T.Helper()
+	if err != nil {
+		w.T.Fatal(err)
 	}
 }
 
