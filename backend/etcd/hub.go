@@ -48,12 +48,13 @@ type hub struct {
 	pending   bool  // one of them was made after the latest reply
 	unproved  map[int64]*watcher
 	pulse     pulse
-	since     int           // responses since the request of the latest reply
-	held      []*batch      // events whose turn is not certain
-	tries     int           // repeated progress requests since one of those events has fired
-	delivered int64         // all events of proved watchers up to this revision have come
-	fired     int64         // the latest revision whose events have fired
-	moved     chan struct{} // closed and replaced when events have come, or the link changes
+	looked    contact.Instant // the latest look at the pulse
+	since     int             // responses since the request of the latest reply
+	held      []*batch        // events whose turn is not certain
+	tries     int             // repeated progress requests since one of those events has fired
+	delivered int64           // all events of proved watchers up to this revision have come
+	fired     int64           // the latest revision whose events have fired
+	moved     chan struct{}   // closed and replaced when events have come, or the link changes
 }
 
 type watchRange int8
@@ -108,6 +109,7 @@ func (h *hub) attach(ctx context.Context, l *link) error {
 	}
 	moves := h.link != nil // the server ends the connection of the link before
 	h.link, h.token, h.pulse = l, token, pulse{proved: h.s.now()}
+	h.looked = h.pulse.proved
 	h.queue = nil
 	if moves {
 		h.moveWatchers()

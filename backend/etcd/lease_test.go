@@ -60,6 +60,7 @@ func TestALinkBreaksWhenARenewalHasNoAnswerForHalfTheLease(t *testing.T) {
 		{"soon", 8 * time.Second, []time.Duration{time.Second}, 0, []time.Duration{0, 1500 * time.Millisecond}, 5500 * time.Millisecond},
 		{"late", 8 * time.Second, []time.Duration{2 * time.Second}, 0, []time.Duration{0, 2 * time.Second}, 6 * time.Second},
 		{"at once, and the lease is much shorter than the timeout", time.Second, []time.Duration{0, 0}, 0, []time.Duration{0, 250 * time.Millisecond, 500 * time.Millisecond}, time.Second},
+		{"at once, and the machine slept for more than half the lease", 8 * time.Second, []time.Duration{100 * time.Millisecond}, 5 * time.Second, []time.Duration{0, 100 * time.Millisecond}, 4100 * time.Millisecond},
 		{"never, and the machine slept", 8 * time.Second, nil, 2 * time.Second, []time.Duration{0}, 2 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {

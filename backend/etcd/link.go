@@ -61,6 +61,7 @@ type link struct {
 	// The supervision of requests, see await.
 	traffic  atomic.Int64  // bytes of the connection, in both directions
 	patience time.Duration // how long a request may be without an answer; 0: not limited
+	now      func() contact.Instant
 	hung     func(requestKind)
 	silent   *silence
 
@@ -398,13 +399,6 @@ func (s *session) keepAlive(l *link) {
 	begun, lasted := s.now(), false
 	timer := time.NewTimer(s.timeout)
 	defer timer.Stop()
-	// until sets the timer for the end of a time that began with a renewal, or earlier. It reports
-	// whether it is over.
-	until := func(sent contact.Instant, length time.Duration) bool {
-		left := length - sent.To(s.now())
-		timer.Reset(contact.Soon(left, s.timeout))
-		return left <= 0
-	}
 	for {
 		sent := s.now()
 		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: s.id}); err != nil {
@@ -412,10 +406,13 @@ func (s *session) keepAlive(l *link) {
 			return
 		}
 		go receive()
+		limit := newDeadline(sent, s.lease.Length/2)
 		for answered := false; !answered; {
-			if until(sent, s.lease.Length/2) {
+			next := limit.look(s.now())
+			if next == 0 {
 				l.fail(errors.New("etcd: the server does not answer keep-alives"))
 			}
+			timer.Reset(next)
 			select {
 			case err := <-answers:
 				if err != nil {
@@ -439,7 +436,12 @@ func (s *session) keepAlive(l *link) {
 			}
 		}
 		// A lease that LossMargin makes much shorter than the timeout needs more of them.
-		for !until(sent, min(s.timeout/8, s.lease.Length/4)) {
+		for {
+			left := min(s.timeout/8, s.lease.Length/4) - sent.To(s.now())
+			if left <= 0 {
+				break
+			}
+			timer.Reset(contact.Soon(left, s.timeout))
 			select {
 			case <-timer.C:
 			case <-l.ctx.Done():

@@ -171,8 +171,9 @@ func (s *session) relieve(old *link) *link {
 		<-detached
 	}
 	s.work.Go(func() {
-		limit := time.NewTimer(s.lease.Length / 2)
-		defer limit.Stop()
+		limit := newDeadline(s.now(), s.lease.Length/2)
+		timer := time.NewTimer(limit.next)
+		defer timer.Stop()
 		for over := false; !over && old.inUse.Load() > 0; {
 			select {
 			case <-old.unused:
@@ -180,8 +181,10 @@ func (s *session) relieve(old *link) *link {
 				over = true
 			case <-s.done:
 				over = true
-			case <-limit.C:
-				over = true
+			case <-timer.C:
+				next := limit.look(s.now())
+				timer.Reset(next)
+				over = next == 0
 			}
 		}
 		old.fail(errSpent)

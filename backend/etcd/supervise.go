@@ -23,6 +23,9 @@ import (
 //   - requests: link.await. If each server in turn has left a read without an answer, or each a write, the
 //     session is over: its keep-alives would keep its nodes, and callers without a context, for ever;
 //   - the watch stream: hub.prove. While watches are in use, the server has to prove that it sends events.
+//
+// While this process is paused, the answers wait to be read, and the clocks run. So each of them looks several
+// times at what is left. A look that comes late shows the pause, and the server gets half of its time again.
 
 var (
 	errMute       = errors.New("etcd: the server answers keep-alives, and no request")
@@ -61,20 +64,61 @@ const (
 	mostWaits = 16
 )
 
+// deadline is the time that a server has for an answer.
+type deadline struct {
+	length time.Duration
+	since  contact.Instant
+	looked contact.Instant // the latest look
+	next   time.Duration   // when the next one was due after it
+}
+
+// looks is how many times a deadline is looked at, at least.
+const looks = 4
+
+func newDeadline(now contact.Instant, length time.Duration) deadline {
+	return deadline{length: length, since: now, looked: now, next: length / looks}
+}
+
+// look returns when to look again, or zero if the time is over.
+func (d *deadline) look(now contact.Instant) time.Duration {
+	if d.looked.To(now) > d.next+d.length/looks {
+		d.since = within(d.since, now, d.length/2)
+	}
+	d.looked = now
+	d.next = max(min(d.length-d.since.To(now), d.length/looks), 0)
+	if d.next > 0 {
+		d.next = max(d.next, time.Millisecond)
+	}
+	return d.next
+}
+
+// within returns the instant, or the one that is at most so long ago.
+func within(at, now contact.Instant, most time.Duration) contact.Instant {
+	if at.To(now) > most {
+		return contact.Instant{Mono: now.Mono - most, Wall: now.Wall - most}
+	}
+	return at
+}
+
 // await supervises a request until the returned function is called.
 func (l *link) await(kind requestKind) (answered func()) {
 	if l.patience == 0 {
 		return func() {}
 	}
 	var timer *time.Timer
-	before, waits := l.traffic.Load(), 0
+	before, waits, limit := l.traffic.Load(), 0, newDeadline(l.now(), l.patience)
 	started := make(chan struct{})
-	timer = time.AfterFunc(l.patience, func() {
+	timer = time.AfterFunc(limit.next, func() {
 		<-started
-		now := l.traffic.Load()
-		if waits++; waits < mostWaits && now-before > trickle {
-			before = now
-			timer.Reset(l.patience)
+		now := l.now()
+		if next := limit.look(now); next > 0 {
+			timer.Reset(next)
+			return
+		}
+		carried := l.traffic.Load()
+		if waits++; waits < mostWaits && carried-before > trickle {
+			before, limit = carried, newDeadline(now, l.patience)
+			timer.Reset(limit.next)
 			return
 		}
 		if l.fail(errMute) {
@@ -97,7 +141,7 @@ func (s *session) hung(kind requestKind) {
 
 // adopt makes a link one of the session, before the session uses it.
 func (s *session) adopt(l *link) {
-	l.patience = s.lease.Length / 2
+	l.patience, l.now = s.lease.Length/2, s.now
 	l.hung = s.hung
 	l.silent = &s.silent
 	l.past, l.changed = &s.past, s.another
@@ -150,6 +194,13 @@ func (h *hub) prove(l *link) (fence bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := &h.pulse
+	if h.looked.To(now) > 3*lease/pulses { // this process was paused
+		p.since = within(p.since, now, lease/6)
+		for _, w := range h.creating {
+			w.since = within(w.since, now, lease/4)
+		}
+	}
+	h.looked = now
 	switch {
 	case h.link != l || h.ended:
 	case len(h.watchers) == 0:
