@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -82,35 +81,36 @@ func (r *restorable) backUp() (restore func()) {
 // backup, is lost.
 func TestEtcd_RestoredServiceEndsTheSession(t *testing.T) {
 	t.Parallel()
-	one := func(t *testing.T, s backend.Session) {
+	one := func(t *testing.T, s, _ backend.Session) {
 		commit(t, s, backend.SetData("/n", []byte("x"), backend.AnyVersion))
 	}
 	for name, test := range map[string]struct {
-		later func(t *testing.T, s backend.Session) // what the session does after the backup
-		pass  bool                                  // the service passes the revisions of the session before it is back
+		later func(t *testing.T, s, other backend.Session) // what the session does after the backup
+		pass  bool                                         // the service passes the revisions of the session before it is back
 	}{
 		"the revision goes back": {one, false},
 		"a put is missing":       {one, true},
-		"what was deleted exists": {func(t *testing.T, s backend.Session) {
+		"what was deleted exists": {func(t *testing.T, s, _ backend.Session) {
 			commit(t, s, backend.Delete("/e", backend.AnyVersion))
 		}, true},
-		"a lock was released": {func(t *testing.T, s backend.Session) {
+		"a lock was released": {func(t *testing.T, s, _ backend.Session) {
 			names, _, err := s.Children(t.Context(), "/lock", nil)
 			if err != nil || len(names) != 1 {
 				t.Fatal(names, err)
 			}
 			commit(t, s, backend.Delete("/lock/"+names[0], backend.AnyVersion))
 		}, true},
-		"what it has read is another": {func(t *testing.T, s backend.Session) {
+		"what it has read is another": {func(t *testing.T, s, _ backend.Session) {
 			if _, _, err := s.Get(t.Context(), "/other", nil); err != nil {
 				t.Fatal(err)
 			}
 		}, true},
-		"an event is missing": {func(t *testing.T, s backend.Session) {
+		"an event is missing": {func(t *testing.T, s, other backend.Session) {
 			w := backend.NewWatch()
-			if _, err := s.Exists(t.Context(), "/event", w); err != nil && !errors.Is(err, backend.ErrNotFound) {
+			if _, err := s.Exists(t.Context(), "/event", w); !errors.Is(err, backend.ErrNotFound) {
 				t.Fatal(err)
 			}
+			commit(t, other, backend.Create("/event", nil, backend.Persistent))
 			await(t, w.Fired(), "the event")
 		}, true},
 	} {
@@ -134,13 +134,7 @@ func TestEtcd_RestoredServiceEndsTheSession(t *testing.T) {
 				t.Fatal(err)
 			}
 			commit(t, other, backend.Create("/other", nil, backend.Persistent))
-			if name == "an event is missing" {
-				go func() {
-					time.Sleep(100 * time.Millisecond)
-					other.Commit(context.Background(), backend.Create("/event", nil, backend.Persistent))
-				}()
-			}
-			test.later(t, s)
+			test.later(t, s, other)
 			proxy.Refuse(true)
 			proxy.Cut()
 			restore()
