@@ -53,7 +53,7 @@ func TestTwoPhase_APausedSiteCannotReserveForAnAbortedTransaction(t *testing.T) 
 		w.served("a")
 		co := coord.NewCoordinator(w.Open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved})
 		p := w.proposal("t1", "a")
-		p.Deadline = time.Now().Add(time.Second)
+		p.Deadline = time.Now().Add(time.Minute) // the second site aborts it
 		decided := make(chan coord.Decision, 1)
 		go func() { decided <- mustPropose(w.T, co, p) }()
 		old := receive(w, "a Prepare", paused)

@@ -22,18 +22,9 @@ func eventOf(kind int32, path string) []byte {
 // An event is handled under the lock of the hub, which every call with a watch, and the end of the
 // session, need too.
 func TestLongFrame_AnEventCostsNoMoreThanItsLength(t *testing.T) {
-	s := newHub()
 	tops := []string{"/", "/a", "/a/a/a", "/a/" + strings.Repeat("b", 200)}
 	for i := range 50 {
 		tops = append(tops, fmt.Sprint("/caches/", i))
-	}
-	for _, top := range tops {
-		w := backend.NewTreeWatch(0)
-		x := &tree{path: top, adding: 1, watches: make(map[*backend.TreeWatch]struct{})}
-		s.trees[top] = x
-		s.longest = max(s.longest, len(top))
-		s.added(x, w, true)
-		defer w.Stop()
 	}
 	deep := strings.Repeat("/a", 1<<18)
 	took := func(f func()) time.Duration {
@@ -46,10 +37,22 @@ func TestLongFrame_AnEventCostsNoMoreThanItsLength(t *testing.T) {
 			path.Clean(deep) // looks once at each byte
 		}
 	})
-	event := took(func() { s.event(event{kind: eventCreated, path: deep, zxid: 1}) })
-	t.Logf("%v, and the control %v", event, control)
-	if event > control {
-		t.Errorf("an event with a path of %d bytes took %v, and looking 100 times at each byte %v", len(deep), event, control)
+	fastest := time.Duration(math.MaxInt64) // a busy machine interrupts some of them
+	for range 3 {
+		s := newHub()
+		for _, top := range tops {
+			w := backend.NewTreeWatch(0)
+			x := &tree{path: top, adding: 1, watches: make(map[*backend.TreeWatch]struct{})}
+			s.trees[top] = x
+			s.longest = max(s.longest, len(top))
+			s.added(x, w, true)
+			defer w.Stop()
+		}
+		fastest = min(fastest, took(func() { s.event(event{kind: eventCreated, path: deep, zxid: 1}) }))
+	}
+	t.Logf("%v, and the control %v", fastest, control)
+	if fastest > control {
+		t.Errorf("an event with a path of %d bytes took %v, and looking 100 times at each byte %v", len(deep), fastest, control)
 	}
 }
 
