@@ -41,6 +41,9 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	if ops[0].Kind == backend.OpCreate && ops[0].Mode == backend.Container && !s.cfg.has.Has(backend.Containers) {
 		return nil, &backend.Error{Op: "create", Path: ops[0].Path, Err: backend.ErrUnsupported}
 	}
+	if s.bare && !backend.OnlyDeletes(ops) {
+		return nil, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: errBare}
+	}
 	results, err := s.commit(ctx, ops)
 	if err == nil {
 		return results, nil

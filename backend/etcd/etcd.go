@@ -255,6 +255,18 @@ type Options struct {
 	// is negative, the sessions of this backend do not. Less than 10 ms counts as 10 ms, and more than a year as a year.
 	ContainerInterval time.Duration
 
+	// OpenWithoutSpace makes Open succeed while the database of the servers has reached its quota, when no lease can be
+	// granted. The session then has no lease. It reads, and commits what only deletes (backend.OnlyDeletes), and
+	// refuses all other commits with backend.ErrNoSpace, also when there is space again: open another one then. It has no
+	// nodes of its own, so no process can see that it has ended, and nothing can end it. While the
+	// servers have space, Open gives an ordinary session.
+	//
+	// Without a lease there is no epoch either, so the outcome of a commit whose reply is lost stays unknown:
+	// the session is over then (backend.ErrSessionLost), and the deletion may still happen, also after the next Open.
+	// It deletes nothing but nodes that are still as the commit has read them. This is for tools that free space; a
+	// service needs a session with a lease.
+	OpenWithoutSpace bool
+
 	// Without switches off backend.Trees, backend.Batches or backend.Containers.
 	Without backend.Features
 
@@ -321,6 +333,7 @@ type config struct {
 	prefix   string
 	has      backend.Features
 	interval time.Duration // of containers; not positive: the sessions remove none
+	bare     bool          // Options.OpenWithoutSpace
 	logger   *slog.Logger  // nil: silence
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	lookup   contact.Lookup                // nil with Options.Dial
@@ -348,6 +361,7 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 		prefix:   o.Prefix,
 		has:      (backend.Trees | backend.Batches | backend.Containers) &^ o.Without,
 		interval: min(cmp.Or(o.ContainerInterval, defaultInterval), mostInterval),
+		bare:     o.OpenWithoutSpace,
 		logger:   o.Logger,
 		dial:     user.Dial(o.Dial),
 		clock:    contact.Clock,

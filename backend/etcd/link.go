@@ -381,7 +381,11 @@ func (l *link) call(ctx context.Context) (context.Context, func()) {
 // renewal is not answered for half the lease: the other half is for another server.
 func (s *session) keepAlive(l *link) {
 	defer l.work.Done()
-	stream, err := l.leases.LeaseKeepAlive(l.ctx)
+	var stream renewals = rootReads{s, l}
+	var err error
+	if !s.bare {
+		stream, err = l.leases.LeaseKeepAlive(l.ctx)
+	}
 	if err != nil {
 		l.fail(err)
 		return

@@ -200,6 +200,9 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	}
 	sent := s.now()
 	grant, err := l.leases.LeaseGrant(on, &pb.LeaseGrantRequest{TTL: int64(c.times.Timeout / time.Second)})
+	if c.bare && is(err, rpctypes.ErrGRPCNoSpace) {
+		return s.openBare(ctx, l)
+	}
 	if err != nil {
 		return err
 	}
@@ -217,9 +220,21 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 		Success: append([]*pb.RequestOp{put(c.rootKey(), root.value(), 0)}, begin...),
 		Failure: begin,
 	})
+	if c.bare && is(err, rpctypes.ErrGRPCNoSpace) {
+		if _, err := l.leases.LeaseRevoke(on, &pb.LeaseRevokeRequest{ID: s.id}); err != nil {
+			return err
+		}
+		return s.openBare(ctx, l)
+	}
 	if err != nil {
 		return err
 	}
+	return s.begin(ctx, l)
+}
+
+// begin completes openAt.
+func (s *session) begin(ctx context.Context, l *link) error {
+	c := s.cfg
 	if err := s.attach(ctx, l); err != nil {
 		return err
 	}
@@ -228,7 +243,7 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	s.pauses.Next(s.now(), 1, s.timeout) // at once
 	go s.watchLease()
 	go s.run(l)
-	if c.interval > 0 {
+	if c.interval > 0 && !s.bare {
 		s.work.Add(1)
 		go s.collect()
 	}

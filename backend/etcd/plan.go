@@ -227,6 +227,9 @@ func (p *plan) later(i int) int64 {
 // everything that is unusual to exactly: nodes that several operations are for, and nodes that
 // were replaced.
 func (s *session) guess(ops []backend.Op) *plan {
+	if s.bare {
+		return nil // a guess that arrives late could delete a node that has followed
+	}
 	p := newPlan(ops)
 	rev := int64(0)
 	s.mu.Lock()

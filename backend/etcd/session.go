@@ -30,6 +30,7 @@ import (
 type session struct {
 	cfg     *config
 	id      int64 // of the lease
+	bare    bool  // there is no lease, see openBare
 	key     string
 	timeout time.Duration
 	now     func() contact.Instant
@@ -123,7 +124,7 @@ func (s *session) end(err error) {
 	l := s.link
 	s.link = nil
 	s.setPhase(backend.PhaseLost)
-	if !errors.Is(err, backend.ErrClosed) {
+	if !errors.Is(err, backend.ErrClosed) && !s.bare {
 		s.cfg.lost.add(s.id) // before anybody can know of the loss, and open the next session
 	}
 	close(s.done)
@@ -542,6 +543,10 @@ func (s *session) settle(ctx context.Context, l *link) error {
 	if none {
 		return nil
 	}
+	if s.bare {
+		s.end(errUnsettled)
+		return errUnsettled
+	}
 	for first := true; first || len(unsure) > 0; first = false {
 		n, size := 0, 0
 		for n < min(len(unsure), mostRequests-1) && (n == 0 || size+len(unsure[n]) <= mostAlone) {
@@ -604,6 +609,9 @@ func (s *session) newEpoch(ctx context.Context, l *link, rev int64, keys ...stri
 	drop := make([]*pb.RequestOp, len(keys))
 	for i, key := range keys {
 		drop[i] = remove(key)
+	}
+	if s.bare {
+		return rpctypes.ErrGRPCNoSpace
 	}
 	s.mu.Lock()
 	from := s.epoch
@@ -685,7 +693,7 @@ func (s *session) Close() error {
 		}
 		timer.Stop()
 	}
-	if !over && l != nil {
+	if !over && l != nil && !s.bare {
 		ctx, cancel := context.WithTimeout(l.ctx, closeRevoke)
 		_, _ = l.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: s.id}) // else it ends by its timeout
 		cancel()

@@ -207,6 +207,7 @@ func (t *tool) service() (backend.Backend, error) {
 		user, password, _ := strings.Cut(t.user, ":")
 		return etcd.New(t.hosts(), &etcd.Options{
 			SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Username: user, Password: password, Prefix: t.prefix, Logger: t.logger(),
+			OpenWithoutSpace: true, // to delete what fills it
 		}), nil
 	}
 	return zookeeper.New(t.hosts(), &zookeeper.Options{

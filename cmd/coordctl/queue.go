@@ -92,12 +92,31 @@ claimed it.`,
 		exits:   []int{exitNo},
 		do:      t.remove,
 	})
+	pop := t.command(verb{
+		name: "pop", words: "PATH", short: "delete one item, and write it to standard output",
+		long: `
+If the write fails, the item is lost. Unlike take it needs no claim, so it works while etcd has no space: it saves the
+items of a queue that fills the service.`,
+		example: `coordctl queue pop /queues/mail --wait 1s`,
+		exits:   []int{exitLate},
+		no0:     "the deletion takes a moment",
+		do:      t.pop,
+	})
+	purge := t.command(verb{
+		name: "purge", words: "PATH", short: "delete all items that are not claimed, after a question",
+		long: `
+It prints their number. PATH can be that of dead letters (/queues/mail/dead). As the other verbs that only delete, it works
+while etcd has no space.`,
+		example: `coordctl queue purge /queues/none --yes`,
+		exits:   []int{exitNo},
+		do:      t.purge,
+	})
 	for _, c := range []*cobra.Command{dead, redrive, remove, stats} {
 		c.Flags().StringVar(&t.deadPath, "dead-letters", "", "the `path` of the dead letters (default PATH/dead)")
 	}
 	return t.command(verb{
 		name: "queue", words: "PATH", short: "use and repair a queue",
-		below: []*cobra.Command{stats, put, take, dead, redrive, remove, length},
+		below: []*cobra.Command{stats, put, take, pop, dead, redrive, remove, purge, length},
 		do:    t.figures,
 	})
 }
@@ -219,6 +238,18 @@ func (t *tool) take(ctx context.Context, c *coord.Client) error {
 	})
 }
 
+// pop deletes one item, and writes it.
+func (t *tool) pop(ctx context.Context, c *coord.Client) error {
+	defer t.progress("waiting for an item of %s", t.path)()
+	return t.onQueue(c, func(q *coord.Consumer[[]byte]) error {
+		value, err := q.Pop(ctx)
+		if err != nil {
+			return err
+		}
+		return t.done(ctx, contentOf(value), string(value), "", nil)
+	})
+}
+
 // count prints the number of items.
 func (t *tool) count(ctx context.Context, c *coord.Client) error {
 	n, err := t.queue(c).Len(ctx)
@@ -330,6 +361,20 @@ func (t *tool) remove(ctx context.Context, c *coord.Client) error {
 		text += "\n"
 	}
 	return answered(t.done(ctx, map[string][]string{"removed": removed}, text, "", all))
+}
+
+// purge deletes the items that are not claimed.
+func (t *tool) purge(ctx context.Context, c *coord.Client) error {
+	if err := t.confirm(ctx, "delete all items of %s", t.path); err != nil {
+		return err
+	}
+	defer t.progress("deleting the items of %s", t.path)()
+	n := 0
+	err := t.onQueue(c, func(q *coord.Consumer[[]byte]) (err error) {
+		n, err = q.Purge(ctx)
+		return err
+	})
+	return answered(t.done(ctx, map[string]int{"removed": n}, strconv.Itoa(n)+"\n", "", err))
 }
 
 // figures is coord.QueueStats as JSON and as text.

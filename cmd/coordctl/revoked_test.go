@@ -32,7 +32,9 @@ func requestEndsTheCommand(t *testing.T, v *servers) {
 			x := s.command(append([]string{"lock"}, sc.flags...), sc.how)
 			granted := s.await()
 			before := readBeats(t, s.file)
-			if err := s.mutex().Revoke(t.Context(), &coord.RevokeOptions{By: "operator", Reason: "upgrade"}); err != nil {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			if err := s.mutex().Revoke(ctx, &coord.RevokeOptions{By: "operator", Reason: "upgrade"}); err != nil {
 				t.Fatal(err)
 			}
 			if got := x.status(); got != sc.status {

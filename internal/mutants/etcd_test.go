@@ -2,6 +2,21 @@ package mutants
 
 // etcdMutants are defects in the backend for etcd, which is a module of its own.
 var etcdMutants = []mutant{
+	{"a session without a lease deletes what it has not read", "backend/etcd/plan.go",
+		"if s.bare {", "if false {",
+		"TestEtcd_WithoutSpaceALateDeletionSparesALaterNode"},
+	{"a session without a lease writes when there is space again", "backend/etcd/commit.go",
+		"if s.bare && !backend.OnlyDeletes(ops) {", "if false {",
+		"TestEtcd_OpenWithoutSpace"},
+	{"a session without a lease goes on after a lost reply", "backend/etcd/session.go",
+		"if s.bare {\n\t\ts.end(errUnsettled)", "if false {\n\t\ts.end(errUnsettled)",
+		"TestEtcd_WithoutSpaceALateDeletionSparesALaterNode"},
+	{"a session without a lease is given without the option", "backend/etcd/open.go",
+		"if c.bare && is(err, rpctypes.ErrGRPCNoSpace) {\n\t\treturn", "if is(err, rpctypes.ErrGRPCNoSpace) {\n\t\treturn",
+		"TestEtcd_OpenWithoutSpace"},
+	{"a session without a lease breaks its link when the server ends a connection in good order", "backend/etcd/bare.go",
+		"if unsentBy(err) {", "if false {",
+		"TestEtcd_WithoutSpaceADeletionAtTheEndOfAConnectionIsAnswered"},
 	{"one certificate that is refused ends Open", "backend/etcd/open.go",
 		"outage.Each(refusesCertificate)", "refusesCertificate(err)",
 		"TestServers_OneHasABadCertificate"},
