@@ -321,11 +321,18 @@ func TestServers_ACallWithoutContactSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { proxy.Close() })
-	s := open(t, etcd.New([]string{proxy.Addr()}, &etcd.Options{SessionTimeout: time.Minute, Prefix: "nocontact"}))
+	var dials atomic.Int32
+	s := open(t, etcd.New([]string{proxy.Addr()}, &etcd.Options{SessionTimeout: time.Minute, Prefix: "nocontact", Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		dials.Add(1)
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}))
 	_, changed := s.Status()
 	proxy.Refuse(true)
 	proxy.Cut()
 	await(t, changed, "the end of contact")
+	for before := dials.Load(); dials.Load() < before+2 && s.Err() == nil; { // the next attempt begins when one has failed
+		time.Sleep(time.Millisecond)
+	}
 	for name, call := range map[string]func(ctx context.Context) error{
 		"commit": func(ctx context.Context) error {
 			_, err := s.Commit(ctx, backend.Create("/n", nil, backend.Persistent))

@@ -112,7 +112,7 @@ func TestEtcd_QuietWatchStreamIsProved(t *testing.T) {
 	for name, change := range map[string]func(*front){"ordered": nil, "unordered": func(f *front) { f.rewrite = oldVersion }} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 3 * time.Second, Prefix: "quiet-" + name}, change)
+			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 6 * time.Second, Prefix: "quiet-" + name}, change)
 			const stream, alive = "/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"
 			renewals := func(n int) {
 				for end := used.count(alive) + n; used.count(alive) < end && s.Err() == nil; {
@@ -120,7 +120,7 @@ func TestEtcd_QuietWatchStreamIsProved(t *testing.T) {
 				}
 			}
 			before := used.count(stream)
-			renewals(8)
+			renewals(4)
 			if n := used.count(stream) - before; n != 0 {
 				t.Errorf("%d messages on a stream that nothing uses", n)
 			}
@@ -128,7 +128,7 @@ func TestEtcd_QuietWatchStreamIsProved(t *testing.T) {
 			if _, err := s.Exists(t.Context(), "/a", w); !errors.Is(err, backend.ErrNotFound) {
 				t.Fatal(err)
 			}
-			renewals(16)
+			renewals(10)
 			if w.Kind() != 0 || s.Err() != nil || other.count(alive) != 0 {
 				t.Errorf("the watch has kind %q; %v; %d renewals at the other member", w.Kind(), s.Err(), other.count(alive))
 			}

@@ -38,7 +38,7 @@ func TestRevokeAsksALeaderToResign(t *testing.T) {
 func TestCheckPrintsWhyEachServerFails(t *testing.T) {
 	for _, backend := range []string{"zookeeper", "etcd"} {
 		var errs bytes.Buffer
-		args := []string{"-backend", backend, "-servers", "127.0.0.1:1,127.0.0.1:2", "-wait", "100ms", "check"}
+		args := []string{"-backend", backend, "-servers", "127.0.0.1:1,127.0.0.1:2", "-wait", "2s", "check"}
 		if got := run(args, strings.NewReader(""), io.Discard, &errs, nil); got == 0 {
 			t.Errorf("%s: status 0", backend)
 		}
