@@ -39,6 +39,7 @@ func fill(t *testing.T, c *coord.Client) (ids []string) {
 // ordinary one. Without the option there is no session.
 func TestEtcd_OpenWithoutSpace(t *testing.T) {
 	t.Parallel()
+	const timeout = 6 * time.Second
 	s := smallService(t)
 	ctx := t.Context()
 	must := func(err error) {
@@ -54,14 +55,14 @@ func TestEtcd_OpenWithoutSpace(t *testing.T) {
 		must(err)
 	}
 	must(coord.NewBarrier(writer, "/bar", nil).Set(ctx))
-	control, err := etcd.New([]string{s.server}, &etcd.Options{SessionTimeout: 2 * time.Second, Prefix: s.opts.Prefix}).Open(ctx)
+	control, err := etcd.New([]string{s.server}, &etcd.Options{SessionTimeout: timeout, Prefix: s.opts.Prefix}).Open(ctx)
 	must(err)
 	defer control.Close()
 	ids := fill(t, writer)
 	must(writer.Close())
 
 	open := func(bare bool) (backend.Session, error) {
-		b := etcd.New([]string{s.server}, &etcd.Options{SessionTimeout: 2 * time.Second, Prefix: s.opts.Prefix, OpenWithoutSpace: bare})
+		b := etcd.New([]string{s.server}, &etcd.Options{SessionTimeout: timeout, Prefix: s.opts.Prefix, OpenWithoutSpace: bare})
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if bare {
@@ -130,7 +131,7 @@ func TestEtcd_OpenWithoutSpace(t *testing.T) {
 	if _, err := coord.NewMutex(c, "/m", nil).TryLock(ctx); !errors.Is(err, coord.ErrNoSpace) {
 		t.Errorf("a lock: %v", err)
 	}
-	time.Sleep(3 * time.Second) // the timeout is 2 s
+	time.Sleep(timeout + time.Second)
 	if bare.Err() != nil && control.Err() == nil {
 		t.Errorf("the session has ended, and an ordinary one has not: %v", bare.Err())
 	}
