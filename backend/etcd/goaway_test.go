@@ -192,3 +192,70 @@ func TestEtcd_DialThatDoesNotReturn(t *testing.T) {
 	go func() { defer close(closed); s.Close() }()
 	await(t, closed, "Close")
 }
+
+// slowConn is a connection whose Close waits.
+type slowConn struct {
+	net.Conn
+	begun   chan struct{} // closed by the first Close
+	release chan struct{}
+	once    sync.Once
+}
+
+func (c *slowConn) Close() error {
+	c.once.Do(func() { close(c.begun); <-c.release })
+	return c.Conn.Close()
+}
+
+// Open asks the other endpoints for their cluster, and one of them is silent. Close waits for the end of that, too. A
+// Dial that returns only after Close leaves no connection.
+func TestEtcd_CloseWaitsForTheComparisonOfClusters(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for _, late := range []bool{false, true} {
+		good := shared.get(t)
+		dialed := make(chan *slowConn, 100)
+		hangs, release := make(chan struct{}), make(chan struct{})
+		dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+			if address == good {
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+			if late {
+				<-hangs
+				ctx = context.Background()
+			}
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			slow := &slowConn{Conn: c, begun: make(chan struct{}), release: release}
+			dialed <- slow
+			return slow, nil
+		}
+		s, err := etcd.New([]string{good, silent.Addr().String()}, &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: "joined", Dial: dial}).Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan struct{})
+		if late {
+			go func() { defer close(closed); s.Close() }()
+			await(t, closed, "Close")
+			close(hangs)
+			close(release)
+			await(t, (<-dialed).begun, "the end of the late connection")
+			continue
+		}
+		go func() { defer close(closed); s.Close() }()
+		await(t, (<-dialed).begun, "the end of the connection")
+		select {
+		case <-closed:
+			t.Error("Close has returned before")
+		case <-time.After(200 * time.Millisecond):
+		}
+		close(release)
+		await(t, closed, "Close")
+	}
+}

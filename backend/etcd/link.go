@@ -73,7 +73,7 @@ type link struct {
 // dialLink connects to a server. ctx bounds that only. accepted, if it is not nil, is called when there
 // is a connection.
 func (c *config) dialLink(ctx context.Context, a *contact.Attempt, accepted func()) (*link, error) {
-	raw, err := c.dial(ctx, "tcp", a.Address)
+	raw, err := c.connect(ctx, a.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +119,35 @@ func (c *config) dialLink(ctx context.Context, a *contact.Attempt, accepted func
 	l.work.Add(1)
 	go l.guard()
 	return l, nil
+}
+
+// connect makes a connection. It returns soon after ctx ends, which a Dial of the user's may not do: that is the only
+// goroutine that nothing joins.
+func (c *config) connect(ctx context.Context, address string) (net.Conn, error) {
+	if c.lookup != nil {
+		return c.dial(ctx, "tcp", address)
+	}
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	made := make(chan result)
+	go func() {
+		conn, err := c.dial(ctx, "tcp", address)
+		select {
+		case made <- result{conn, err}:
+		case <-ctx.Done():
+			if err == nil {
+				conn.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-made:
+		return r.conn, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // authority returns the name of a server in requests, and in its certificate unless the options have

@@ -76,6 +76,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 		if over := backend.ContextError(ctx); over != nil {
 			err = outage.Error(over, now())
 		}
+		s.work.Wait() // the other attempts
 		if err != nil {
 			log.Drain(mostDrain)
 			return nil, err
@@ -101,9 +102,9 @@ func (s *session) reach(ctx context.Context, times func(int) (budget, step time.
 		Failed: failed,
 		Drop: func(l *link) {
 			l.fail(contact.ErrBeaten)
-			go l.close()
+			s.work.Go(l.close)
 		},
-		Go: func(f func()) { go f() }, // not joined: a Dial of the user's may not return
+		Go: s.work.Go,
 	}
 	l, _, err := race.Run(ctx)
 	return l, err

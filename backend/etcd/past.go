@@ -264,7 +264,7 @@ func (s *session) oneCluster(ctx context.Context, l *link) error {
 	}
 	found := make(chan error, len(others))
 	for _, other := range others {
-		go func() { found <- s.compare(other, l) }()
+		s.work.Go(func() { found <- s.compare(other, l) })
 	}
 	if !wait {
 		return nil

@@ -229,7 +229,8 @@ func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
 		t.Fatalf("credentials while authentication is off: %v", err)
 	}
 	t.Cleanup(func() { before.Close() })
-	nameless := open(t, etcd.New([]string{addr}, &etcd.Options{SessionTimeout: time.Minute}))
+	// Its lease is not renewed while authentication is on.
+	nameless := open(t, etcd.New([]string{addr}, &etcd.Options{SessionTimeout: 10 * time.Minute}))
 	works := func(when string) {
 		t.Helper()
 		if _, err := before.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); err != nil {
