@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
@@ -280,6 +281,11 @@ func (c *Client) WatchState(ctx context.Context) <-chan State {
 	}
 	return ch
 }
+
+// States is WatchState as a loop: it yields the states of WatchState until ctx ends, the
+// client is closed, or the body breaks off. The end of the loop ends the watch, and waits for
+// that. A slow body misses intermediate states, never the newest.
+func (c *Client) States(ctx context.Context) iter.Seq[State] { return each(ctx, c.WatchState) }
 
 // Session returns the present session, waiting for one until ctx ends. It gives access
 // to plain nodes, beside the recipes. Its paths are absolute, outside of the client's

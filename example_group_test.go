@@ -64,6 +64,31 @@ func ExampleGroup_Watch() {
 	// left: node-1
 }
 
+// Wait for a member. The end of the loop ends the watch.
+func ExampleGroup_Changes() {
+	ctx := context.Background()
+	c, err := coord.Open(ctx, memory.New(nil), nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	g := coord.NewGroup[string](c, "/services/search", nil)
+	if _, err := g.Join(ctx, "node-1", "10.0.0.1:8080"); err != nil {
+		log.Fatal(err)
+	}
+	for members := range g.Changes(ctx) {
+		if members.Err != nil {
+			log.Fatal(members.Err) // the last element
+		}
+		if len(members.Members) > 0 {
+			fmt.Println(members.Members[0].ID, "is there")
+			break
+		}
+	}
+	// Output: node-1 is there
+}
+
 // Spread work over the instances of a service.
 func ExampleGroup_Picker() {
 	ctx, cancel := context.WithCancel(context.Background())

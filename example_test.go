@@ -165,6 +165,29 @@ func ExampleClient_WatchState() {
 	// closed
 }
 
+// Wait for contact again, for at most ten seconds. The end of the loop ends the watch.
+func ExampleClient_States() {
+	ctx := context.Background()
+	link := memory.New(nil).Link("a")
+	c, err := coord.Open(ctx, link, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	link.Partition() // contact breaks
+	link.Heal()
+
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for s := range c.States(waiting) {
+		if s.Phase == coord.PhaseConnected {
+			fmt.Println(s.Phase)
+			break
+		}
+	}
+	// Output: connected
+}
+
 // Trace counts what matters here and ignores the rest: there will be more events.
 func ExampleEvent() {
 	ctx := context.Background()

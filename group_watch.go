@@ -3,6 +3,7 @@ package coord
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -68,6 +69,11 @@ func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	}
 	return out.ch
 }
+
+// Changes is Watch as a loop: it yields the elements of Watch until ctx ends, the watch fails
+// for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
+// slow body misses intermediate states, never the newest, and gets their changes in one element.
+func (g *Group[T]) Changes(ctx context.Context) iter.Seq[GroupUpdate[T]] { return each(ctx, g.Watch) }
 
 // tell sends the elements of one Watch.
 func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[GroupUpdate[T]]) {

@@ -3,6 +3,8 @@ package coord_test
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,6 +47,38 @@ func TestLoops_EndWithTheirContext(t *testing.T) {
 		{"Group.Watch", true, func(ctx context.Context, c *coord.Client) error {
 			ch := coord.NewGroup[int](c, "/group", nil).Watch(ctx)
 			return drain(func() (bool, error) { v, ok := <-ch; return ok, v.Err })
+		}},
+		{"Client.States", true, func(ctx context.Context, c *coord.Client) error {
+			for st := range c.States(ctx) {
+				if st.Err != nil {
+					return errors.Join(extra, st.Err)
+				}
+			}
+			return nil
+		}},
+		{"Value.Changes", true, func(ctx context.Context, c *coord.Client) error {
+			for v := range coord.NewValue[int](c, "/value", nil).Changes(ctx) {
+				if !errors.Is(v.Err, coord.ErrNotFound) {
+					return errors.Join(extra, v.Err)
+				}
+			}
+			return nil
+		}},
+		{"Election.Leaders", true, func(ctx context.Context, c *coord.Client) error {
+			for l := range coord.NewElection(c, "/election", nil).Leaders(ctx) {
+				if l.Err != nil {
+					return errors.Join(extra, l.Err)
+				}
+			}
+			return nil
+		}},
+		{"Group.Changes", true, func(ctx context.Context, c *coord.Client) error {
+			for u := range coord.NewGroup[int](c, "/group", nil).Changes(ctx) {
+				if u.Err != nil {
+					return errors.Join(extra, u.Err)
+				}
+			}
+			return nil
 		}},
 		{"Consumer.Items", true, func(ctx context.Context, c *coord.Client) error {
 			ch := coord.NewQueue[int](c, "/queue", nil).Items(ctx)
@@ -119,5 +153,84 @@ func TestLoops_EndWithTheirContext(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// countedContext never ends. It counts the contexts that were derived from it and have not ended.
+type countedContext struct {
+	context.Context
+	done chan struct{}
+	live atomic.Int32
+}
+
+func (c *countedContext) Done() <-chan struct{} { return c.done }
+
+func (c *countedContext) AfterFunc(func()) (stop func() bool) {
+	c.live.Add(1)
+	return func() bool { c.live.Add(-1); return true }
+}
+
+// However the body ends, the watch has ended when the loop has.
+func TestWatchLoops_EndOfTheBodyEndsTheWatch(t *testing.T) {
+	loops := map[string]func(ctx context.Context, c *coord.Client, body func() bool){
+		"Client.States": func(ctx context.Context, c *coord.Client, body func() bool) {
+			for range c.States(ctx) {
+				if !body() {
+					break
+				}
+			}
+		},
+		"Value.Changes": func(ctx context.Context, c *coord.Client, body func() bool) {
+			for range coord.NewValue[int](c, "/value", nil).Changes(ctx) {
+				if !body() {
+					break
+				}
+			}
+		},
+		"Election.Leaders": func(ctx context.Context, c *coord.Client, body func() bool) {
+			for range coord.NewElection(c, "/election", nil).Leaders(ctx) {
+				if !body() {
+					break
+				}
+			}
+		},
+		"Group.Changes": func(ctx context.Context, c *coord.Client, body func() bool) {
+			for range coord.NewGroup[int](c, "/group", nil).Changes(ctx) {
+				if !body() {
+					break
+				}
+			}
+		},
+	}
+	bodies := map[string]func() bool{
+		"break":  func() bool { return false },
+		"panic":  func() bool { panic("the body") },
+		"Goexit": func() bool { runtime.Goexit(); return true },
+	}
+	for name, loop := range loops {
+		for how, body := range bodies {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					c := w.Open("a", nil)
+					ctx := &countedContext{Context: context.Background(), done: make(chan struct{})}
+					var before int
+					done := make(chan int, 1)
+					go func() {
+						defer func() { done <- before }()
+						defer func() { recover() }()
+						loop(ctx, c, func() bool {
+							if before = int(ctx.live.Load()); before == 0 {
+								w.T.Error("the watch is not of the loop's context")
+							}
+							return body()
+						})
+					}()
+					receive(w, "the loop ends", done)
+					if n := ctx.live.Load(); n != 0 {
+						w.T.Errorf("%d of %d contexts of the watch are left", n, before)
+					}
+				})
+			})
+		}
 	}
 }

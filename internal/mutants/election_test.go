@@ -2,6 +2,9 @@ package mutants
 
 // electionMutants are defects of elections and groups.
 var electionMutants = []mutant{
+	{"the end of a loop over a watch leaves the watch", "follow.go",
+		"\t\t\tcancel()\n\t\t\tfor range ch { // it is closed when the watch has ended\n\t\t\t}\n", "\t\t\t_ = cancel\n",
+		"TestWatchLoops_EndOfTheBodyEndsTheWatch"},
 	{"a loop over terms leaves its term when it ends", "election.go",
 		"defer func() { err = t.Release() }()", "defer func() { err = t.Err() }()",
 		"TestElection_EndOfALoopOverTermsEndsTheCandidacy"},
