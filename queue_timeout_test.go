@@ -450,3 +450,34 @@ func TestAClaimTimeoutShorterThanARoundTripDeliversItems(t *testing.T) {
 		w.drained(&q.Consumer)
 	})
 }
+
+// The claim is made, and the read of the item, which goes with it, takes longer than ClaimTimeout. The item
+// is handed out all the same, by the first attempt.
+func TestQueue_AReadLongerThanClaimTimeoutDeliversItems(t *testing.T) {
+	onMemories(t, func(w *world) {
+		var slow atomic.Int32
+		q := w.hookedQueue("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			if c.Op == "get" || c.Op == "read" {
+				slow.Add(1)
+				time.Sleep(w.Timeout / 2)
+			}
+			return err
+		}}, &coord.QueueOptions[int]{ClaimTimeout: w.Timeout / 8})
+		mustPut(w.T, w.queue("b", nil), 1, 3)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for n := 1; n <= 3; n++ {
+			it, err := q.Take(ctx)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if it.Value != n || it.Attempt != 1 {
+				w.T.Errorf("%d in attempt %d, want %d in the first", it.Value, it.Attempt, n)
+			}
+			mustAck(w.T, it)
+		}
+		if slow.Load() == 0 {
+			w.T.Error("no read was slow")
+		}
+	})
+}

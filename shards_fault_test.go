@@ -668,3 +668,61 @@ func TestShards_TheErrorsOfHandOversAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// Another process takes the ID of a member over, whose process has a second member on the same
+// session. The takeover removes the nodes of the one ID, and not the hold of the other.
+func TestShards_TakeoverLeavesTheOtherMembersOfItsProcess(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.Open("process", nil)
+		release := make(chan struct{})
+		var mu sync.Mutex
+		var held []*coord.Shard
+		b := coord.NewShards(c, "/s", 4, &coord.ShardsOptions{ID: "b"})
+		ctx, stop := context.WithCancel(context.Background())
+		var members sync.WaitGroup
+		defer members.Wait()
+		defer stop()
+		run := func(s *coord.Shards, f func(context.Context, *coord.Shard) error) {
+			members.Go(func() { s.Run(ctx, f) })
+		}
+		run(b, func(ctx context.Context, sh *coord.Shard) error {
+			mu.Lock()
+			held = append(held, sh)
+			mu.Unlock()
+			<-ctx.Done()
+			<-release // it takes its time to hand the shard over
+			return nil
+		})
+		w.Settle()
+		first := held
+		if len(first) != 4 {
+			w.T.Fatalf("the only member owns %d shards of 4", len(first))
+		}
+		run(coord.NewShards(c, "/s", 4, &coord.ShardsOptions{ID: "a"}), func(ctx context.Context, _ *coord.Shard) error {
+			<-ctx.Done()
+			return nil
+		})
+		w.Settle()
+		var moved atomic.Int32
+		run(coord.NewShards(w.Open("other", nil), "/s", 4, &coord.ShardsOptions{ID: "a"}), func(ctx context.Context, _ *coord.Shard) error {
+			moved.Add(1)
+			<-ctx.Done()
+			return nil
+		})
+		w.Settle()
+		asked := 0
+		for _, sh := range first {
+			if err := sh.Verify(context.Background()); err != nil {
+				w.T.Errorf("shard %d: %v", sh.Index, err)
+			}
+			if _, ok := sh.Revocation(); ok {
+				asked++
+			}
+		}
+		if asked != 2 || moved.Load() != 0 {
+			w.T.Errorf("%d shards are to move, and %d have moved, want 2 and none", asked, moved.Load())
+		}
+		close(release)
+		w.Eventually("the shards move", func() bool { return moved.Load() == 2 })
+	})
+}

@@ -746,3 +746,53 @@ func TestAnErrorOfPrepareAfterTheDeadlineIsNoVote(t *testing.T) {
 		coordtest.WantErr(w.T, <-ended, context.Canceled)
 	})
 }
+
+// A process loses the lock of its site, but not its session. When it comes to withdraw its presence,
+// the node is that of the next process, which it does not delete.
+func TestTwoPhase_WithdrawalLeavesThePresenceOfTheSuccessor(t *testing.T) {
+	onMemory(t, func(w *world) {
+		entered, proceed := make(chan struct{}), make(chan struct{})
+		w.serveSite(w.Open("first", nil), coord.Handler[string]{
+			Prepare: func(context.Context, coord.Branch[string]) error {
+				close(entered)
+				<-proceed
+				return nil
+			},
+			Commit: nothing, Abort: nothing,
+		})
+		w.served("a")
+		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)
+		p := w.proposal("t1", "a")
+		p.Deadline = time.Now().Add(time.Hour)
+		decided := proposeLater(co, p)
+		<-entered
+		w.serveSite(w.Open("second", nil), coord.Handler[string]{
+			Prepare: func(context.Context, coord.Branch[string]) error { return nil },
+			Commit:  nothing, Abort: nothing,
+		})
+		w.Settle()
+		before, err := w.stat("/tx/present/a")
+		w.must(err)
+		w.commit(backend.Delete(w.Path("/tx/serving/a/"+lowest(w.Children("/tx/serving/a"))), backend.AnyVersion))
+		time.Sleep(time.Second) // both processes have learnt of it
+		next, err := w.stat("/tx/present/a")
+		w.must(err)
+		if next.EphemeralOwner == before.EphemeralOwner {
+			w.T.Fatal("the second process does not serve the site")
+		}
+		close(proceed)
+		time.Sleep(time.Second)
+		now, err := w.stat("/tx/present/a")
+		if err != nil || now != next {
+			w.T.Errorf("the presence of the second process was deleted: %+v, %v, want %+v", now, err, next)
+		}
+		if got := receive(w, "a decision", decided); got.err != nil || !got.d.Commit {
+			w.T.Errorf("%+v, %v", got.d, got.err)
+		}
+	})
+}
+
+// lowest returns the name with the lowest number.
+func lowest(names []string) string {
+	return slices.MinFunc(names, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
+}

@@ -84,6 +84,48 @@ func TestTwoPhase_APausedSiteCannotReserveForAnAbortedTransaction(t *testing.T) 
 	})
 }
 
+// A site that was paused in Prepare and has lost its lock cannot reserve, though no other process has
+// acted on the transaction: the lock alone refuses it.
+func TestTwoPhase_ASiteWithoutItsLockCannotReserve(t *testing.T) {
+	onEach(t, func(w *world) {
+		paused, proceed := make(chan coord.Branch[string]), make(chan struct{})
+		done := make(chan error, 2)
+		var calls atomic.Int32
+		first := w.Open("first", nil)
+		w.serveSite(first, coord.Handler[string]{
+			Prepare: func(_ context.Context, tx coord.Branch[string]) error {
+				if calls.Add(1) > 1 {
+					return errors.New("no")
+				}
+				paused <- tx
+				<-proceed
+				other := w.Open("reserves", nil) // the session of the site is over
+				_, err := coord.NewTxn(other).Under(tx.Guard()).Create("/reserved", nil, backend.Persistent).Commit(context.Background())
+				done <- err
+				done <- tx.Verify(context.Background())
+				return nil
+			},
+			Commit: nothing, Abort: nothing,
+		})
+		w.served("a")
+		p := w.proposal("t1", "a")
+		p.Deadline = time.Now().Add(time.Hour)
+		decided := proposeLater(coord.NewCoordinator(w.Open("co", nil), "/tx", &coord.CoordinatorOptions[string]{Unserved: coord.AwaitUnserved}), p)
+		receive(w, "a Prepare", paused)
+		w.Link("first").Expire(sessionOf(w.T, first))
+		w.Empty("/tx/serving/a")
+		close(proceed)
+		coordtest.WantErr(w.T, receive(w, "the reservation", done), coord.ErrFenced)
+		coordtest.WantErr(w.T, receive(w, "the question", done), coord.ErrLost)
+		if got := receive(w, "a decision", decided); got.err != nil || got.d.Commit {
+			w.T.Errorf("%+v, %v", got.d, got.err)
+		}
+		if _, err := w.stat("/reserved"); !errors.Is(err, coord.ErrNotFound) {
+			w.T.Errorf("the reservation of a site without its lock: %v", err)
+		}
+	})
+}
+
 // The Guard of a Branch holds during the call that got it, and not when the transaction has come further.
 func TestTwoPhase_TheGuardOfABranchEndsWithItsStep(t *testing.T) {
 	onEach(t, func(w *world) {

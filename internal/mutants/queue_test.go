@@ -635,4 +635,13 @@ var queueMutants = []mutant{
 	{"an item that was given back while it was decoded comes later", "queue_item.go",
 		"cl.later(verbGiveBack) // the timer's goroutine may not have begun to\n\t\treturn nil, nil", "return nil, nil",
 		"TestAnItemThatIsGivenBackWhileItIsDecodedComesFirst"},
+	{"a claim whose item is being read times out as one that nobody receives", "queue_claim.go",
+		"cl.limitUnreceived(max(cl.q.claimTimeout, s.b.Timeout()))", "cl.limitUnreceived(cl.q.claimTimeout)",
+		"TestQueue_AReadLongerThanClaimTimeoutDeliversItems"},
+	{"the delay after many failed attempts overflows", "queue_work.go",
+		"firstRetry<<min(attempt-1, 10)", "firstRetry<<(attempt-1)",
+		"TestWork_DelayAfterAFailureNeverShrinks"},
+	{"a Carry that was not written is a sample of the service's clock", "session_clock.go",
+		"if !k.exists || stat.Mzxid != stat.AsOf {", "if !k.exists {",
+		"TestServiceClock_ACarryThatIsNotWrittenIsNoSample"},
 }

@@ -83,4 +83,7 @@ var shardsMutants = []mutant{
 	{"a change of the members moves shards that stay", "shards_member.go",
 		"\t\t\te.Shards++\n", "\t\t\te.Shards++\n\t\t\tif before[i] && x != nil {\n\t\t\t\tx.unwant(r.id, \"\")\n\t\t\t}\n",
 		inSimulation + "TestEveryRecipeInSimulation/shards"},
+	{"a takeover deletes the shards of other members of the process", "shards_member.go",
+		"other.Session == x.former && other.ID == r.id {", "other.Session == x.former {",
+		"TestShards_TakeoverLeavesTheOtherMembersOfItsProcess"},
 }

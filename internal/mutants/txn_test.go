@@ -55,7 +55,7 @@ var txnMutants = []mutant{
 		"TestTwoPhase_TheGuardOfABranchEndsWithItsStep"},
 	{"the guard of a Branch is not that of the process", "twophase_participant.go",
 		"\tg := b.at.hold.Guard()\n", "\tvar g Guard\n",
-		"TestTwoPhase_APausedSiteCannotReserveForAnAbortedTransaction"},
+		"TestTwoPhase_ASiteWithoutItsLockCannotReserve"},
 	{"the guard of Prepare stands after an abort", "twophase_branch.go",
 		"\ttx.at.d = b.d\n", "",
 		"TestTwoPhase_VerifyInPrepareTellsOfADecision"},
@@ -195,4 +195,7 @@ var txnMutants = []mutant{
 	{"a channel is made with a nil Context", "election.go",
 		"\tneedContext(ctx)\n\tout :=", "\tout :=",
 		"TestNil_AContext"},
+	{"a site withdraws the presence of its successor", "twophase_present.go",
+		"isNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {", "isNotFound(err) {",
+		"TestTwoPhase_WithdrawalLeavesThePresenceOfTheSuccessor"},
 }
