@@ -519,7 +519,7 @@ func TestCredentialsThatGetNoAnswer(t *testing.T) {
 func TestCloseDuringAHandshake(t *testing.T) {
 	t.Parallel()
 	for _, digest := range []string{"", "user:secret"} {
-		var second chan struct{}
+		var opened, second chan struct{}
 		serve := func(conn net.Conn, n int) {
 			if n == 1 {
 				welcome(conn, 10_000)
@@ -527,6 +527,7 @@ func TestCloseDuringAHandshake(t *testing.T) {
 					nextRequest(conn)
 					conn.Write(framed(reply(xidAuth, 0)))
 				}
+				<-opened // the end of the connection could overtake the handshake
 				return
 			}
 			if n == 2 {
@@ -538,11 +539,12 @@ func TestCloseDuringAHandshake(t *testing.T) {
 			io.Copy(io.Discard, conn)
 		}
 		inBubble(t, Options{Digest: digest}, serve, func(t *testing.T, b backend.Backend) {
-			second = make(chan struct{}) // of the bubble
+			opened, second = make(chan struct{}), make(chan struct{}) // of the bubble
 			s, err := b.Open(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
+			close(opened)
 			<-second
 			waits := make(chan error, 1)
 			go func() {
