@@ -50,6 +50,7 @@ type call struct {
 	xid int32
 	at  instant // when it was written
 
+	zxid   int64  // of its reply
 	answer answer // the connection's until the call is over, then the caller's
 }
 

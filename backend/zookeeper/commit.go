@@ -52,6 +52,9 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 		a := &c.answer
 		switch verdict, err := judge(a.code); verdict {
 		case granted:
+			s.mu.Lock()
+			s.past.committed(ops, a.results, c.zxid)
+			s.mu.Unlock()
 			backend.Tell(ops, a.results)
 			return a.results, nil
 		case refused:

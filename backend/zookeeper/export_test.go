@@ -60,3 +60,11 @@ func ask(ctx context.Context, s backend.Session, op int32, frame []byte, count i
 	_, err := s.(*session).do(ctx, c)
 	return c.answer, err
 }
+
+// LatestWrite returns the node of the latest creation or change of a session, and its zxid.
+func LatestWrite(s backend.Session) (path string, zxid int64) {
+	x := s.(*session)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.past.wrote.path, x.past.wrote.mzxid
+}

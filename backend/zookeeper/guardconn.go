@@ -60,6 +60,7 @@ type guardConn struct {
 	greeted    bool     // the session is on this connection
 	introduced bool     // the zk client has written its connect request
 	login      *instant // when the credentials were sent, until they are answered
+	look       *look    // until it is answered
 
 	// The reader's.
 	r        *bufio.Reader
@@ -208,6 +209,8 @@ func (c *guardConn) incoming(h replyHeader, size int) error {
 			s.hub.event(e)
 		}
 		return err
+	case h.xid == xidLook && c.look != nil:
+		return c.looked(h, size)
 	case h.xid < 0:
 		if _, err := c.scratch(size); err != nil {
 			return err
@@ -341,9 +344,7 @@ func (c *guardConn) loggedIn(code int32) error {
 	if err := c.answered(*at); err != nil {
 		return err
 	}
-	c.session.contact(c)
-	// The handshake's deadline can be earlier than the first ping.
-	return c.SetReadDeadline(time.Now().Add(c.stall))
+	return c.join()
 }
 
 // reply reads the rest of the reply to a call, and ends the call.
@@ -396,6 +397,10 @@ func (c *guardConn) finish(call *call, zxid int64) error {
 		return err
 	}
 	s.seen = max(s.seen, zxid)
+	call.zxid = zxid
+	if call.answer.code == codeOK && call.path != "" {
+		s.past.saw(call.path, &call.answer.stat)
+	}
 	s.doubt.readLocked(len(call.frame) - 4)
 	*call.silenceLocked(s) = 0
 	if call.answer.code == codeThrottled && len(call.steps) > 0 && call.stage != leftAlone && call.over == nil {
@@ -475,6 +480,11 @@ func (c *guardConn) shakeHands() error {
 	if err := c.ask(); err != nil {
 		return err
 	}
+	return c.readHello()
+}
+
+// readHello reads the response to a connect request.
+func (c *guardConn) readHello() error {
 	if _, err := io.ReadFull(c.r, c.head[:4]); err != nil {
 		return err
 	}
@@ -511,6 +521,7 @@ func (c *guardConn) welcome() error {
 	if err := c.conn.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
+	c.look = c.session.newLook()
 	pretend, err := c.session.greet(c, c.answer, c.asked)
 	if err != nil {
 		return err
@@ -519,28 +530,40 @@ func (c *guardConn) welcome() error {
 	c.rest, c.hello = c.hello, nil
 	c.greeted = true
 	c.stall = time.Duration(pretend) * time.Millisecond * 2 / 3
-	if digest := c.session.cfg.digest; digest != nil {
-		return c.logIn(digest())
-	}
-	c.session.contact(c)
-	return nil
+	return c.present()
 }
 
-// logIn sends the credentials, on each connection before everything else. The zk client
-// cannot do it: it sends again only credentials that it knows were accepted, and learns of
-// that after the session is in use. It begins to write when it has read the connect response,
-// so nothing else writes now.
-func (c *guardConn) logIn(digest string) error {
+// present sends the credentials, on each connection before everything else, and the look behind
+// them. The zk client cannot do it: it sends again only credentials that it knows were accepted,
+// and learns of that after the session is in use. It begins to write when it has read the connect
+// response, so nothing else writes now.
+func (c *guardConn) present() error {
 	now := c.session.now()
-	c.login = &now
+	var out []byte
+	if digest := c.session.cfg.digest; digest != nil {
+		c.login = &now
+		out = encodeAuth(digest())
+	}
+	if c.look != nil {
+		c.look.at = now
+		out = append(out, c.look.frames()...)
+	}
+	if len(out) == 0 {
+		c.session.contact(c)
+		return nil
+	}
 	c.conn.SetWriteDeadline(c.until)
 	defer c.conn.SetWriteDeadline(time.Time{})
-	_, err := c.conn.Write(encodeAuth(digest))
+	_, err := c.conn.Write(out)
 	return err
 }
 
-// answered records the answer to a request of the zk client that was sent at the instant.
+// answered records the answer to a request of the zk client that was sent at the instant. Before
+// the look is answered it proves nothing: the server can have another history.
 func (c *guardConn) answered(at instant) error {
+	if c.look != nil {
+		return nil
+	}
 	now := c.session.now()
 	if err := c.note(now); err != nil {
 		return err
@@ -751,10 +774,10 @@ func (c *guardConn) Close() error {
 }
 
 // SetReadDeadline keeps the deadline of the handshake until the handshake is over, with the
-// answer to the credentials. The zk client would wait for several session timeouts for it to
-// begin, and without limit for it to end.
+// answers to the credentials and to the look. The zk client would wait for several session timeouts
+// for it to begin, and without limit for it to end.
 func (c *guardConn) SetReadDeadline(t time.Time) error {
-	if (!c.greeted || c.login != nil) && (t.IsZero() || t.After(c.until)) {
+	if (!c.greeted || c.login != nil || c.look != nil) && (t.IsZero() || t.After(c.until)) {
 		t = c.until
 	}
 	return c.conn.SetReadDeadline(t)

@@ -184,6 +184,9 @@ func (s *session) try(ctx context.Context, a *contact.Attempt) (*guardConn, erro
 		return nil, contact.ErrBeaten
 	}
 	err = c.shakeHands()
+	if closedByServer(err) && !c.fresh {
+		s.refused(a.Target)
+	}
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

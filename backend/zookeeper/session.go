@@ -74,7 +74,9 @@ type session struct {
 	err                        error
 	change                     chan struct{} // closed and replaced at each change of phase
 	trouble                    *trouble
-	seen                       int64       // the latest zxid in a reply
+	seen                       int64 // the latest zxid in a reply
+	past                       past
+	refusals                   refusals
 	silentReads, silentCommits int         // see silenceLocked
 	timer                      *time.Timer // of the lease, once the session is ready
 
@@ -206,7 +208,9 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 		s.id, s.password = r.session, r.password
 		s.timeout = timeout
 		s.lease.Length = length
-		s.lease.Renew(sent)
+		if c.look == nil {
+			s.lease.Renew(sent)
+		}
 	}
 	s.mu.Unlock()
 
@@ -221,8 +225,8 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 	return int32(max(length*3/4, leastPretended) / time.Millisecond), nil
 }
 
-// contact makes the session connected on c. With credentials it is called when the server has
-// accepted them, on each connection.
+// contact makes the session connected on c. It is called, on each connection, when the server has
+// accepted the credentials, if there are any, and the look has been answered.
 func (s *session) contact(c *guardConn) {
 	s.mu.Lock()
 	if s.conn != c || s.isSealed() || s.linked {
@@ -231,6 +235,7 @@ func (s *session) contact(c *guardConn) {
 	}
 	s.linked = true
 	s.trouble.Over()
+	s.refusals.inRow = 0
 	first := !s.ready
 	s.ready = true
 	id, timeout := s.id, s.timeout

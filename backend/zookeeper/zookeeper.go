@@ -52,6 +52,21 @@
 // has to learn of its loss before another client can acquire the locks that it held,
 // LossMargin must cover that time and the drift of the clocks.
 //
+// # Another history
+//
+// A session is lost when the service has another history than it knows, as after the restoration of a
+// backup. On each new connection, before it is used, the session looks for what it has seen: the nodes of
+// its latest creation or change, of its latest deletion, and of the latest change that Get, Exists or
+// Children has returned. That takes one round trip. Servers that are behind what the session has seen close
+// its connections without an answer. When all have done so, the session opens another one for a moment,
+// makes a commit that changes nothing, and compares its zxid with what it has seen.
+//
+// This is not exact. If the zxids of the restored service have passed those of the session before it
+// connects, and other clients have changed those nodes and the directories above them, nothing shows that
+// the history is another one, and the session goes on. A session that has neither changed nor read a node
+// finds nothing, either. The ephemeral nodes of the lost session that the backup has stay until the service
+// ends that session, after its timeout.
+//
 // # Watches
 //
 // The watches of a session fire with backend.LookAgain when contact is back on a new

@@ -14,15 +14,17 @@ import (
 type Counts struct {
 	Ops         map[int32]int // requests by opcode, pings and connects included
 	AllReplies  int           // pings and connects included
-	Replies     int           // pings and connects not included
+	Replies     int           // likewise without those that Requests leaves out
 	Events      int
 	BytesUp     int64
 	BytesDown   int64
 	Connections int // accepted and not refused
 }
 
-// Requests is the number of requests without pings and connects.
-func (c Counts) Requests() int { return c.AllRequests() - c.Ops[OpPing] - c.Ops[OpConnect] }
+// Requests is the number of requests without pings, connects and what else belongs to the handshake (OpAuth).
+func (c Counts) Requests() int {
+	return c.AllRequests() - c.Ops[OpPing] - c.Ops[OpConnect] - c.Ops[OpAuth]
+}
 
 // AllRequests is the number of requests with pings and connects.
 func (c Counts) AllRequests() int {
@@ -85,7 +87,7 @@ func (n *counter) frame(f Frame) {
 		n.c.Events++
 	default:
 		n.c.AllReplies++
-		if f.Opcode != OpPing && f.Opcode != OpConnect {
+		if f.Opcode != OpPing && f.Opcode != OpConnect && f.Opcode != OpAuth {
 			n.c.Replies++
 		}
 	}
