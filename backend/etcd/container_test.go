@@ -62,7 +62,7 @@ func goes(t *testing.T, s backend.Session, path string) bool {
 		}
 		select {
 		case <-w.Fired():
-		case <-time.After(30 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Errorf("%s is still there", path)
 			return false
 		}

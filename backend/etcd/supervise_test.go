@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,17 +54,18 @@ func TestSupervise_ARequestDuringAPause(t *testing.T) {
 		{"longer than the limit", time.Minute, 3 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			clock, paused, begun := contact.Clock(), time.Duration(0), time.Now()
+			clock, begun := contact.Clock(), time.Now()
+			var paused atomic.Int64
 			mute := make(chan requestKind, 1)
 			l := &link{patience: 4 * time.Second, hung: func(k requestKind) { mute <- k }, raw: nowhere{}}
 			l.now = func() contact.Instant {
 				now := clock()
-				now.Mono, now.Wall = now.Mono+paused, now.Wall+paused
+				now.Mono, now.Wall = now.Mono+time.Duration(paused.Load()), now.Wall+time.Duration(paused.Load())
 				return now
 			}
 			l.ctx, l.cancel = context.WithCancelCause(t.Context())
 			answered := l.await(writeRequest)
-			paused = test.paused
+			paused.Store(int64(test.paused))
 			if kind := <-mute; kind != writeRequest || !errors.Is(l.reason(), errMute) {
 				t.Errorf("%s: %d, %v", test.name, kind, l.reason())
 			}
