@@ -263,12 +263,15 @@ func TestANodeThatLooksSequentialIsDeletedInOneRequest(t *testing.T) {
 	s := newService(t, shared.get(t), etcd.Options{})
 	l := s.link("a")
 	a := open(t, l)
-	commit(t, a, backend.Create("/d-0000001408", nil, backend.Persistent))
-	commit(t, a, backend.Create("/d-0000001408/n-861405011417", nil, backend.Persistent))
+	number := s.revision(t) * 128 // that a node could have which was created before
+	dir := fmt.Sprintf("/d-%010d", number)
+	child := fmt.Sprintf("%s/n-86%010d", dir, number)
+	commit(t, a, backend.Create(dir, nil, backend.Persistent))
+	commit(t, a, backend.Create(child, nil, backend.Persistent))
 	before := l.requested("/etcdserverpb.KV/Txn")
-	commit(t, a, backend.SetData("/d-0000001408/n-861405011417", nil, 0))
-	commit(t, a, backend.Create("/d-0000001408/m", nil, backend.Persistent))
-	commit(t, a, backend.Delete("/d-0000001408/n-861405011417", 1))
+	commit(t, a, backend.SetData(child, nil, 0))
+	commit(t, a, backend.Create(dir+"/m", nil, backend.Persistent))
+	commit(t, a, backend.Delete(child, 1))
 	if n := l.requested("/etcdserverpb.KV/Txn") - before; n != 3 {
 		t.Errorf("%d requests for three commits", n)
 	}

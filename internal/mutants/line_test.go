@@ -159,7 +159,7 @@ var lineMutants = []mutant{
 		"\t\tall[i].note(sp.dir)\n", "",
 		"TestLockAll_NodesThatMayBeThereAreRemoved"},
 	{"a joint commit makes nodes beside those that its client has left", "line_joint.go",
-		"if c.awaitCleanUps(ctx, j.l.dir, \"\") != nil {", "if false {",
+		"if c.awaitCleanUps(ctx, j.l.dir, \"\") != nil {", "if j.l == nil {",
 		"TestLockAll_WaitsForWhatItsClientHasLeft"},
 	{"places that LockAll gives up do not delay the next call", "cleanup.go",
 		"\tfor _, p := range paths {\n\t\tu.note(parent(p))\n\t}\n", "",
@@ -168,6 +168,6 @@ var lineMutants = []mutant{
 		"\ts.waitForAll(u)\n", "",
 		"TestLockAll_PlacesThatAreGivenUpDelayTheNextCall"},
 	{"places of LockAll stay if one of them is gone", "cleanup.go",
-		"\t\t\tall = errors.Join(all, s.remove(ctx, p))\n", "\t\t\t_ = p\n",
+		"\t\t\tall = errors.Join(all, s.remove(ctx, p))\n", "\t\t\tall = errors.Join(all)\n\t\t\t_ = p\n",
 		"TestLockAll_GivesUpItsOtherPlacesIfOneIsGone"},
 }

@@ -196,6 +196,6 @@ var txnMutants = []mutant{
 		"\tneedContext(ctx)\n\tout :=", "\tout :=",
 		"TestNil_AContext"},
 	{"a site withdraws the presence of its successor", "twophase_present.go",
-		"isNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {", "isNotFound(err) {",
+		" || err == nil && stat.EphemeralOwner != s.b.ID() {", " || stat.EphemeralOwner < 0 {",
 		"TestTwoPhase_WithdrawalLeavesThePresenceOfTheSuccessor"},
 }
