@@ -100,7 +100,7 @@ func TestTheLogTellsOfEachOutage(t *testing.T) {
 	defer log.mu.Unlock()
 	text := strings.Join(log.all, "\n")
 	for what, n := range map[string]int{
-		"INFO coord: session connected session=" + strconv.FormatInt(a.ID(), 16) + " server=" + l.bytes.Addr(): 3,
+		"INFO coord: session connected session=0x" + strconv.FormatInt(a.ID(), 16) + " server=" + l.bytes.Addr(): 3,
 		"WARN coord: session suspended session=": 2,
 		"INFO coord: session closed session=":    1,
 	} {

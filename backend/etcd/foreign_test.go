@@ -54,7 +54,7 @@ func TestEtcd_ASessionPrintsItsIdOnly(t *testing.T) {
 	for i := range 20 {
 		commit(t, a, backend.Create(fmt.Sprint("/n", i), nil, backend.Persistent))
 		for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
-			if got, want := fmt.Sprintf(format, a), fmt.Sprintf("etcd session %x", a.ID()); got != want {
+			if got, want := fmt.Sprintf(format, a), fmt.Sprintf("etcd session %#x", a.ID()); got != want {
 				t.Fatalf("%s prints %.200q, want %q", format, got, want)
 			}
 			if got := fmt.Sprintf(format, l.Backend); !strings.HasPrefix(got, "etcd backend 127.0.0.1:") || strings.Contains(got, s.opts.Prefix) {

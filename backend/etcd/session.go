@@ -447,8 +447,8 @@ func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) {
 	}
 }
 
-// hex formats the id of a session as etcd's own tools do.
-func hex(id int64) string { return strconv.FormatInt(id, 16) }
+// hex formats the id of a session as the client and its other backends do. etcd's own tools leave 0x out.
+func hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
 
 // verdict is what an error of a request means.
 type verdict int
