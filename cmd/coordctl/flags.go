@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -32,6 +33,8 @@ type tool struct {
 	before func(context.Context) error // unless nil, called before a client is opened
 	asked  []serverState               // by askFirst
 	dashed []string                    // the words after "--"
+
+	unreached unreached
 
 	flags *pflag.FlagSet // those of all verbs
 
@@ -241,10 +244,45 @@ func (t *tool) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// logger returns nil unless --verbose is given.
+// logger returns the Logger of the backend and the client. Without --verbose it is that of unreached.
 func (t *tool) logger() *slog.Logger {
 	if !t.verbose {
-		return nil
+		return slog.New(&t.unreached)
 	}
 	return slog.New(slog.NewTextHandler(t.stderr, nil))
 }
+
+// unreached is a slog.Handler that tells once that no server can be reached, and why, while coordctl connects:
+// otherwise the reason would come at the end of the wait only.
+type unreached struct {
+	mu   sync.Mutex
+	tell func(why any) // nil: not connecting, or told
+}
+
+// connecting sets tell; nil ends that.
+func (u *unreached) connecting(tell func(why any)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.tell = tell
+}
+
+func (u *unreached) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+func (u *unreached) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "coord: no server can be reached" {
+		return nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "error" && u.tell != nil {
+			u.tell(a.Value.Any())
+			u.tell = nil
+		}
+		return true
+	})
+	return nil
+}
+
+func (u *unreached) WithAttrs([]slog.Attr) slog.Handler { return u }
+func (u *unreached) WithGroup(string) slog.Handler      { return u }

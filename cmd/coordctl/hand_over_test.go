@@ -3,11 +3,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/go-coord/coord"
@@ -47,6 +50,33 @@ func TestCheckPrintsWhyEachServerFails(t *testing.T) {
 		if len(lines) < 3 || !strings.HasPrefix(lines[0], "coordctl: 127.0.0.1:1: ") || !strings.HasPrefix(lines[1], "coordctl: 127.0.0.1:2: ") ||
 			!strings.Contains(lines[0], "refused") || !strings.Contains(lines[1], "refused") {
 			t.Errorf("%s: printed %q", backend, errs.String())
+		}
+	}
+}
+
+// The other verbs say so too, and go on.
+func TestCoordctl_SaysAtOnceThatNoServerCanBeReached(t *testing.T) {
+	for _, backend := range []string{"zookeeper", "etcd"} {
+		lines, stderr := io.Pipe()
+		signals := make(chan os.Signal, 1)
+		status := make(chan int, 1)
+		go func() {
+			status <- run([]string{"-backend", backend, "-servers", "127.0.0.1:1", "-wait", "20s", "tree", "/"}, strings.NewReader(""), io.Discard, stderr, signals)
+			stderr.Close()
+		}()
+		all := bufio.NewScanner(lines)
+		if !all.Scan() || !strings.HasPrefix(all.Text(), "coordctl: no server can be reached yet, trying for 20s: 127.0.0.1:1: ") || !strings.Contains(all.Text(), "refused") {
+			t.Errorf("%s: printed %q", backend, all.Text())
+		}
+		signals <- syscall.SIGINT
+		told := 0
+		for all.Scan() {
+			if strings.Contains(all.Text(), "no server can be reached") {
+				told++
+			}
+		}
+		if got := <-status; got != exitSignal+int(syscall.SIGINT) || told > 0 {
+			t.Errorf("%s: status %d, told %d times more", backend, got, told)
 		}
 	}
 }

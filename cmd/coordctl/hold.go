@@ -100,6 +100,9 @@ func (t *tool) connect(ctx context.Context, f func(waiting context.Context, c *c
 	}
 	var c *coord.Client
 	stop := t.progress("connecting to %s", t.about())
+	if t.before == nil { // else it has told
+		t.unreached.connecting(func(why any) { t.say("no server can be reached yet, trying for %v: %v", limit, why) })
+	}
 	err = t.await(ctx, func(ctx context.Context) (err error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -107,6 +110,7 @@ func (t *tool) connect(ctx context.Context, f func(waiting context.Context, c *c
 		return err
 	})
 	stop()
+	t.unreached.connecting(nil)
 	if c != nil {
 		defer c.Close() // also when a signal has come meanwhile
 	}
