@@ -280,3 +280,20 @@ func TestWaitSeesABarrierThatWasSetBefore(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// A Set of a barrier that is set already leaves no watch behind.
+func TestBarrier_ASetOfASetBarrierKeepsNoWatch(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		w.must(coord.NewBarrier(w.Open("a", nil), "/b", nil).Set(ctx))
+		counter := &watchCounter{Backend: w.Link("b")}
+		b := coord.NewBarrier(coordtest.Open(w.T, counter, &coord.Options{Namespace: w.Path("")}), "/b", nil)
+		for range 3 {
+			w.must(b.Set(ctx))
+		}
+		w.Settle()
+		if n := counter.standing(); n != 0 {
+			w.T.Errorf("%d watches are armed", n)
+		}
+	})
+}

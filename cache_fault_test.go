@@ -618,3 +618,27 @@ func (x *caching) reader(pace func()) *coordtest.Fold {
 	})
 	return f
 }
+
+// The root is created while the reply that it is not there is under way, and the watch of that request
+// reports it first.
+func TestCache_ARootThatIsCreatedWhileItIsLookedFor(t *testing.T) {
+	looked := 0
+	onMemories(t, func(w *world) {
+		var after coordtest.Nth
+		x := w.caching("/c", nil, &backendtest.Hooks{After: after.After})
+		after.Arm(1, func(c backendtest.Call) bool { return c.Op == "exists" && c.Path == "/c" }, func(_ context.Context, _ backendtest.Call, err error) error {
+			looked++
+			x.create("/c", "/c/a")
+			time.Sleep(time.Millisecond) // the cache sees the creation before the reply
+			return err
+		})
+		x.run().synced()
+		if !after.Idle() {
+			return // the service watches the tree
+		}
+		x.equal(x.reader(nil))
+	})
+	if looked == 0 {
+		t.Error("no cache looks for its root")
+	}
+}

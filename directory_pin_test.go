@@ -2,6 +2,7 @@ package coord_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 
 	"github.com/go-coord/coord"
@@ -188,5 +189,41 @@ func TestDirectories_SetOpBesideOtherParts(t *testing.T) {
 				w.T.Errorf("%+v, %v", got, err)
 			}
 		}
+	})
+}
+
+// A value was deleted, and created again as a container, since its client has examined it. Another client
+// writes between the write of this client and that of the pin, which is needed all the same.
+func TestDirectories_APinIsMadeBesideAnotherWrite(t *testing.T) {
+	ctx := context.Background()
+	onEachCollecting(t, func(w *world) {
+		s := w.Session("earlier")
+		if !s.Features().Has(backend.Containers) {
+			w.T.Skip("no containers")
+		}
+		var before coordtest.Nth
+		v := coord.NewValue(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/x", textValue)
+		_, err := v.Set(ctx, "first")
+		w.must(err)
+		w.commit(backend.Delete(w.Path("/x"), backend.AnyVersion))
+		w.commit(backend.Create(w.Path("/x"), nil, backend.Container))
+		w.commit(backend.Create(w.Path("/x/child"), nil, backend.Persistent), backend.SetData(w.Path("/x"), []byte("old"), 0))
+		before.Arm(1, func(c backendtest.Call) bool {
+			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpCreate && op.Path == w.Path("/x"+pin) })
+		}, func(context.Context, backendtest.Call, error) error {
+			w.commit(backend.SetData(w.Path("/x"), []byte("precious"), backend.AnyVersion))
+			return nil
+		})
+		_, err = v.Set(ctx, "second")
+		w.must(err)
+		if !before.Idle() {
+			w.T.Error("no pin was made")
+		}
+		w.commit(backend.Delete(w.Path("/x/child"), backend.AnyVersion))
+		w.Collect()
+		if got, err := v.Get(ctx); err != nil || got.Value != "precious" {
+			w.T.Errorf("%+v %v", got, err)
+		}
+		s.Close()
 	})
 }

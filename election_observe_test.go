@@ -339,3 +339,27 @@ func TestAnAnnouncementIsRemovedWithTheLeader(t *testing.T) {
 		}
 	})
 }
+
+// The leader announces between the list that does not name its announcement and the look for it. The
+// observer reads the announcement, and reports the leader.
+func TestElection_AnAnnouncementComesAfterTheList(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before coordtest.Nth
+		term := mustLead(w.T, coord.NewElection(w.Open("a", nil), "/e", &coord.ElectionOptions{ID: "a"}))
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "exists" && strings.Contains(c.Path, "-ready-") },
+			func(ctx context.Context, _ backendtest.Call, err error) error {
+				w.must(term.Announce(ctx, []byte("up")))
+				return err
+			})
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		seen := coord.NewElection(w.Open("b", &backendtest.Hooks{Before: before.Before}), "/e", nil).WatchLeader(ctx)
+		if l := next(w.T, seen); l.Err != nil || l.ID != "a" || !l.Ready || string(l.Announcement) != "up" {
+			w.T.Errorf("%+v", l)
+		}
+		if !before.Idle() {
+			w.T.Error("the announcement was not looked for")
+		}
+		coordtest.MustRelease(w.T, term.Hold)
+	})
+}

@@ -366,3 +366,57 @@ func TestWaitDoesNotCountMembersThatLeftBefore(t *testing.T) {
 		close(let)
 	})
 }
+
+// When the last Watch of a group has ended, changes of the group cost its client nothing.
+func TestGroup_AWatchThatHasEndedCostsNothing(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var n atomic.Int64
+		g := coord.NewGroup[string](w.Counting("watcher", &n), "/g", nil)
+		other := coord.NewGroup[string](w.Open("member", nil), "/g", nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		for range 2 {
+			watch := g.Watch(ctx)
+			<-watch
+		}
+		w.Settle()
+		before := n.Load()
+		m, err := other.Join(context.Background(), "m", "x")
+		w.must(err)
+		time.Sleep(time.Second)
+		if n.Load() == before {
+			w.T.Error("a member that joins costs the client that watches nothing: the count is wrong")
+		}
+		cancel()
+		w.Settle()
+		before = n.Load()
+		next, err := other.Join(context.Background(), "n", "x")
+		w.must(err)
+		time.Sleep(time.Second)
+		if k := n.Load() - before; k != 0 {
+			w.T.Errorf("%d requests after the end of the watches", k)
+		}
+		w.must(next.Leave())
+		w.must(m.Leave())
+	})
+}
+
+// Wait reports members of a moment after the call, so it fails if its Sync does.
+func TestGroup_WaitNeedsItsSync(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var before coordtest.Nth
+		g := coord.NewGroup[string](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/g", nil)
+		m, err := g.Join(context.Background(), "m", "x")
+		w.must(err)
+		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "sync" }, func(context.Context, backendtest.Call, error) error {
+			return backend.ErrDenied
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		list, err := g.Wait(ctx, 1)
+		if !errors.Is(err, coord.ErrDenied) {
+			w.T.Errorf("%s, %v", brief(list), err)
+		}
+		w.must(m.Leave())
+	})
+}

@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -155,8 +156,10 @@ func TestEtcd_ShortContextsBeginNoEpoch(t *testing.T) {
 					t.Errorf("write %d (%v): the node holds %d after %d", n, err, now, last)
 				}
 				last = now
-				if _, _, err := s.Get(t.Context(), own, nil); err != nil {
-					t.Error(err)
+				// What the commit did is settled: a later read shows the same.
+				again, _, err2 := s.Get(t.Context(), own, nil)
+				if err2 != nil || !bytes.Equal(again, data) {
+					t.Errorf("write %d (%v): the node holds %v, and then %v, %v", n, err, data, again, err2)
 				}
 			}
 		})

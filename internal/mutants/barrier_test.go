@@ -47,4 +47,7 @@ var barrierMutants = []mutant{
 	{"a member that gives up does not wait for its own commit under way", "doublebarrier_enter.go",
 		"if m.sent || m.guest != \"\" {", "if false {",
 		"TestAGuestThatArrivesAfterItsEnterWasGivenUpIsRemoved"},
+	{"a Set of a barrier that is set keeps its watch", "barrier.go",
+		"at.stat.EphemeralOwner == s.b.ID() {\n\t\t\tw.Stop()\n", "at.stat.EphemeralOwner == s.b.ID() {\n",
+		"TestBarrier_ASetOfASetBarrierKeepsNoWatch"},
 }

@@ -41,4 +41,7 @@ var directoryMutants = []mutant{
 	{"a store in memory collects containers that were filled again", "backend/memory/memory.go",
 		"if st.tree.isEmptyContainer(path) {\n\t\t\t// Cannot fail", "if n := st.tree.nodes[path]; n != nil && len(n.children) == 0 {\n\t\t\t// Cannot fail",
 		"TestAContainerThatIsFilledAgainStays"},
+	{"a pin is not made beside another write", "cell.go",
+		"\t\tif err := s.b.Sync(ctx, n.path.full); err != nil {\n\t\t\treturn backend.Uncertain(err)\n", "\t\tif err := s.b.Sync(ctx, n.path.full); err == nil {\n\t\t\treturn nil\n",
+		"TestDirectories_APinIsMadeBesideAnotherWrite"},
 }

@@ -113,4 +113,7 @@ var electionMutants = []mutant{
 	{"what a lost term leaves behind is removed when its user has been told", "hold.go",
 		"\te.removal.start()\n\trunEnds(e.ends, e.err)\n", "\trunEnds(e.ends, e.err)\n\te.removal.start()\n",
 		"TestACampaignDoesNotMeetTheTermThatHasSteppedDown"},
+	{"an announcement that comes after the list hides the leader", "election_observe.go",
+		"\t\tv.Stop()\n\t\tif err != nil {\n", "\t\tv.Stop()\n\t\tif err == nil {\n",
+		"TestElection_AnAnnouncementComesAfterTheList"},
 }

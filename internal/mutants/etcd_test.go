@@ -160,7 +160,7 @@ var etcdMutants = []mutant{
 		"TestEtcd_CommitThatIsGivenUpCostsNoRequest"},
 	{"a call does not wait for a commit that was given up", "backend/etcd/session.go",
 		"return s.doubts != s.settled || len(s.left) > 0", "return s.doubts != s.settled",
-		"TestEtcd_ShortContextsBeginNoEpoch"},
+		"TestEtcd_LateRepliesShareAnEpoch"},
 	{"a connection that ends in good order counts as broken", "backend/etcd/link.go",
 		"			l.leave()\n			return", "			l.fail(errBroken)\n			return",
 		"TestEtcd_ConnectionThatEndsInGoodOrderInterruptsNothing"},

@@ -110,4 +110,13 @@ var nodeMutants = []mutant{
 	{"foreign data in the directory of a lock stays", "create.go",
 		"if f.version == backend.AnyVersion {", "if false {",
 		"TestMutex_AForeignWriteToItsDirectoryIsOverwritten"},
+	{"the view of a group outlives its last Watch", "group_watch.go",
+		"\tif v.users > 0 {\n", "\tif true {\n",
+		"TestGroup_AWatchThatHasEndedCostsNothing"},
+	{"Wait goes on without its Sync", "group_watch.go",
+		"\t\t\tif err := v.s.b.Sync(ctx, g.path.full); err != nil {\n\t\t\t\treturn err\n", "\t\t\tif err := v.s.b.Sync(ctx, g.path.full); err != nil {\n",
+		"TestGroup_WaitNeedsItsSync"},
+	{"a missing root that was created while it was looked for is not read", "cache_reply.go",
+		"\tm.settle(n)\n\tif again {\n", "\tm.settle(n)\n\tif false && again {\n",
+		"TestCache_ARootThatIsCreatedWhileItIsLookedFor"},
 }

@@ -198,4 +198,7 @@ var txnMutants = []mutant{
 	{"a site withdraws the presence of its successor", "twophase_present.go",
 		" || err == nil && stat.EphemeralOwner != s.b.ID() {", " || stat.EphemeralOwner < 0 {",
 		"TestTwoPhase_WithdrawalLeavesThePresenceOfTheSuccessor"},
+	{"a proposer that may not join a transaction tries for ever", "twophase_propose.go",
+		"\t\tcase isNotFound(err):\n\t\t\tcontinue // it was removed meanwhile\n", "\t\tcase err != nil:\n\t\t\tcontinue // it was removed meanwhile\n",
+		"TestTwoPhase_AProposerThatMayNotJoinReturns"},
 }
