@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/zkproxy"
@@ -246,4 +247,64 @@ func TestZooKeeper_RestartsAndElectionsKeepSessions(t *testing.T) {
 			t.Logf("%d reads of looks", looks.Load())
 		})
 	}
+}
+
+// A client goes on with its next session, in the state that the backup has: its holds are lost, what it released
+// is held by nobody but the session that was lost, and its recipes compare no numbers of both histories.
+func TestZooKeeper_RestoredServiceHasOneHolder(t *testing.T) {
+	t.Parallel()
+	r := newRestoration(t, 1)
+	open := func(b backend.Backend) *coord.Client {
+		c, err := coord.Open(r.ctx, b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock := func(c *coord.Client, path string) *coord.Hold {
+		t.Helper()
+		h, err := coord.NewMutex(c, path, nil).Lock(r.ctx)
+		must(err)
+		return h
+	}
+	old := open(r.link)
+	watch, stop := context.WithCancel(r.ctx)
+	ghost := (<-old.WatchState(watch)).Session
+	stop()
+	released := lock(old, r.path("released"))
+	value, sem := coord.NewValue[string](old, r.path("value"), nil), coord.NewSemaphore(old, r.path("sem"), 5, nil)
+	_, err := value.Set(r.ctx, "backup")
+	must(err)
+	r.backup()
+	must(released.Release())
+	held := lock(old, r.path("held"))
+	_, err = value.Set(r.ctx, "later")
+	must(err)
+	for n := 9; n >= 5; n-- {
+		must(sem.SetLimit(r.ctx, n))
+	}
+	r.restore()
+	r.await(held.Done(), "the loss of the lock")
+	if !errors.Is(held.Err(), coord.ErrSessionLost) || !strings.Contains(held.Err().Error(), "the service has gone back") {
+		t.Errorf("the hold ended with %v", held.Err())
+	}
+	fresh := open(r.service.ZooKeeper("fresh"))
+	must(lock(fresh, r.path("held")).Release())
+	r.link.Expire(ghost) // no client renews it, so it would end after its timeout
+	must(lock(fresh, r.path("released")).Release())
+	must(lock(old, r.path("released")).Release())
+	if got, err := value.Get(r.ctx); err != nil || got.Value != "backup" {
+		t.Errorf("the value is %q, %v", got.Value, err)
+	}
+	must(sem.SetLimit(r.ctx, 3))
+	h, err := sem.Acquire(r.ctx, 3)
+	must(err)
+	must(h.Release())
 }
