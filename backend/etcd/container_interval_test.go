@@ -1,10 +1,14 @@
 package etcd
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/outbox"
 )
 
 // An interval of any length is one in which a session can look at its nodes eight times.
@@ -74,5 +78,35 @@ func TestEtcd_WhatASessionRemembersOfEmptyContainers(t *testing.T) {
 	}
 	if e.note("/another", now) {
 		t.Error("the number of nodes has no limit")
+	}
+}
+
+// One node that is refused keeps no other of its batch from its removal, wherever it is in the list.
+func TestEtcd_ARefusedContainerKeepsNoOther(t *testing.T) {
+	t.Parallel()
+	for bad := range 8 {
+		s := &session{cfg: new(config), done: make(chan struct{}), emptied: newEmptied(), log: outbox.NewLogger(nil)}
+		var paths []string
+		for i := range 8 {
+			paths = append(paths, fmt.Sprint("/", i))
+		}
+		removed := make(map[string]int)
+		rest, err := s.inBatches(paths, func(batch []string) error {
+			if slices.Contains(batch, paths[bad]) {
+				return errRefused
+			}
+			for _, path := range batch {
+				removed[path]++
+			}
+			return nil
+		})
+		if err != nil || len(rest) > 0 {
+			t.Errorf("%q are left: %v", rest, err)
+		}
+		for i, path := range paths {
+			if want := min(1, max(i-bad, bad-i)); removed[path] != want {
+				t.Errorf("%s, beside %s: removed %d times, want %d", path, paths[bad], removed[path], want)
+			}
+		}
 	}
 }

@@ -331,7 +331,7 @@ var etcdMutants = []mutant{
 		"TestEtcd_ACreationInAContainerThatIsBeingRemoved"},
 	{"a container whose removal is denied takes another one of its batch along", "backend/etcd/container.go",
 		"		case n > 1:\n			most = n / 2\n", "		case n > 2:\n			most = n / 2\n",
-		"TestEtcd_ADeniedRemovalIsPassed"},
+		"TestEtcd_ARefusedContainerKeepsNoOther"},
 	{"a removal that is denied is tried again after each interval", "backend/etcd/container.go",
 		"		case errors.Is(err, errInUse):\n", "		case errors.Is(err, errInUse), errors.Is(err, errRefused):\n",
 		"TestEtcd_ADeniedRemovalIsPassed"},
