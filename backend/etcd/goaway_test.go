@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +29,8 @@ func TestEtcd_ConnectionThatEndsInGoodOrderInterruptsNothing(t *testing.T) {
 			if change != nil {
 				change(f)
 			}
-			o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: "goaway-" + name}
+			log := new(lines)
+			o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: fmt.Sprintf("goaway-%s-%d", name, prefixes.Add(1)), Logger: slog.New(log)}
 			s, other := open(t, etcd.New([]string{f.addr}, o)), open(t, etcd.New([]string{shared.get(t)}, o))
 			commit(t, s, backend.Create("/d", nil, backend.Persistent), backend.Create("/quiet", nil, backend.Persistent))
 			quiet := backend.NewWatchSet()
@@ -77,7 +80,7 @@ func TestEtcd_ConnectionThatEndsInGoodOrderInterruptsNothing(t *testing.T) {
 			wg.Wait()
 			select {
 			case <-suspended:
-				t.Error("the session was suspended")
+				t.Errorf("the session was suspended\n%s", strings.Join(log.all, "\n"))
 			default:
 			}
 			if n := len(quiet.Take()); n > 0 {
@@ -146,7 +149,7 @@ func openHeld(t *testing.T, f *front, prefix string) backend.Session {
 	t.Helper()
 	delay := f.delay
 	f.delay = nil
-	o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: prefix}
+	o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: fmt.Sprint(prefix, "-", prefixes.Add(1))}
 	s := open(t, etcd.New([]string{f.addr}, o))
 	commit(t, s, backend.Create("/n", nil, backend.Persistent))
 	f.mu.Lock()

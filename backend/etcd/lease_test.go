@@ -8,6 +8,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/go-coord/coord/backend/internal/contact"
 )
@@ -101,4 +103,22 @@ func TestALinkBreaksWhenARenewalHasNoAnswerForHalfTheLease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The server ends the connection in good order before the stream of the keep-alives begins. The link takes no more
+// requests, and is not broken.
+func TestTheStreamOfKeepAlivesIsNotSent(t *testing.T) {
+	l := &link{leases: spentLeases{}, leaving: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancelCause(t.Context())
+	l.work.Add(1)
+	new(session).keepAlive(l)
+	if !l.isLeaving() || l.reason() != nil {
+		t.Errorf("leaving: %t, %v", l.isLeaving(), l.reason())
+	}
+}
+
+type spentLeases struct{ pb.LeaseClient }
+
+func (spentLeases) LeaseKeepAlive(context.Context, ...grpc.CallOption) (pb.Lease_LeaseKeepAliveClient, error) {
+	return nil, status.Error(codes.Unavailable, "connection error: "+errSpent.Error())
 }

@@ -351,8 +351,8 @@ func (l *link) isLeaving() bool {
 // fail breaks the link. What was not sent yet is dropped. It reports whether this is the first reason to
 // do so.
 func (l *link) fail(reason error) (first bool) {
-	l.cancel(reason)
 	l.mu.Lock()
+	l.cancel(reason)
 	raw := l.raw
 	l.raw = nil
 	l.mu.Unlock()
@@ -414,6 +414,10 @@ func (s *session) keepAlive(l *link) {
 	var err error
 	if !s.bare {
 		stream, err = l.leases.LeaseKeepAlive(l.ctx)
+	}
+	if unsentBy(err) {
+		l.leave() // the requests under way are still answered
+		return
 	}
 	if err != nil {
 		l.fail(err)

@@ -46,8 +46,9 @@ type session struct {
 	phase    backend.Phase
 	changed  chan struct{} // closed and replaced at each change of phase
 	err      error
-	link     *link         // nil without contact
-	relinked chan struct{} // closed and replaced when there is another link
+	link     *link              // nil without contact
+	ending   map[*link]struct{} // links that take no more requests, and may still answer some
+	relinked chan struct{}      // closed and replaced when there is another link
 	closing  bool
 	idle     chan struct{} // closed when a closing session has no call under way
 	calls    int
@@ -121,7 +122,10 @@ func (s *session) end(err error) {
 		err = backend.ErrClosed
 	}
 	s.err = err
-	l := s.link
+	links := slices.Collect(maps.Keys(s.ending))
+	if s.link != nil {
+		links = append(links, s.link)
+	}
 	s.link = nil
 	s.setPhase(backend.PhaseLost)
 	if !errors.Is(err, backend.ErrClosed) && !s.bare {
@@ -129,7 +133,7 @@ func (s *session) end(err error) {
 	}
 	close(s.done)
 	s.mu.Unlock()
-	if l != nil {
+	for _, l := range links {
 		l.fail(err)
 	}
 	s.hub.end()
@@ -162,6 +166,12 @@ func (s *session) run(l *link) {
 // interrupt contact, unless the old one breaks before the next is there.
 func (s *session) relieve(old *link) *link {
 	s.log.Info("coord: the server ends the connection, connecting again", "session", hex(s.id), "server", old.target.String())
+	s.mu.Lock()
+	if s.ending == nil {
+		s.ending = make(map[*link]struct{})
+	}
+	s.ending[old] = struct{}{}
+	s.mu.Unlock()
 	detached := make(chan struct{})
 	stop := context.AfterFunc(old.ctx, func() {
 		defer close(detached)
@@ -189,6 +199,9 @@ func (s *session) relieve(old *link) *link {
 			}
 		}
 		old.fail(errSpent)
+		s.mu.Lock()
+		delete(s.ending, old)
+		s.mu.Unlock()
 		s.detach(old)
 		old.close()
 	})

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
 )
 
@@ -126,3 +128,40 @@ func TestSupervise_AStreamDuringAPause(t *testing.T) {
 type nowhere struct{ net.Conn }
 
 func (nowhere) Close() error { return nil }
+
+// Two things break a link at the same time. Only the one that is its reason counts as the first.
+func TestSupervise_ALinkBreaksForOneReason(t *testing.T) {
+	other := errors.New("another reason")
+	for range 2000 {
+		l := &link{raw: nowhere{}}
+		l.ctx, l.cancel = context.WithCancelCause(t.Context())
+		var first [2]bool
+		var wg sync.WaitGroup
+		for i, reason := range []error{errMute, other} {
+			wg.Go(func() { first[i] = l.fail(reason) })
+		}
+		wg.Wait()
+		if mute := errors.Is(l.reason(), errMute); first[0] != mute || first[1] == mute {
+			t.Fatalf("first: %v, the reason: %v", first, l.reason())
+		}
+	}
+}
+
+// A session ends while an earlier link still answers requests. When its loss is known, that link sends nothing more.
+func TestSupervise_TheEndOfASessionEndsAllItsLinks(t *testing.T) {
+	s := &session{cfg: &config{}, phase: backend.PhaseConnected, changed: make(chan struct{}), relinked: make(chan struct{}), done: make(chan struct{}), servers: contact.NewServers([]string{"a"}, nil, time.Second)}
+	s.hub = newHub(s)
+	var links []*link
+	for range 3 {
+		l := &link{raw: nowhere{}}
+		l.ctx, l.cancel = context.WithCancelCause(t.Context())
+		links = append(links, l)
+	}
+	s.link, s.ending = links[0], map[*link]struct{}{links[1]: {}, links[2]: {}}
+	s.end(errUnheard)
+	for i, l := range links {
+		if !errors.Is(l.reason(), backend.ErrSessionLost) {
+			t.Errorf("link %d: %v", i, l.reason())
+		}
+	}
+}
