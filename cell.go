@@ -101,10 +101,10 @@ func (n *cell) write(ctx context.Context, s *session, f footing, data []byte, ve
 	}
 }
 
-// wasSet returns the content after a write of set. f is what was found before the write.
-// If the node was deleted and created again since then, and another recipe uses it, wasSet
-// undoes the write and returns a KindError.
+// wasSet returns the content after a write of set. f is what was found before the write. If the
+// node was deleted and created again since then, see settle.
 func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) (content, error) {
+	x := content{created: -1, version: -1, changed: zxid}
 	var stat backend.Stat
 	if results != nil {
 		stat = results[0].Stat
@@ -112,25 +112,52 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 		var err error
 		stat, err = s.b.Exists(ctx, n.path.full, nil)
 		switch {
-		case err != nil && !isNotFound(err) && f.pin == noPin && f.czxid != 0 && s.b.Features().Has(backend.Containers):
-			return content{}, backend.Uncertain(err) // it may have gone into a container, see below
-		case err != nil || stat.Mzxid != zxid:
-			return content{created: -1, version: -1, changed: zxid}, nil
+		case err == nil && stat.Czxid <= zxid:
+		case f.pin == noPin && f.czxid != 0 && s.b.Features().Has(backend.Containers):
+			// The data may have gone into a container.
+			return content{}, backend.Uncertain(cmp.Or(err, errNotExamined))
+		default:
+			return x, nil
 		}
 	}
-	x := content{created: stat.Czxid, version: stat.Version, changed: zxid}
+	rewritten := results == nil && stat.Mzxid != zxid
+	if !rewritten {
+		x = content{created: stat.Czxid, version: stat.Version, changed: zxid}
+	}
 	if f.czxid == 0 || f.czxid == stat.Czxid {
 		return x, nil
 	}
+	return x, n.settle(ctx, s, written{stat, f.pin, rewritten})
+}
+
+// written is a write that has gone to another node than the one that was examined before.
+type written struct {
+	stat      backend.Stat // after the write
+	pin       pinState     // what the write has ensured
+	rewritten bool         // the data was replaced since, before stat was read
+}
+
+// errNotExamined: a write has gone to a node that was deleted before it was examined, by a client
+// or, since it was a container, by the service.
+var errNotExamined = errors.New("the node that was written was deleted before it could be examined")
+
+// errOpen: takeBack has to be repeated.
+var errOpen = errors.New("the node that was written is not examined yet")
+
+// settle undoes a write that has gone to the node of another recipe, and returns a KindError.
+// Another node gets a pin if the write has not ensured that it has one, since it can be a
+// container. If neither is possible, the error matches ErrUncertain: the write was applied, and may
+// not last.
+func (n *cell) settle(ctx context.Context, s *session, w written) error {
 	n.c.unlearn(n.path.full) // the node was created again since it was examined
-	err := n.takeBack(ctx, s, stat, f.pin)
-	if isUncertain(err) {
+	err := n.takeBack(ctx, s, w)
+	if errors.Is(err, errOpen) {
 		// The write is undone, or gets its pin, even if the call ends before.
 		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 			s.c.overSessions(ctx, func(s *session) {
 				s.retry(ctx, u, "examine", n.path.full, func(ctx context.Context) error {
-					err := n.takeBack(ctx, s, stat, f.pin)
-					if isUncertain(err) {
+					err := n.takeBack(ctx, s, w)
+					if errors.Is(err, errOpen) {
 						return err
 					}
 					return nil
@@ -138,35 +165,41 @@ func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []back
 			})
 		})
 	}
-	return x, err
+	return err
 }
 
-// takeBack undoes a write that gave the node stat, if another recipe has nodes below it: it
-// makes the node a directory again and returns a KindError. The other recipe writes its mark
-// at its next use of the node. Otherwise takeBack creates the pin that the write has not
-// created or checked, since the node can be a container now.
-func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat, pin pinState) error {
+// takeBack undoes a write if another recipe has nodes below its node: it makes the node a directory
+// again and returns a KindError. The other recipe writes its mark at its next use of the node.
+// Otherwise takeBack creates the pin that the write has not created or checked.
+func (n *cell) takeBack(ctx context.Context, s *session, w written) error {
+	open := func(err error) error { return backend.Uncertain(fmt.Errorf("%w: %w", errOpen, err)) }
 	names, now, err := s.b.Children(ctx, n.path.full, nil)
-	if isNotFound(err) || answers(err, backend.ErrDenied) || err == nil && now.Czxid != stat.Czxid {
-		return nil
-	}
-	if err != nil {
-		return backend.Uncertain(err)
+	switch {
+	case isNotFound(err) || err == nil && now.Czxid != w.stat.Czxid:
+		return n.vanished(s, w)
+	case answers(err, backend.ErrDenied):
+		return n.pinLater(ctx, s, w, open)
+	case err != nil:
+		return open(err)
 	}
 	found, err := s.among(ctx, n.ground(), names)
 	switch {
 	case err != nil:
-		return backend.Uncertain(err)
+		return open(err)
 	case found == "":
-		return n.pinLater(ctx, s, stat, pin)
+		return n.pinLater(ctx, s, w, open)
 	}
-	write, unpin := backend.SetData(n.path.full, layout.KindDirectory.Mark(), stat.Version), backend.Delete(n.path.full+"/"+layout.Pin, backend.AnyVersion)
+	refusal := &KindError{Path: n.path.full, Want: string(n.recipe), Found: string(found)}
+	if w.rewritten {
+		return refusal // there is nothing to undo
+	}
+	write, unpin := backend.SetData(n.path.full, layout.KindDirectory.Mark(), w.stat.Version), backend.Delete(n.path.full+"/"+layout.Pin, backend.AnyVersion)
 	if slices.Contains(names, layout.Pin) { // it would keep the directory for ever
 		err = s.commitAgain(ctx, write, unpin)
 		for answers(err, backend.ErrBadVersion) {
 			var data []byte
 			data, now, err = s.b.Get(ctx, n.path.full, nil)
-			if _, marked := layout.ParseMark(data); err == nil && marked && now.Czxid == stat.Czxid {
+			if _, marked := layout.ParseMark(data); err == nil && marked && now.Czxid == w.stat.Czxid {
 				err = s.commitAgain(ctx, backend.Check(n.path.full, now.Version), unpin) // the other recipe has written its mark
 			}
 		}
@@ -175,36 +208,97 @@ func (n *cell) takeBack(ctx context.Context, s *session, stat backend.Stat, pin 
 		err = s.commitAgain(ctx, write) // without a pin, or the pin was deleted since the list
 	}
 	if err != nil && !isNotFound(err) && !answers(err, backend.ErrBadVersion) && !answers(err, backend.ErrDenied) {
-		return backend.Uncertain(err)
+		return open(err)
 	}
-	return &KindError{Path: n.path.full, Want: string(n.recipe), Found: string(found)}
+	return refusal
 }
 
-// pinLater creates the pin of the node with stat, unless the value was deleted since. A later
-// write of another client may rely on what this one has written without a pin, so the pin is
-// needed also if the data has changed.
-func (n *cell) pinLater(ctx context.Context, s *session, stat backend.Stat, pin pinState) error {
-	if pin != noPin || !s.b.Features().Has(backend.Containers) {
+// footingInTxn is what a write of a transaction has to know. That of a Value reads the node each
+// time, since it may have to create it; that of a plain node only at the first use.
+func (n *cell) footingInTxn(ctx context.Context, s *session, value bool) (footing, error) {
+	if value {
+		st, err := n.read(ctx, s)
+		if err == nil && !st.at.directory && st.created == 0 {
+			err = backend.ErrNotFound
+		}
+		return st.at, err
+	}
+	f, err := s.footing(ctx, n.ground())
+	if f.plain && f.pin == pinNeeded {
+		f.pin, f.directory = noPin, false
+	}
+	return f, err
+}
+
+// setInTxn examines the node with stat after the transaction of all, which has set it, see settle. A
+// node that is gone without a trace has been deleted.
+func (n *cell) setInTxn(ctx context.Context, s *session, all []backend.Op, stat backend.Stat, zxid int64) error {
+	w := written{stat: stat, rewritten: stat.Mzxid != zxid}
+	for _, op := range all {
+		switch {
+		case op.Path == n.path.full+"/"+layout.Pin:
+			w.pin = pinned
+		case op.Path == n.path.full && (op.Kind == backend.OpCreate || op.Kind == backend.OpDelete):
+			return nil
+		}
+	}
+	f, known := n.c.known(n.ground())
+	switch {
+	case stat.Czxid == 0 || stat.Czxid > zxid:
+		return n.vanished(s, w)
+	case !known || f.czxid != stat.Czxid || w.pin == noPin && stat.Container:
+		return n.settle(ctx, s, w)
+	case f.directory: // it is a value now
+		s.learned(n.path.full, footing{kind: n.recipe, czxid: stat.Czxid, version: backend.AnyVersion, pin: w.pin})
+	}
+	return nil
+}
+
+// vanished returns the error of a write whose node is gone. Without a pin it can have been a
+// container that the service has removed, with what was written.
+func (n *cell) vanished(s *session, w written) error {
+	if w.pin != noPin || !s.b.Features().Has(backend.Containers) {
 		return nil
 	}
-	need := footing{pin: pinNeeded}
+	return backend.Uncertain(errNotExamined)
+}
+
+// pinLater creates the pin of the node that w has written, unless the value was deleted since. A
+// later write of another client may rely on what this one has written without a pin, so the pin is
+// needed also if the data has changed.
+func (n *cell) pinLater(ctx context.Context, s *session, w written, open func(error) error) error {
+	if w.pin != noPin || !s.b.Features().Has(backend.Containers) {
+		return nil
+	}
+	need, stat := footing{pin: pinNeeded}, w.stat
 	for {
 		err := s.commitAgain(ctx, append([]backend.Op{backend.Check(n.path.full, stat.Version)}, need.pinOps(n.path.full)...)...)
 		switch {
-		case err == nil, isNotFound(err), answers(err, backend.ErrExists), answers(err, backend.ErrDenied):
+		case err == nil, answers(err, backend.ErrExists):
 			return nil
+		case isNotFound(err):
+			return n.vanished(s, w)
+		case answers(err, backend.ErrDenied):
+			if usedAsDir(stat) {
+				return backend.Uncertain(err)
+			}
+			return nil // it was created as a value
 		case !answers(err, backend.ErrBadVersion):
-			return backend.Uncertain(err)
+			return open(err)
 		}
 		if err := s.b.Sync(ctx, n.path.full); err != nil {
-			return backend.Uncertain(err)
+			return open(err)
 		}
 		data, now, err := s.b.Get(ctx, n.path.full, nil)
 		switch {
-		case isNotFound(err), answers(err, backend.ErrDenied), err == nil && (now.Czxid != stat.Czxid || layout.IsDirectory(data, now)):
+		case isNotFound(err), err == nil && now.Czxid != stat.Czxid:
+			return n.vanished(s, w)
+		case err == nil && layout.IsDirectory(data, now):
 			return nil
-		case err != nil:
+		case answers(err, backend.ErrDenied):
 			return backend.Uncertain(err)
+		case err != nil:
+			return open(err)
 		}
 		stat = now
 	}
@@ -322,7 +416,15 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 	}
 	st := content{created: n.writtenIn(ctx, s, old.created, results, zxid), version: old.version + 1, changed: zxid}
 	if st.created != old.created {
-		return st, fmt.Errorf("%w: deleted and made again just before it was written", ErrConflict)
+		w := written{stat: backend.Stat{Czxid: st.created, Version: st.version}, pin: f.pin}
+		if results != nil {
+			w.stat = results[0].Stat
+		}
+		err := n.settle(ctx, s, w)
+		if errors.Is(err, ErrKind) {
+			return content{}, err // undone
+		}
+		return st, cmp.Or(err, fmt.Errorf("%w: deleted and made again just before it was written", ErrConflict))
 	}
 	return st, nil
 }

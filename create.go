@@ -367,7 +367,42 @@ func (s *session) ensure(ctx context.Context, dir string) error {
 	op := backend.Create(dir, layout.KindDirectory.Mark(), backend.Container)
 	op.Shared = true
 	_, err := s.createDir(ctx, op, func(dir string) error { return s.ensure(ctx, dir) })
+	if err == nil && s.b.Features().Has(backend.Containers) && !strings.HasPrefix(dir, s.c.root+ownDir) {
+		err = s.useDir(ctx, dir)
+	}
 	return s.notSent(ctx, err)
+}
+
+// useDir makes the new container at dir one that has had a child, before any other node is in it. So
+// its Cversion is not 0, and examine takes it for what may be a container also after a client that
+// remembers a Value there has written over the mark. If that has happened already, the container
+// gets the pin: a client that has read it before can take it for a node that was created as a Value.
+func (s *session) useDir(ctx context.Context, dir string) error {
+	pin, version := dir+"/"+layout.Pin, int32(0)
+	ops := []backend.Op{backend.Create(pin, nil, backend.Persistent), backend.Delete(pin, backend.AnyVersion)}
+	for {
+		err := s.commitAgain(ctx, append([]backend.Op{backend.Check(dir, version)}, ops...)...)
+		if !answers(err, backend.ErrBadVersion) {
+			if isNotFound(err) || answers(err, backend.ErrExists) || answers(err, backend.ErrDenied) {
+				return nil
+			}
+			return err
+		}
+		if err := s.b.Sync(ctx, dir); err != nil {
+			return err
+		}
+		data, stat, err := s.b.Get(ctx, dir, nil)
+		if isNotFound(err) || answers(err, backend.ErrDenied) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if _, marked := layout.ParseMark(data); marked {
+			return nil // a recipe, or a directory again
+		}
+		version, ops = stat.Version, ops[:1]
+	}
 }
 
 // createDir creates a directory. It is a container where the service has containers, so

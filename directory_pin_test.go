@@ -2,8 +2,11 @@ package coord_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -225,5 +228,363 @@ func TestDirectories_APinIsMadeBesideAnotherWrite(t *testing.T) {
 			w.T.Errorf("%+v %v", got, err)
 		}
 		s.Close()
+	})
+}
+
+// setPlain is a recipe-free write of a node that exists.
+func setPlain(c *coord.Client, path, data string) error {
+	_, err := coord.NewTxn(c).Set(path, []byte(data)).Commit(context.Background())
+	return err
+}
+
+// dying returns a client of which nothing reaches the service after the first commit that writes data
+// to the node at path.
+func dying(w *world, path, data string) *coord.Client {
+	var dead atomic.Bool
+	return w.Open("dying", &backendtest.Hooks{
+		Before: func(ctx context.Context, c backendtest.Call) error {
+			if dead.Load() {
+				return coordtest.Silence(ctx, c)
+			}
+			return nil
+		},
+		After: func(ctx context.Context, c backendtest.Call, err error) error {
+			if err == nil && c.Op == "commit" && c.Path == w.Path(path) && string(c.Ops[0].Data) == data {
+				dead.Store(true)
+			}
+			return err
+		},
+	})
+}
+
+// A client that remembers a value writes into a container that was made at its path since, and dies
+// before it can pin it. What another client then sets there lasts: it does not take the node for one
+// that was created as a value.
+func TestDirectories_WhatADeadClientLeftIsPinnedByTheNext(t *testing.T) {
+	ctx := context.Background()
+	for name, set := range map[string]func(c *coord.Client, path string) error{
+		"set": func(c *coord.Client, path string) error {
+			_, err := coord.NewValue(c, path, textValue).Set(ctx, "8")
+			return err
+		},
+		"update": func(c *coord.Client, path string) error {
+			_, err := coord.NewValue(c, path, textValue).Update(ctx, func(string) (string, error) { return "8", nil })
+			return err
+		},
+		"compare and set": func(c *coord.Client, path string) error {
+			old, err := coord.NewValue(c, path, textValue).Get(ctx)
+			if err == nil {
+				_, err = coord.NewValue(c, path, textValue).CompareAndSet(ctx, old, "8")
+			}
+			return err
+		},
+		"counter": func(c *coord.Client, path string) error {
+			_, err := coord.NewCounter(c, path).Add(ctx, 1)
+			return err
+		},
+		"transaction": func(c *coord.Client, path string) error {
+			_, err := coord.NewTxn(c).Add(coord.NewValue(c, path, textValue).SetOp("8")).Commit(ctx)
+			return err
+		},
+	} {
+		for _, used := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", container used ", used), func(t *testing.T) {
+				onEachCollecting(t, func(w *world) {
+					if used && !w.Fake {
+						return // the service can remove the container at any time
+					}
+					var locking coordtest.Nth
+					a, b, c := dying(w, "/x/v", "7"), w.Open("b", &backendtest.Hooks{Before: locking.Before}), w.Open("c", nil)
+					v, other := coord.NewValue(a, "/x/v", textValue), coord.NewValue(c, "/x/v", textValue)
+					old, err := v.Set(ctx, "old")
+					w.must(err)
+					w.must(other.Delete(ctx, old))
+					done := false
+					locking.Arm(1, func(c backendtest.Call) bool {
+						if used {
+							_, err := w.stat("/x/v")
+							return c.Op == "commit" && c.Path == w.Path("/x/v/lock") && err == nil
+						}
+						return c.Op == "commit" && c.Path == w.Path("/x/v") && c.Ops[0].Kind == backend.OpCheck
+					}, func(ctx context.Context, _ backendtest.Call, _ error) error {
+						short, cancel := context.WithTimeout(ctx, 200*time.Millisecond) // it does not return before
+						defer cancel()
+						_, err := v.Set(short, "7")
+						coordtest.WantErr(w.T, err, coord.ErrUncertain)
+						w.must(set(c, "/x/v"))
+						done = true
+						return nil
+					})
+					coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, "/x/v/lock", nil)))
+					w.Collect()
+					if got, err := coord.NewValue(w.Open("fresh", nil), "/x/v", textValue).Get(ctx); !done || err != nil || got.Value != "8" {
+						w.T.Errorf("set: %v; stored %+v, %v\n%s", done, got, err, w.dump("/x"))
+					}
+				})
+			})
+		}
+	}
+}
+
+// The reply of a write into a container is lost, and the node is written by another client before the
+// first one looks: the node gets its pin all the same.
+func TestDirectories_ALostReplyBeforeAnotherWriteIsPinned(t *testing.T) {
+	ctx := context.Background()
+	onEachCollecting(t, func(w *world) {
+		var lose coordtest.Nth
+		a, b := w.Open("a", &backendtest.Hooks{After: lose.After}), w.Open("b", nil)
+		v, other := coord.NewValue(a, "/x/v", textValue), coord.NewValue(b, "/x/v", textValue)
+		old, err := v.Set(ctx, "old")
+		w.must(err)
+		w.must(other.Delete(ctx, old))
+		// A client of an earlier version, whose containers have had no child, is about to use a lock.
+		w.commit(backend.Create(w.Path("/x/v"), nil, backend.Container))
+		lose.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path("/x/v") }, func(context.Context, backendtest.Call, error) error {
+			w.must(setPlain(w.Open("c", nil), "/x/v", "precious"))
+			return backend.ErrUncertain
+		})
+		_, err = v.Set(ctx, "7")
+		w.must(err)
+		w.commit(backend.Create(w.Path("/x/v/child"), nil, backend.Persistent))
+		w.commit(backend.Delete(w.Path("/x/v/child"), backend.AnyVersion))
+		w.Collect()
+		if got, err := other.Get(ctx); err != nil || got.Value != "precious" {
+			w.T.Errorf("stored %+v, %v\n%s", got, err, w.dump("/x"))
+		}
+	})
+}
+
+// A write that may have gone into a container, which is gone when the client looks, is not
+// acknowledged.
+func TestDirectories_AWriteWhoseNodeIsGoneIsUncertain(t *testing.T) {
+	ctx := context.Background()
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("reply lost ", lost), func(t *testing.T) {
+			onEachCollecting(t, func(w *world) {
+				if s := w.Session("features"); !s.Features().Has(backend.Containers) {
+					w.T.Skip("no containers")
+				}
+				var after coordtest.Nth
+				a, b := w.Open("a", &backendtest.Hooks{After: after.After}), w.Open("b", nil)
+				v := coord.NewValue(a, "/x/v", textValue)
+				old, err := v.Set(ctx, "old")
+				w.must(err)
+				w.must(coord.NewValue(b, "/x/v", textValue).Delete(ctx, old))
+				w.commit(backend.Create(w.Path("/x/v"), nil, backend.Container))
+				w.commit(backend.Create(w.Path("/x/v/child"), nil, backend.Persistent))
+				after.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path("/x/v") }, func(_ context.Context, _ backendtest.Call, err error) error {
+					w.must(err)
+					w.commit(backend.Delete(w.Path("/x/v/child"), backend.AnyVersion))
+					w.Collect()
+					if lost {
+						return backend.ErrUncertain
+					}
+					return nil
+				})
+				_, err = v.Set(ctx, "precious")
+				coordtest.WantErr(w.T, err, coord.ErrUncertain)
+			})
+		})
+	}
+}
+
+// A client that may not read a node sets no value in a container either: it pins the node, or is
+// refused. A node that was created as a value it may set.
+func TestDirectories_AreNotSetBlindly(t *testing.T) {
+	ctx := context.Background()
+	for _, x := range []struct {
+		name      string
+		directory bool
+		create    bool // the client may create nodes
+		set       bool
+	}{
+		{"in a directory", true, true, true},
+		{"in a directory, creations denied", true, false, false},
+		{"a value", false, true, true},
+		{"a value, creations denied", false, false, true},
+	} {
+		for _, way := range []string{"Value.Set", "Txn.Set"} {
+			t.Run(way+" "+x.name, func(t *testing.T) {
+				onEachCollecting(t, func(w *world) {
+					if s := w.Session("features"); !s.Features().Has(backend.Containers) {
+						w.T.Skip("no containers")
+					}
+					b := w.Open("b", nil)
+					a := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+						denied := &backend.Error{Op: c.Op, Path: c.Path, Index: -1, Err: backend.ErrDenied}
+						if c.Path == w.Path("/x/v") && (c.Op == "get" || c.Op == "children") {
+							return denied
+						}
+						for i, op := range c.Ops {
+							if op.Path == w.Path("/x/v"+pin) && (op.Kind == backend.OpCheck || !x.create) {
+								denied.Path, denied.Index = op.Path, i
+								return denied
+							}
+						}
+						return nil
+					}})
+					if x.directory {
+						coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, "/x/v/lock", nil)))
+					} else {
+						_, err := coord.NewValue(b, "/x/v", textValue).Set(ctx, "old")
+						w.must(err)
+					}
+					var err error
+					if way == "Txn.Set" {
+						err = setPlain(a, "/x/v", "precious")
+					} else {
+						_, err = coord.NewValue(a, "/x/v", textValue).Set(ctx, "precious")
+					}
+					if !x.set {
+						coordtest.WantErr(w.T, err, coord.ErrDenied)
+						return
+					}
+					w.must(err)
+					w.Collect()
+					if got, err := coord.NewValue(b, "/x/v", textValue).Get(ctx); err != nil || got.Value != "precious" {
+						w.T.Errorf("stored %+v, %v\n%s", got, err, w.dump("/x"))
+					}
+				})
+			})
+		}
+	}
+}
+
+// A plain Set in a directory of the library lasts, as a Value does, and one at the path of another
+// recipe is refused. A plain node with nodes below it gets no pin.
+func TestDirectories_PlainSet(t *testing.T) {
+	ctx := context.Background()
+	onEachCollecting(t, func(w *world) {
+		a, b := w.Open("a", nil), w.Open("b", nil)
+		wants := func(path, want string) {
+			w.T.Helper()
+			w.Collect()
+			if got, err := coord.NewValue(w.Open("fresh", nil), path, textValue).Get(ctx); err != nil || got.Value != want {
+				w.T.Errorf("%s: %+v, %v, want %q\n%s", path, got, err, want, w.dump("/"))
+			}
+		}
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, "/x/v/lock", nil)))
+		w.must(setPlain(a, "/x/v", "precious"))
+		wants("/x/v", "precious")
+		w.must(setPlain(a, "/x/v", "again"))
+		wants("/x/v", "again")
+		w.must(setPlain(b, "/x/v", "third"))
+		wants("/x/v", "third")
+
+		for path, use := range map[string]func(path string){
+			"/mutex":   func(path string) { coordtest.MustLock(w.T, coord.NewMutex(b, path, nil)) },
+			"/idle":    func(path string) { coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, path, nil))) },
+			"/queue":   func(path string) { _, err := coord.NewQueue[int](b, path, nil).Put(ctx, 1); w.must(err) },
+			"/barrier": func(path string) { w.must(coord.NewBarrier(b, path, nil).Set(ctx)) },
+		} {
+			use(path)
+			before := w.dump(path)
+			_, err := coord.NewTxn(a).Create("/beside", nil, backend.Persistent).Set(path, []byte("precious")).Commit(ctx)
+			coordtest.WantErr(w.T, err, coord.ErrKind)
+			if _, err := w.stat("/beside"); err == nil {
+				w.T.Errorf("%s: a part of the refused transaction is applied", path)
+			}
+			if after := w.dump(path); after != before {
+				w.T.Errorf("%s was\n%s and is\n%s", path, before, after)
+			}
+		}
+
+		_, err := coord.NewTxn(a).Create("/p", []byte("1"), backend.Persistent).Create("/p/q", nil, backend.Persistent).Commit(ctx)
+		w.must(err)
+		w.must(setPlain(b, "/p", "2"))
+		_, err = coord.NewTxn(a).Delete("/p/q").Delete("/p").Commit(ctx)
+		w.must(err)
+		w.must(setPlain(a, "/x/v", "last"))
+		_, err = coord.NewTxn(a).Delete("/x/v").Commit(ctx)
+		w.must(err)
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, "/x/v/lock", nil)))
+		w.Collect()
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, "/x/v/lock", nil)))
+		if w.Fake {
+			w.commit(backend.Delete(w.Path("/x/v/lock"), backend.AnyVersion))
+			_, err = coord.NewTxn(a).Set("/x/v", []byte("x")).Delete("/x/v").Commit(ctx)
+			w.must(err)
+		}
+	})
+}
+
+// What a client remembers of a plain node is not true of the node that was made in its place: what
+// it sets there lasts, or is refused.
+func TestDirectories_PlainSetOfAnotherNode(t *testing.T) {
+	ctx := context.Background()
+	for _, kind := range []string{"a directory", "a lock", "a directory that goes"} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind, ", reply lost ", lost), func(t *testing.T) {
+				onEachCollecting(t, func(w *world) {
+					if s := w.Session("features"); kind == "a directory that goes" && !s.Features().Has(backend.Containers) {
+						w.T.Skip("no containers")
+					}
+					var after coordtest.Nth
+					a, b := w.Open("a", &backendtest.Hooks{After: after.After}), w.Open("b", nil)
+					_, err := coord.NewTxn(b).Create("/v", []byte("old"), backend.Persistent).Commit(ctx)
+					w.must(err)
+					w.must(setPlain(a, "/v", "known"))
+					_, err = coord.NewTxn(b).Delete("/v").Commit(ctx)
+					w.must(err)
+					path := "/v/lock"
+					if kind == "a lock" {
+						path = "/v"
+					}
+					h := coordtest.MustLock(w.T, coord.NewMutex(b, path, nil))
+					after.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path("/v") }, func(_ context.Context, _ backendtest.Call, err error) error {
+						w.must(err)
+						if kind == "a directory that goes" {
+							w.must(h.Release())
+							w.Collect()
+						}
+						if lost {
+							return backend.ErrUncertain
+						}
+						return nil
+					})
+					res, err := coord.NewTxn(a).Set("/v", []byte("precious")).Commit(ctx)
+					if len(res) != 1 {
+						w.T.Errorf("results %+v", res)
+					}
+					switch kind {
+					case "a lock":
+						coordtest.WantErr(w.T, err, coord.ErrKind)
+						w.must(h.Release())
+						coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("fresh", nil), "/v", nil)))
+						return
+					case "a directory that goes":
+						coordtest.WantErr(w.T, err, coord.ErrUncertain)
+						return
+					}
+					w.must(err)
+					w.must(h.Release())
+					w.Collect()
+					if got, err := coord.NewValue(b, "/v", textValue).Get(ctx); err != nil || got.Value != "precious" {
+						w.T.Errorf("stored %+v, %v\n%s", got, err, w.dump("/v"))
+					}
+				})
+			})
+		}
+	}
+}
+
+// A plain Set of a node that the client knows costs one request, and the first one a read beside it.
+func TestDirectories_APlainSetCostsOneRequest(t *testing.T) {
+	onEach(t, func(w *world) {
+		var requests atomic.Int64
+		b := w.Open("b", nil)
+		a := w.Open("a", &backendtest.Hooks{Before: func(context.Context, backendtest.Call) error { requests.Add(1); return nil }})
+		_, err := coord.NewTxn(b).Create("/v", []byte("data"), backend.Persistent).Create("/empty", nil, backend.Persistent).Create("/w", nil, backend.Persistent).Commit(context.Background())
+		w.must(err)
+		w.must(setPlain(a, "/w", "")) // it makes the journal
+		for _, path := range []string{"/v", "/empty"} {
+			for i, want := range []int64{2, 1, 1} {
+				requests.Store(0)
+				w.must(setPlain(a, path, "more"))
+				if n := requests.Load(); n != want {
+					w.T.Errorf("%s, call %d: %d requests, want %d", path, i, n, want)
+				}
+			}
+		}
 	})
 }

@@ -92,6 +92,7 @@ type footing struct {
 	// Of a Value, a Counter or a Barrier.
 	directory bool // nothing is set: the node is a directory, see layout.IsDirectory
 	pin       pinState
+	plain     bool // nothing shows that the library has made the node as a directory
 
 	// drift is the number of writes of the directory less the number of creations in
 	// it; a creation raises both. It is as of the commit zxid.
@@ -157,6 +158,9 @@ func (s *session) footing(ctx context.Context, g ground) (footing, error) {
 	}
 	data, stat, err := s.b.Get(ctx, g.dir, nil)
 	if answers(err, backend.ErrDenied) {
+		if g.leaf() {
+			return s.unread(ctx, g)
+		}
 		f := footing{kind: g.recipe}
 		s.learned(g.dir, f)
 		return f, nil
@@ -165,6 +169,30 @@ func (s *session) footing(ctx context.Context, g ground) (footing, error) {
 		return footing{}, err
 	}
 	return s.examine(ctx, g, data, stat)
+}
+
+// unread is examine for a Value that the client may write and not read. What can be a directory
+// counts as one: it is written together with a pin, or not at all. It is not remembered, since a
+// node in its place could not be examined.
+func (s *session) unread(ctx context.Context, g ground) (footing, error) {
+	stat, err := s.b.Exists(ctx, g.dir, nil)
+	if err != nil {
+		return footing{}, err
+	}
+	f := footing{kind: g.recipe, czxid: stat.Czxid, version: stat.Version}
+	if s.b.Features().Has(backend.Containers) && (usedAsDir(stat) || layout.IsDirectory(nil, stat) && stat.DataLength == 0) {
+		f.directory, f.pin = true, pinNeeded
+	}
+	return f, nil
+}
+
+// leaf reports whether the recipe at g is one node with data of the user.
+func (g ground) leaf() bool { return g.recipe == layout.KindValue || g.recipe == layout.KindCounter }
+
+// usedAsDir reports whether a node can be a container with data: it is one, or has had a child. A
+// container above recipes has had one, see useDir; a node that was created as a Value has not.
+func usedAsDir(stat backend.Stat) bool {
+	return stat.Container || stat.Cversion != 0 || stat.NumChildren > 0
 }
 
 // examine decides whether the node read at g is a place for its kind.
@@ -179,7 +207,7 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		s.c.unlearn(g.dir)
 		return footing{}, &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 	}
-	leaf := g.recipe == layout.KindValue || g.recipe == layout.KindCounter
+	leaf := g.leaf()
 	f.directory = layout.IsDirectory(data, stat)
 	found, marked := layout.ParseMark(data)
 	if marked && !(f.directory && (leaf || found == layout.KindDirectory)) {
@@ -227,11 +255,12 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 	switch {
 	case hasPin:
 		f.pin = pinned
-	case s.b.Features().Has(backend.Containers) && (f.directory || stat.Container || !fresh):
+	case s.b.Features().Has(backend.Containers) && (f.directory || usedAsDir(stat)):
 		// A value that was written over an unpinned directory, by an earlier version, say, has had
 		// children. One that was created as a value does not need the pin.
 		f.pin = pinNeeded
 	}
+	f.plain = !marked && !stat.Container && (fresh || !f.directory)
 	s.learned(g.dir, f)
 	return f, nil
 }

@@ -42,7 +42,7 @@ var borrowed = []string{
 	"twophase uses Mutex.whole", // the lock of a site is a part of its recipe
 	// Queues and values make operations of a Txn.
 	"queue uses TxnOp.again", "queue uses TxnOp.applied", "queue uses TxnOp.err", "queue uses TxnOp.expand", "queue uses TxnOp.op", "queue uses TxnOp.path",
-	"value uses TxnOp.again", "value uses TxnOp.err", "value uses TxnOp.expand", "value uses TxnOp.op", "value uses TxnOp.path",
+	"value uses setOp",
 }
 
 // strayMethods has the methods of the lowest layer's types that a recipe declares. Remove those

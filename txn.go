@@ -89,6 +89,9 @@ type TxnOp struct {
 	// this one in the transaction. It may read, and create directories. It is called
 	// again for each attempt.
 	expand func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error)
+	// least has requests of the same size as some that expand returns: a transaction that is
+	// too large is refused before expand reads.
+	least []backend.Op
 	// again reports whether the service refused the transaction only because the
 	// state that expand had read was outdated. Then the operation is expanded and the
 	// transaction tried again. Nil means never.
@@ -96,6 +99,9 @@ type TxnOp struct {
 	// applied is called when the transaction is applied, or may be. Nil means that
 	// the recipe need not know.
 	applied func()
+	// examine is called with the Stat of a node that the operation has set, or a later one, after
+	// the transaction of all is applied. Nil means that no such node is examined.
+	examine func(ctx context.Context, s *session, all []backend.Op, stat backend.Stat, zxid int64) error
 }
 
 // A TxnResult is the result of one operation of a Txn.
@@ -217,23 +223,102 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	return t
 }
 
-// Set replaces the data of a node at any version; see IfVersion. It is for nodes that a Txn or
-// another program has created. A directory of the library can be a container, which the service
-// removes with its data: use SetOp of a Value there.
+// Set replaces the data of a node at any version; see IfVersion. The path is that of a node which a
+// Txn or another program has created, or of a Value or Counter. If it belongs to a recipe of another
+// kind, such as a lock, Commit returns an error that matches ErrKind, and applies nothing. A
+// directory that the library has made above other nodes becomes a Value, as by SetOp.
+//
+// The first use of a path by a client costs one read before the transaction is sent, or two if the
+// node has children.
 func (t *Txn) Set(path string, data []byte) *Txn {
-	return t.plain(path, backend.SetData("", slices.Clone(data), backend.AnyVersion))
+	n := &cell{t.c, t.c.recipePath(path), layout.KindValue}
+	return t.Add(setOp(n, slices.Clone(data), false, nil))
+}
+
+// setOp writes the node of n. invalid is the reason why data cannot be written. If the node is
+// missing, the operation creates it, or with create false is refused by the service.
+//
+// The operation includes the pin of the node, as each write of a Value does. A node that a Txn or
+// another program has created gets none from Set: it is no container.
+func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
+	path := n.path.full
+	op := TxnOp{op: "set", path: path, err: cmp.Or(n.path.check("set"), invalid)}
+	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
+		// Earlier operations of the same transaction can change the state that a read finds. A
+		// node that one of them creates is no container.
+		set := []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
+		missing, _ := n.creation(data)
+		if !create {
+			missing = set
+		}
+		written, pinned := false, false
+		for _, o := range slices.Backward(before) {
+			switch {
+			case o.Path == path+"/"+layout.Pin:
+				pinned = true
+			case o.Path != path:
+			case o.Kind == backend.OpDelete:
+				return missing, nil
+			case o.Kind == backend.OpCreate:
+				return set, nil
+			case o.Kind == backend.OpSetData:
+				written = true
+			}
+		}
+		if written && (pinned || !create) {
+			return set, nil // beside another write of the node
+		}
+		f, err := n.footingInTxn(ctx, s, create)
+		switch {
+		case isNotFound(err):
+		case err != nil:
+			return nil, err
+		case f.directory && !written:
+			return n.writing(f, data, f.version), nil
+		default:
+			return n.writing(f, data, backend.AnyVersion), nil
+		}
+		if dir := parent(path); create && dir != "" && !creates(before, dir) {
+			if err := s.ensure(ctx, dir); err != nil {
+				return nil, err
+			}
+		}
+		return missing, nil
+	}
+	op.least = []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
+	op.again = func(err error) bool {
+		n.c.unlearn(path) // it can be another node by now, or have lost its pin
+		return isNotFound(err) && (create || atPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
+	}
+	op.examine = n.setInTxn
+	return op
 }
 
 // Delete removes a node without children at any version. A Value that was set in a directory has
-// a child, see there.
+// a child, see there; Delete removes it too, if the same client, or the same transaction, has set
+// the value.
 func (t *Txn) Delete(path string) *Txn {
-	return t.plain(path, backend.Delete("", backend.AnyVersion))
+	n := &cell{t.c, t.c.recipePath(path), layout.KindValue}
+	remove, pin := backend.Delete(n.path.full, backend.AnyVersion), n.path.full+"/"+layout.Pin
+	return t.Add(TxnOp{op: "delete", path: n.path.full, err: n.path.check("delete"),
+		expand: func(_ context.Context, _ *session, before []backend.Op) ([]backend.Op, error) {
+			f, _ := n.c.known(n.ground())
+			if f.pin == pinned || creates(before, pin) {
+				return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}, nil
+			}
+			return []backend.Op{remove}, nil
+		},
+		again: func(err error) bool {
+			f, known := n.c.known(n.ground())
+			n.c.unlearn(n.path.full)
+			return isNotFound(err) && atPin(err, n.path.full) && known && f.pin == pinned
+		}})
 }
 
 func (t *Txn) plain(path string, op backend.Op) *Txn {
 	p := t.c.recipePath(path)
 	op.Path = p.full
-	return t.Add(TxnOp{op: op.Kind.String(), path: p.full, err: p.check(op.Kind.String()),
+	return t.Add(TxnOp{op: op.Kind.String(), path: p.full, err: p.check(op.Kind.String()), least: []backend.Op{op},
 		expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return []backend.Op{op}, nil }})
 }
 
@@ -311,7 +396,7 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 			}
 		}
 		if err == nil {
-			return p.results(ctx, s, results, zxid), nil
+			return p.results(ctx, s, results, zxid), t.examine(ctx, s, p, results, zxid)
 		}
 		part := p.blame(err)
 		switch {
@@ -335,6 +420,28 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 		}
 		return nil, part.conflict(err)
 	}
+}
+
+// examine examines the nodes that the transaction has set. got is nil if the reply was lost.
+func (t *Txn) examine(ctx context.Context, s *session, p *txnPlan, got []backend.Result, zxid int64) error {
+	var errs []error
+	for _, part := range p.parts {
+		if part.yield < 0 || t.ops[part.index].examine == nil || p.ops[part.yield].Kind != backend.OpSetData {
+			continue
+		}
+		op := t.ops[part.index]
+		var stat backend.Stat
+		if got != nil {
+			stat = got[part.yield].Stat
+		} else {
+			var err error
+			if stat, err = s.b.Exists(ctx, op.path, nil); err != nil {
+				stat = backend.Stat{}
+			}
+		}
+		errs = append(errs, opError(op.op, op.path, op.examine(ctx, s, p.ops, stat, zxid)))
+	}
+	return errors.Join(errs...)
 }
 
 // applied tells the recipes that the transaction is applied, or may be.
@@ -369,12 +476,35 @@ func (p *txnPlan) add(part txnPart, ops ...backend.Op) error {
 	p.parts = append(p.parts, part)
 	p.ops = append(p.ops, ops...)
 	if len(p.ops) > maxTxnOps {
-		return fmt.Errorf("%w: more than %d steps", ErrTooLarge, maxTxnOps)
+		return errTooManySteps
 	}
 	return nil
 }
 
+// fits returns an error if the transaction is too large whatever its operations find.
+func (t *Txn) fits(s *session) error {
+	var least []backend.Op
+	for _, g := range t.guards {
+		least = append(least, g.checks...)
+	}
+	for _, op := range t.ops {
+		least = append(least, op.least...)
+	}
+	switch {
+	case len(least)+len(t.conds) > maxTxnOps:
+		return errTooManySteps
+	case len(least) == 0:
+		return nil
+	}
+	return s.b.Limits().Refuse(least)
+}
+
+var errTooManySteps = fmt.Errorf("%w: more than %d steps", ErrTooLarge, maxTxnOps)
+
 func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
+	if err := t.fits(s); err != nil {
+		return nil, err
+	}
 	p := new(txnPlan)
 	var errs error
 	note := func(err error) {
@@ -414,6 +544,9 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 // count.
 func product(ops []backend.Op) int {
 	set := 0
+	if len(ops) > 1 && layout.HasPin(ops[0].Path) {
+		set = 1 // of a deletion
+	}
 	for i := len(ops) - 1; i >= 0; i-- {
 		switch {
 		case layout.HasPin(ops[i].Path):

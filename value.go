@@ -2,12 +2,9 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"hash/maphash"
 	"iter"
-	"slices"
 
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -252,55 +249,8 @@ func versioned[T any](val T, st content) Versioned[T] {
 // SetOp is a Set as a part of a Txn: the value is set to val if and only if the
 // transaction is applied.
 func (v *Value[T]) SetOp(val T) TxnOp {
-	op := TxnOp{op: "set", path: v.path.full, err: v.path.check("set")}
 	data, err := v.encode(val)
-	if op.err == nil {
-		op.err = opError("set", v.path.full, err)
-	}
-	create, _ := v.creation(data)
-	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
-		// Earlier operations of the same transaction can change the state that a read finds. A
-		// node that one of them creates is no container.
-		set := []backend.Op{backend.SetData(v.path.full, data, backend.AnyVersion)}
-		written, pinned := false, false
-		for _, o := range slices.Backward(before) {
-			switch {
-			case o.Path == v.path.full+"/"+layout.Pin:
-				pinned = true
-			case o.Path != v.path.full:
-			case o.Kind == backend.OpDelete:
-				return create, nil
-			case o.Kind == backend.OpCreate:
-				return set, nil
-			case o.Kind == backend.OpSetData:
-				written = true
-			}
-		}
-		if written && pinned {
-			return set, nil // beside another SetOp of the value
-		}
-		st, err := v.read(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		switch {
-		case st.at.directory && !written:
-			return v.writing(st.at, data, st.at.version), nil
-		case st.at.directory || st.created != 0:
-			return v.writing(st.at, data, backend.AnyVersion), nil
-		}
-		if dir := parent(v.path.full); dir != "" && !creates(before, dir) {
-			if err := s.ensure(ctx, dir); err != nil {
-				return nil, err
-			}
-		}
-		return create, nil
-	}
-	op.again = func(err error) bool {
-		v.c.unlearn(v.path.full) // it can be another node by now, or have lost its pin
-		return isNotFound(err) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
-	}
-	return op
+	return setOp(&v.cell, data, true, opError("set", v.path.full, err))
 }
 
 // Watch returns a channel that receives the current value and then every change. It
