@@ -384,7 +384,7 @@ func TestEtcd_ADeniedRemovalIsPassed(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if before == 0 || before > 7 || tries != before {
+	if before == 0 || before > 16 || tries != before { // batches that have been removed let the next ones grow
 		t.Errorf("%d requests with the denied removal, and %d of them later", tries, tries-before)
 	}
 	if n := log.count("refuses the removal"); n != 1 {
