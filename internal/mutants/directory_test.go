@@ -42,7 +42,7 @@ var directoryMutants = []mutant{
 		"err = s.useDir(ctx, dir)", "err = nil",
 		"TestDirectories_WhatADeadClientLeftIsPinnedByTheNext"},
 	{"a new container that was written already gets no pin", "create.go",
-		"version, ops = stat.Version, ops[:1]", "return nil",
+		"version, ops = stat.Version, ops[:1]", "_ = stat\n\t\treturn nil",
 		"TestDirectories_WhatADeadClientLeftIsPinnedByTheNext"},
 	{"a node that was written again after a lost reply is not examined", "cell.go",
 		"case err == nil && stat.Czxid <= zxid:", "case err == nil && stat.Mzxid == zxid:",
