@@ -55,7 +55,7 @@ var directoryMutants = []mutant{
 		"TestDirectories_AreNotSetBlindly"},
 	{"a plain Set does not look at the node", "txn.go",
 		"f, err := n.footingInTxn(ctx, s, create)", "f, err := footing{}, error(nil)\n\t\tif create {\n\t\t\tf, err = n.footingInTxn(ctx, s, create)\n\t\t}",
-		"TestDirectories_PlainSet$"},
+		"TestDirectories_PlainSet"},
 	{"a plain Set trusts what it knew of another node", "txn.go",
 		"op.examine = n.setInTxn", "_ = n.setInTxn",
 		"TestDirectories_PlainSetOfAnotherNode"},
