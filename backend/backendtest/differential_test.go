@@ -32,8 +32,14 @@ func scripts(short, long uint64) uint64 {
 // realServer starts a server that does not remove containers, and logs its version.
 func realServer(t *testing.T) *zktest.Ensemble {
 	t.Helper()
+	return realServerWith(t, 24*time.Hour)
+}
+
+// realServerWith is realServer with a server that looks for empty containers at intervals.
+func realServerWith(t *testing.T, interval time.Duration) *zktest.Ensemble {
+	t.Helper()
 	e := zktest.Run(t, &zktest.Options{MaxSessionTimeout: differTimeout, JavaArgs: []string{
-		"-Dznode.container.checkIntervalMs=86400000",
+		fmt.Sprint("-Dznode.container.checkIntervalMs=", interval.Milliseconds()),
 		"-Dzookeeper.digest.enabled=false", // allows the test to change the transaction log
 	}})
 	answer, err := e.Servers()[0].FourLetter(t.Context(), "srvr")
@@ -59,6 +65,9 @@ func realHarness(e *zktest.Ensemble) backendtest.Harness {
 func TestMemoryAndZooKeeperAgree(t *testing.T) {
 	e := realServer(t)
 	real, model := realHarness(e), memoryHarness(differTimeout)
+	model.New = func(t *testing.T) backendtest.Service {
+		return store{memory.New(&memory.Options{SessionTimeout: differTimeout, ContainerInterval: -1}), "/"}
+	}
 	for seed := range scripts(2, 20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			backendtest.Differ(t, model, real, seed, int(scripts(600, 2000)))
@@ -75,6 +84,23 @@ func TestMemoryAndZooKeeperAgree(t *testing.T) {
 		n, counts := backendtest.DifferEverywhere(t, model, real, int(scripts(2, 3)))
 		t.Logf("figure: %d steps, no difference; %s", n, backendtest.Tally(counts))
 	})
+}
+
+// Containers that go do so at other moments on each service. Each is made, used and removed within one
+// step, while all sessions watch, so both services tell the same of it.
+func TestMemoryAndZooKeeperAgreeWhenContainersGo(t *testing.T) {
+	real, model := realHarness(realServerWith(t, 100*time.Millisecond)), memoryHarness(differTimeout)
+	model.New = func(t *testing.T) backendtest.Service {
+		return store{memory.New(&memory.Options{SessionTimeout: differTimeout, ContainerInterval: 10 * time.Millisecond}), "/"}
+	}
+	all, n := make(map[string]int), scripts(12, 300)
+	for seed := range n {
+		add(all, backendtest.DifferCollecting(t, model, real, seed, 40))
+	}
+	t.Logf("figure: %d scripts of 40 steps with containers that go, no difference; %s", n, backendtest.Tally(all))
+	if all["container collected"] == 0 {
+		t.Error("no container has gone")
+	}
 }
 
 func add(all, more map[string]int) {

@@ -22,6 +22,12 @@ func DifferWide(t *testing.T, a, b Harness, seed uint64, steps int) map[string]i
 	return differ(t, a, b, seedName(seed), newScript(seed, steps, flavour{boxes: true, large: true}))
 }
 
+// DifferCollecting is Differ with containers that the services remove.
+func DifferCollecting(t *testing.T, a, b Harness, seed uint64, steps int) map[string]int {
+	t.Helper()
+	return differ(t, a, b, seedName(seed), newScript(seed, steps, flavour{collects: true}))
+}
+
 // DifferEverywhere plays every refusal at every place of a commit, and every short
 // sequence of operations on one node as one commit.
 func DifferEverywhere(t *testing.T, a, b Harness, mostOps int) (commits int, counts map[string]int) {

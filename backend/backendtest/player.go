@@ -198,6 +198,8 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 		p.stat(o, stat, err == nil)
 	case syncStep:
 		p.tell(o, a.Sync(ctx, path))
+	case collectStep:
+		p.collect(ctx, o, a, path, w)
 	case armStep:
 		var targets []backend.Target
 		for _, t := range st.targets {
@@ -310,7 +312,7 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 			o.addf("session %d does not sync: %v\n", i, err)
 		}
 	}
-	broke := st.what >= lostRequestStep
+	broke := st.what >= lostRequestStep && st.what <= expireStep
 	p.lookAtTrees(ctx, o, broke, st.what == armStep, actor)
 	for i, w := range p.watches {
 		if w.told || w.stopped {
@@ -385,6 +387,47 @@ func (p *player) lookAtTrees(ctx context.Context, o *observation, broke, arms bo
 			o.addf("tree watch %d: %v %s\n", i, c.Kind, p.short(c.Path))
 		}
 	}
+}
+
+// collect makes a container at path, uses it, with a watch of it if w is not nil, and waits until the
+// service has removed it.
+func (p *player) collect(ctx context.Context, o *observation, a *actor, path string, w *backend.Watch) {
+	_, err := a.Commit(ctx, backend.Create(path, []byte("box"), backend.Container))
+	p.tell(o, err)
+	if err != nil {
+		return
+	}
+	if w != nil {
+		_, stat, err := a.Get(ctx, path, w)
+		p.keep(w, a, path, err == nil)
+		p.tell(o, err)
+		p.stat(o, stat, err == nil)
+	}
+	child := path + "/x"
+	for _, op := range []backend.Op{backend.Create(child, nil, backend.Ephemeral), backend.Delete(child, backend.AnyVersion)} {
+		_, err := a.Commit(ctx, op)
+		p.tell(o, err)
+		if err != nil {
+			return
+		}
+	}
+	for {
+		fired := backend.NewWatch()
+		_, err := a.Exists(ctx, path, fired)
+		if err != nil {
+			fired.Stop()
+			p.tell(o, err)
+			break
+		}
+		select {
+		case <-fired.Fired():
+		case <-ctx.Done():
+			fired.Stop()
+			o.addf("the container is not removed\n")
+			return
+		}
+	}
+	p.counts["container collected"]++
 }
 
 func (p *player) keep(w *backend.Watch, a *actor, path string, armed bool) {

@@ -39,11 +39,12 @@ const (
 	lostReplyStep   // a commit whose reply is lost
 	closeStep
 	expireStep
+	collectStep // a container is made and used, and the service removes it
 )
 
 func (k stepKind) String() string {
 	return [...]string{"commit", "get", "exists", "children", "sync", "arm", "watch a tree", "read many", "stop a watch", "stop a tree watch",
-		"commit, request lost,", "commit, reply lost,", "close", "expire"}[k]
+		"commit, request lost,", "commit, reply lost,", "close", "expire", "use a container until it goes"}[k]
 }
 
 // A nodeRef names a node relative to the root of the service: by its path, or
@@ -161,7 +162,14 @@ type flavour struct {
 	boxes bool
 	// large: nodes may hold as much data as fits.
 	large bool
+	// collects: the services remove containers soon. Their moments differ, so each container
+	// that is used is made, used and removed within one step, see goneName.
+	collects bool
 }
+
+// goneName is the container of collectStep. Other steps look at its path, and may make another node
+// there.
+const goneName = "gone"
 
 // newScript returns a script of n steps, the same one for the same seed.
 func newScript(seed uint64, n int, f flavour) []step {
@@ -193,6 +201,10 @@ func (g scriptWriter) chance(percent int) bool { return g.IntN(100) < percent }
 
 func (g scriptWriter) step() step {
 	st := step{session: g.IntN(scriptSessions), node: g.node(), watch: g.chance(60), victim: g.IntN(100)}
+	if g.collects && g.chance(12) {
+		st.what, st.node = collectStep, nodeRef{path: goneName}
+		return st
+	}
 	switch p := g.IntN(1000); {
 	case p < 350:
 		st.what, st.ops = commitStep, g.ops(1)
@@ -240,6 +252,8 @@ func (g scriptWriter) node() nodeRef {
 		path = nearNames[g.IntN(len(nearNames))]
 	case g.boxes && g.chance(30):
 		path = "box" + string("12"[g.IntN(2)])
+	case g.collects && g.chance(25):
+		path = goneName
 	}
 	for g.chance(40) && len(path) < 5 {
 		path += "/" + string("xy"[g.IntN(2)])
