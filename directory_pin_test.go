@@ -287,12 +287,9 @@ func TestDirectories_WhatADeadClientLeftIsPinnedByTheNext(t *testing.T) {
 			return err
 		},
 	} {
-		for _, used := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", container used ", used), func(t *testing.T) {
+		for _, fresh := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", before the first child ", fresh), func(t *testing.T) {
 				onEachCollecting(t, func(w *world) {
-					if used && !w.Fake {
-						return // the service can remove the container at any time
-					}
 					var locking coordtest.Nth
 					a, b, c := dying(w, "/x/v", "7"), w.Open("b", &backendtest.Hooks{Before: locking.Before}), w.Open("c", nil)
 					v, other := coord.NewValue(a, "/x/v", textValue), coord.NewValue(c, "/x/v", textValue)
@@ -301,7 +298,7 @@ func TestDirectories_WhatADeadClientLeftIsPinnedByTheNext(t *testing.T) {
 					w.must(other.Delete(ctx, old))
 					done := false
 					locking.Arm(1, func(c backendtest.Call) bool {
-						if used {
+						if fresh {
 							_, err := w.stat("/x/v")
 							return c.Op == "commit" && c.Path == w.Path("/x/v/lock") && err == nil
 						}

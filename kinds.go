@@ -190,7 +190,7 @@ func (s *session) unread(ctx context.Context, g ground) (footing, error) {
 func (g ground) leaf() bool { return g.recipe == layout.KindValue || g.recipe == layout.KindCounter }
 
 // usedAsDir reports whether a node can be a container with data: it is one, or has had a child. A
-// container above recipes has had one, see useDir; a node that was created as a Value has not.
+// node that was created as a Value has had none, nor has a container before its first one, see parents.
 func usedAsDir(stat backend.Stat) bool {
 	return stat.Container || stat.Cversion != 0 || stat.NumChildren > 0
 }
