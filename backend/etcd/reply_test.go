@@ -185,8 +185,8 @@ func TestEtcd_DamagedReplyBreaksTheLink(t *testing.T) {
 	}
 }
 
-// fakeEtcd is a server that sends what etcd does not.
-type fakeEtcd struct {
+// oddEtcd is a server that sends what etcd does not.
+type oddEtcd struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedLeaseServer
 	pb.UnimplementedWatchServer
@@ -197,18 +197,18 @@ type fakeEtcd struct {
 	cancel func() // called with the second grant
 }
 
-func (f *fakeEtcd) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
+func (f *oddEtcd) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
 	return &pb.StatusResponse{Header: &pb.ResponseHeader{}, Leader: 1, Version: "3.6.0"}, nil
 }
 
-func (f *fakeEtcd) LeaseGrant(context.Context, *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
+func (f *oddEtcd) LeaseGrant(context.Context, *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	if f.grants.Add(1) == 2 && f.cancel != nil {
 		defer f.cancel()
 	}
 	return &pb.LeaseGrantResponse{ID: 7, TTL: f.ttl}, nil
 }
 
-func (f *fakeEtcd) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
+func (f *oddEtcd) Txn(context.Context, *pb.TxnRequest) (*pb.TxnResponse, error) {
 	f.txns.Add(1)
 	return nil, errLost
 }
@@ -225,7 +225,7 @@ func TestEtcd_LeaseOfAnImpossibleLengthIsRefused(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			srv, f := grpc.NewServer(), &fakeEtcd{ttl: ttl, cancel: cancel}
+			srv, f := grpc.NewServer(), &oddEtcd{ttl: ttl, cancel: cancel}
 			pb.RegisterKVServer(srv, f)
 			pb.RegisterLeaseServer(srv, f)
 			pb.RegisterWatchServer(srv, f)
@@ -244,7 +244,7 @@ func TestEtcd_LeaseOfAnImpossibleLengthIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		srv, f := grpc.NewServer(), &fakeEtcd{ttl: 3}
+		srv, f := grpc.NewServer(), &oddEtcd{ttl: 3}
 		pb.RegisterLeaseServer(srv, f)
 		pb.RegisterMaintenanceServer(srv, f)
 		go srv.Serve(l)
