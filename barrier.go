@@ -169,19 +169,15 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 		mode = backend.Ephemeral
 	}
 	create := backend.Create(path, layout.KindBarrier.Mark(), mode)
-	above, filled := s.parents(ctx)
 	for {
 		err := b.commit(ctx, s, create)
-		if err == nil {
-			filled()
-		}
 		switch {
 		case isNotFound(err):
 			i := strings.LastIndexByte(path, '/')
 			if i <= 0 {
 				return err
 			}
-			if err := above(path[:i]); err != nil {
+			if err := s.ensure(ctx, path[:i]); err != nil {
 				return err
 			}
 			continue

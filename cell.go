@@ -320,12 +320,10 @@ func (n *cell) creation(data []byte) (ops []backend.Op, version int32) {
 // there. It returns ErrConflict if there is a value.
 func (n *cell) create(ctx context.Context, s *session, data []byte) (content, error) {
 	ops, version := n.creation(data)
-	above, filled := s.parents(ctx)
 	for {
 		_, zxid, err := s.commitOnce(ctx, ops...)
 		switch {
 		case err == nil:
-			filled()
 			s.learned(n.path.full, footing{kind: n.recipe, czxid: zxid, version: backend.AnyVersion})
 			return content{created: zxid, version: version, changed: zxid}, nil
 		case answers(err, backend.ErrExists):
@@ -354,7 +352,7 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 		if dir == "" {
 			return content{}, err // the root always exists
 		}
-		if err := above(dir); err != nil {
+		if err := s.ensure(ctx, dir); err != nil {
 			return content{}, err
 		}
 	}

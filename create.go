@@ -331,7 +331,7 @@ func (s *session) removeOf(ctx context.Context, owner int64, path string) error 
 // makeDir creates the directory of a recipe, with its mark, and its missing parents. It
 // is no error if the directory exists.
 func (s *session) makeDir(ctx context.Context, g ground) error {
-	above, filled := s.parents(ctx)
+	above := func(dir string) error { return s.ensure(ctx, dir) }
 	if g.whole != "" {
 		whole := ground{dir: g.top, recipe: g.whole}
 		if err := s.occupyAbove(ctx, g.dir, whole); err != nil {
@@ -341,9 +341,6 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	}
 	mark := g.recipe.Mark()
 	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), above)
-	if err == nil {
-		filled()
-	}
 	if made {
 		s.learned(g.dir, footing{kind: g.recipe, mark: mark, version: backend.AnyVersion})
 	}
@@ -369,71 +366,8 @@ func (s *session) makePart(ctx context.Context, dir string, g ground) error {
 func (s *session) ensure(ctx context.Context, dir string) error {
 	op := backend.Create(dir, layout.KindDirectory.Mark(), backend.Container)
 	op.Shared = true
-	above, filled := s.parents(ctx)
-	_, err := s.createDir(ctx, op, above)
-	if err == nil {
-		filled()
-	}
+	_, err := s.createDir(ctx, op, func(dir string) error { return s.ensure(ctx, dir) })
 	return s.notSent(ctx, err)
-}
-
-// parents returns a function that creates the missing parents of a node, and one to call when the node
-// is there.
-//
-// A container is not collected before it has had a child, so nothing comes between its creation and that of
-// the node. But until then it looks like a node that was created as a Value: a client that remembers a
-// Value at its path may have written over the mark, and have died before it made a pin, and another
-// client may then have relied on what the Stat shows. So filled looks whether the container was written
-// meanwhile, and makes the pin.
-func (s *session) parents(ctx context.Context) (above func(dir string) error, filled func()) {
-	made := ""
-	above = func(dir string) error {
-		made = dir
-		return s.ensure(ctx, dir)
-	}
-	filled = func() {
-		if made == "" || !s.b.Features().Has(backend.Containers) || strings.HasPrefix(made, s.c.root+ownDir) {
-			return
-		}
-		if s.pinWritten(ctx, made) == nil {
-			return
-		}
-		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
-			s.c.overSessions(ctx, func(s *session) {
-				s.retry(ctx, u, "examine", made, func(ctx context.Context) error { return s.pinWritten(ctx, made) })
-			})
-		})
-	}
-	return above, filled
-}
-
-// pinWritten makes the pin in a directory that was created with a mark and written since, unless it has
-// a mark again.
-func (s *session) pinWritten(ctx context.Context, dir string) error {
-	ops := []backend.Op{backend.Check(dir, 0)}
-	for {
-		err := s.commitAgain(ctx, ops...)
-		switch {
-		case err == nil, isNotFound(err), answers(err, backend.ErrExists), answers(err, backend.ErrDenied):
-			return nil
-		case !answers(err, backend.ErrBadVersion):
-			return err
-		}
-		if err := s.b.Sync(ctx, dir); err != nil {
-			return err
-		}
-		data, stat, err := s.b.Get(ctx, dir, nil)
-		if isNotFound(err) || answers(err, backend.ErrDenied) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if _, marked := layout.ParseMark(data); marked {
-			return nil // a recipe, or a directory again
-		}
-		ops = []backend.Op{backend.Check(dir, stat.Version), backend.Create(dir+"/"+layout.Pin, nil, backend.Persistent)}
-	}
 }
 
 // createDir creates a directory. It is a container where the service has containers, so

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
@@ -235,92 +234,6 @@ func TestDirectories_APinIsMadeBesideAnotherWrite(t *testing.T) {
 func setPlain(c *coord.Client, path, data string) error {
 	_, err := coord.NewTxn(c).Set(path, []byte(data)).Commit(context.Background())
 	return err
-}
-
-// dying returns a client of which nothing reaches the service after the first commit that writes data
-// to the node at path.
-func dying(w *world, path, data string) *coord.Client {
-	var dead atomic.Bool
-	return w.Open("dying", &backendtest.Hooks{
-		Before: func(ctx context.Context, c backendtest.Call) error {
-			if dead.Load() {
-				return coordtest.Silence(ctx, c)
-			}
-			return nil
-		},
-		After: func(ctx context.Context, c backendtest.Call, err error) error {
-			if err == nil && c.Op == "commit" && c.Path == w.Path(path) && string(c.Ops[0].Data) == data {
-				dead.Store(true)
-			}
-			return err
-		},
-	})
-}
-
-// A client that remembers a value writes into a container that was made at its path since, and dies
-// before it can pin it. What another client then sets there lasts: it does not take the node for one
-// that was created as a value.
-func TestDirectories_WhatADeadClientLeftIsPinnedByTheNext(t *testing.T) {
-	ctx := context.Background()
-	for name, set := range map[string]func(c *coord.Client, path string) error{
-		"set": func(c *coord.Client, path string) error {
-			_, err := coord.NewValue(c, path, textValue).Set(ctx, "8")
-			return err
-		},
-		"update": func(c *coord.Client, path string) error {
-			_, err := coord.NewValue(c, path, textValue).Update(ctx, func(string) (string, error) { return "8", nil })
-			return err
-		},
-		"compare and set": func(c *coord.Client, path string) error {
-			old, err := coord.NewValue(c, path, textValue).Get(ctx)
-			if err == nil {
-				_, err = coord.NewValue(c, path, textValue).CompareAndSet(ctx, old, "8")
-			}
-			return err
-		},
-		"counter": func(c *coord.Client, path string) error {
-			_, err := coord.NewCounter(c, path).Add(ctx, 1)
-			return err
-		},
-		"transaction": func(c *coord.Client, path string) error {
-			_, err := coord.NewTxn(c).Add(coord.NewValue(c, path, textValue).SetOp("8")).Commit(ctx)
-			return err
-		},
-	} {
-		for _, fresh := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, ", before the first child ", fresh), func(t *testing.T) {
-				onEachCollecting(t, func(w *world) {
-					var locking coordtest.Nth
-					a, b, c := dying(w, "/x/v", "7"), w.Open("b", &backendtest.Hooks{Before: locking.Before}), w.Open("c", nil)
-					v, other := coord.NewValue(a, "/x/v", textValue), coord.NewValue(c, "/x/v", textValue)
-					old, err := v.Set(ctx, "old")
-					w.must(err)
-					w.must(other.Delete(ctx, old))
-					done := false
-					locking.Arm(1, func(c backendtest.Call) bool {
-						if fresh {
-							_, err := w.stat("/x/v")
-							return c.Op == "commit" && c.Path == w.Path("/x/v/lock") && err == nil
-						}
-						return c.Op == "commit" && c.Path == w.Path("/x/v") && c.Ops[0].Kind == backend.OpCheck
-					}, func(ctx context.Context, _ backendtest.Call, _ error) error {
-						short, cancel := context.WithTimeout(ctx, 200*time.Millisecond) // it does not return before
-						defer cancel()
-						_, err := v.Set(short, "7")
-						coordtest.WantErr(w.T, err, coord.ErrUncertain)
-						w.must(set(c, "/x/v"))
-						done = true
-						return nil
-					})
-					coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(b, "/x/v/lock", nil)))
-					w.Collect()
-					if got, err := coord.NewValue(w.Open("fresh", nil), "/x/v", textValue).Get(ctx); !done || err != nil || got.Value != "8" {
-						w.T.Errorf("set: %v; stored %+v, %v\n%s", done, got, err, w.dump("/x"))
-					}
-				})
-			})
-		}
-	}
 }
 
 // The reply of a write into a container is lost, and the node is written by another client before the

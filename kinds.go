@@ -190,7 +190,9 @@ func (s *session) unread(ctx context.Context, g ground) (footing, error) {
 func (g ground) leaf() bool { return g.recipe == layout.KindValue || g.recipe == layout.KindCounter }
 
 // usedAsDir reports whether a node can be a container with data: it is one, or has had a child. A
-// node that was created as a Value has had none, nor has a container before its first one, see parents.
+// node that was created as a Value has had none. Nor has a container before its first child, which its
+// maker creates next: if a client that remembers a Value there writes into it in between, and dies before
+// it makes the pin, the node is taken for one that was created as a Value.
 func usedAsDir(stat backend.Stat) bool {
 	return stat.Container || stat.Cversion != 0 || stat.NumChildren > 0
 }

@@ -38,7 +38,8 @@ func newRestoration(t *testing.T, servers int) *restoration {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return &restoration{sceneOn(t, e, zookeeper.Options{SessionTimeout: 10 * time.Minute}), e, t.TempDir()}
+	// A session that asks servers which refuse it during a restart asks again after a tenth of this time.
+	return &restoration{sceneOn(t, e, zookeeper.Options{SessionTimeout: time.Minute}), e, t.TempDir()}
 }
 
 // restart stops all servers and starts them again.
