@@ -98,10 +98,9 @@ func (p *past) saw(path string, st *backend.Stat) {
 
 // sight is what a session sees of a node when it looks.
 type sight struct {
-	path  string
-	asked bool
-	code  int32
-	stat  backend.Stat
+	path string
+	code int32
+	stat backend.Stat
 }
 
 const (
