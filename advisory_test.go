@@ -91,7 +91,7 @@ func TestNoRecipeNeedsWhatIsAdvisory(t *testing.T) {
 
 		queueOf := func(c *coord.Client) *coord.Queue[string] {
 			q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text()})
-			coord.SetBucketSize(&q.Consumer, 3)
+			*coordtest.Inside(&q.Consumer).BucketSize = 3
 			return q
 		}
 		q, other := queueOf(a), queueOf(b)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -225,28 +224,6 @@ func TestAPanicOfTheCodecReachesEachReaderOfAView(t *testing.T) {
 		}
 		if other, ok := coord.NewCacheView(k, coord.Codec[json.Number]{}).Get("/config"); !ok || other.Value != "1" {
 			w.T.Errorf("another view: %+v, %v", other, ok)
-		}
-	})
-}
-
-func TestAViewForgetsNodesThatAreGone(t *testing.T) {
-	onMemory(t, func(w *world) {
-		k := coord.NewCache(w.Open("a", nil), "/config", nil)
-		v := coord.NewCacheView(k, coord.Codec[int]{})
-		defer w.goRun(k)()
-		w.outsider(backend.Create("/config", nil, backend.Persistent))
-		for i := range 500 {
-			path := "/config/" + strconv.Itoa(i)
-			w.outsider(backend.Create(path, []byte("1"), backend.Persistent))
-			w.Settle()
-			if got, ok := v.Get(path); !ok || got.Value != 1 {
-				w.T.Fatalf("%+v, %v", got, ok)
-			}
-			w.outsider(backend.Delete(path, 0))
-			w.Settle()
-		}
-		if n := coord.Decoded(v); n < 1 || n > 70 {
-			w.T.Errorf("the view keeps %d values of one node", n)
 		}
 	})
 }

@@ -588,28 +588,3 @@ func TestAnAnnouncementUnderWayWhileSteppingDownIsRemoved(t *testing.T) {
 		w.Empty("/e")
 	})
 }
-
-// A leader steps down, and the goroutine that ends its term is held up. The removal of
-// the term's node is registered before Done is closed and begins before anything else, so
-// the next campaign of the same client does not stand behind it.
-func TestACampaignDoesNotMeetTheTermThatHasSteppedDown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := memory.New(nil).Link("a")
-		c := coordtest.Open(t, l, nil)
-		e := coord.NewElection(c, "/e", &coord.ElectionOptions{StepDownOnSuspend: true})
-		term := mustLead(t, e)
-		until := make(chan struct{})
-		defer close(until)
-		coord.WhenEnded(term.Hold, func(error) { <-until })
-		l.Partition()
-		<-term.Done()
-		l.Heal()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		next, err := e.Campaign(ctx)
-		if err != nil {
-			t.Fatalf("the term ended with %v, and the next campaign: %v", term.Err(), err)
-		}
-		coordtest.MustRelease(t, next.Hold)
-	})
-}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -183,7 +184,9 @@ type Queue[T any] struct {
 // NewQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
-	return &Queue[T]{newConsumer(c, path, fifoQueue, o)}
+	q := &Queue[T]{newConsumer(c, path, fifoQueue, o)}
+	q.show()
+	return q
 }
 
 // Put appends a value and returns the id of its item, which Item.ID reports. The
@@ -254,6 +257,40 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1), drain: opts.DrainTimeout}
 }
 
+// show shows the inside of the queue to the tests.
+func (q *Consumer[T]) show() {
+	e := q.q
+	if e.c.hooks.Queue == nil {
+		return
+	}
+	e.c.hooks.Queue(q, hook.Queue{
+		BucketSize: &e.size, DeadBucketSize: &e.dead.size, BucketLimit: &e.most,
+		AcksWaiting: func() (n int) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			for _, line := range e.acks {
+				n += len(line.waiting)
+			}
+			return n
+		},
+		AckLines: func() int {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return len(e.acks)
+		},
+		Rivals: func() int {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.rivals
+		},
+		Feeding: func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.feeding
+		},
+	})
+}
+
 // within reports whether a queue at path would stand among the nodes of q.
 func within(path string, q *queue) bool {
 	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.dir+"/") || strings.HasPrefix(path+"/", q.producers.g.dir+"/")
@@ -322,7 +359,9 @@ type PriorityQueue[T any] struct {
 // NewPriorityQueue returns the queue at path. It does no I/O; a bad path or option
 // is reported by the first call.
 func NewPriorityQueue[T any](c *Client, path string, o *QueueOptions[T]) *PriorityQueue[T] {
-	return &PriorityQueue[T]{newConsumer(c, path, priorityQueue, o)}
+	q := &PriorityQueue[T]{newConsumer(c, path, priorityQueue, o)}
+	q.show()
+	return q
 }
 
 // Put adds a value, as Queue.Put does.

@@ -31,7 +31,7 @@ type ackScene struct {
 func newAckScene(w *world) *ackScene {
 	sc := &ackScene{w: w}
 	sc.q = w.hookedQueue("a", sc.hooks(), &coord.QueueOptions[int]{Prefetch: 64})
-	coord.SetBucketSize(&sc.q.Consumer, 256)
+	*coordtest.Inside(&sc.q.Consumer).BucketSize = 256
 	return sc
 }
 
@@ -114,11 +114,11 @@ func (sc *ackScene) gather(items []*coord.Item[int], meanwhile func()) []error {
 			<-held
 		}
 	}
-	sc.w.Eventually("the others wait", func() bool { return coord.AcksWaiting(&sc.q.Consumer) == len(items)-1 })
+	sc.w.Eventually("the others wait", func() bool { return coordtest.Inside(&sc.q.Consumer).AcksWaiting() == len(items)-1 })
 	meanwhile()
 	close(goOn)
 	wg.Wait()
-	if n := coord.AckLines(&sc.q.Consumer); n != 0 {
+	if n := coordtest.Inside(&sc.q.Consumer).AckLines(); n != 0 {
 		sc.w.T.Errorf("%d lines are left", n)
 	}
 	return errs
@@ -589,7 +589,7 @@ func TestConcurrentAcksOfAllKindsAgree(t *testing.T) {
 			sc.before.Arm(0, nil, nil)
 			sc.after.Arm(0, nil, nil)
 			commits += sc.sent()
-			if n := coord.AckLines(&sc.q.Consumer); n != 0 {
+			if n := coordtest.Inside(&sc.q.Consumer).AckLines(); n != 0 {
 				w.T.Errorf("round %d: %d lines are left", round, n)
 			}
 			// The remaining items were given back or lost; none of them was acknowledged.

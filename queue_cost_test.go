@@ -434,7 +434,7 @@ func (tr idleTrial) run(w *world, path string, items int) time.Duration {
 		if tr.delay {
 			q := coord.NewDelayQueue[int](c, path, nil)
 			return &q.Consumer, func(n int) {
-				if _, err := q.Put(context.Background(), time.Now().Add(dueIn), n); err != nil {
+				if _, err := q.Put(context.Background(), time.Now().Add(dueIn+w.Skew), n); err != nil {
 					w.T.Error(err)
 				}
 			}
@@ -449,16 +449,17 @@ func (tr idleTrial) run(w *world, path string, items int) time.Duration {
 	}
 	for i := range bad {
 		pauses[i] = &pause{open: make(chan struct{})}
+		if tr.how == "slow clock" {
+			w.Skew = -time.Hour
+		}
 		bad[i] = x.hire(name("bad", i), &backendtest.Hooks{Before: pauses[i].before})
+		w.Skew = 0
 	}
 	for i := range tr.when {
 		x.start(name("good", i), good[i])
 	}
 	before := w.Children(path + "/waiters")
 	for i, q := range bad {
-		if tr.how == "slow clock" {
-			coord.SetClock(q, -time.Hour)
-		}
 		x.start(name("bad", i), q)
 		w.T.Cleanup(func() { close(pauses[i].open) })
 	}

@@ -957,7 +957,7 @@ func TestALimitHoldsWhateverIsLost(t *testing.T) {
 					},
 				}
 				q := coord.NewQueue[int](coordtest.Open(t, backendtest.Intercept(l, hooks), nil), "/q", &coord.QueueOptions[int]{MaxLen: most, Prefetch: 1 + len(links)%2})
-				coord.SetBucketSize(&q.Consumer, 10_000) // one bucket, so that a list is exact
+				*coordtest.Inside(&q.Consumer).BucketSize = 10_000 // one bucket, so that a list is exact
 				return q
 			}
 			for i := range producers {
@@ -1049,7 +1049,7 @@ func TestAProducerWatchesTheLastItem(t *testing.T) {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
 			onMemories(t, func(w *world) {
 				q := w.queue("a", full(most))
-				coord.SetBucketSize(&q.Consumer, 100)
+				*coordtest.Inside(&q.Consumer).BucketSize = 100
 				mustPut(w.T, q, 1, most)
 				wantFull(w.T, q)
 				put := w.putWaits(w.queue("b", &coord.QueueOptions[int]{MaxLen: most}), 100)

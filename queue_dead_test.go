@@ -47,7 +47,7 @@ func (w *world) bury(q *coord.Queue[int], first, last int) (ids []string) {
 func (w *world) deadQueue(name string) *coord.Queue[int] {
 	w.T.Helper()
 	q := coord.NewQueue[int](w.Open(name, nil), "/q/dead", nil)
-	coord.SetBucketSize(&q.Consumer, 6)
+	*coordtest.Inside(&q.Consumer).BucketSize = 6
 	return q
 }
 
@@ -301,7 +301,7 @@ func TestDeadLettersFitIntoSmallCommits(t *testing.T) {
 				ctx := t.Context()
 				c := coordtest.Open(t, memory.New(&memory.Options{Limits: limits}), nil)
 				q := coord.NewQueue(c, "/q", &coord.QueueOptions[string]{Codec: coord.Text(), MaxAttempts: 1})
-				coord.SetBucketSize(&q.Consumer, 6)
+				*coordtest.Inside(&q.Consumer).BucketSize = 6
 				large := strings.Repeat("d", 2000)
 				if limits.Bytes > 0 {
 					for errors.Is(fits(q, large), coord.ErrTooLarge) {

@@ -63,7 +63,9 @@ type DelayQueue[T any] struct {
 // NewDelayQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueue[T] {
-	return &DelayQueue[T]{newConsumer(c, path, delayQueue, o)}
+	q := &DelayQueue[T]{newConsumer(c, path, delayQueue, o)}
+	q.show()
+	return q
 }
 
 // Put adds a value that is due when the clock of the service shows the given time,

@@ -39,13 +39,13 @@ func (w *world) serviceTime() time.Time {
 // skipped if the clocks of clients count.
 func (w *world) delays(name string, wrong time.Duration, hooks *backendtest.Hooks) *coord.DelayQueue[int] {
 	w.T.Helper()
+	w.Skew = wrong
 	c := w.Open(name, hooks)
+	w.Skew = 0
 	if wrong != 0 && !w.hasClock(c) {
 		w.T.Skip("the service has no clock")
 	}
-	q := coord.NewDelayQueue[int](c, "/q", nil)
-	coord.SetClock(&q.Consumer, wrong)
-	return q
+	return coord.NewDelayQueue[int](c, "/q", nil)
 }
 
 // hasClock reports whether the times of the service are those of its own clock.
@@ -530,9 +530,8 @@ func TestWithoutAClockOfTheServiceTheConsumersCounts(t *testing.T) {
 		st := memory.New(&memory.Options{Without: backend.Clock})
 		st.SetClock(serviceAhead)
 		open := func(wrong time.Duration) *coord.DelayQueue[int] {
-			q := coord.NewDelayQueue[int](coordtest.Open(t, st, nil), "/q", nil)
-			coord.SetClock(&q.Consumer, wrong)
-			return q
+			c := coordtest.OpenWith(t, st, nil, hook.Hooks{Skew: wrong})
+			return coord.NewDelayQueue[int](c, "/q", nil)
 		}
 		p := open(0)
 		if _, err := p.PutAfter(ctx, 4*time.Minute, 1); err != nil {

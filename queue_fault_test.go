@@ -615,18 +615,6 @@ func TestAClaimThatCannotBeResolvedIsTakenBack(t *testing.T) {
 	})
 }
 
-// A claim that ends after a closing client has given its stock back is given back too.
-func TestAnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.T) {
-	onMemory(t, func(w *world) {
-		q := w.hookedQueue("a", nil, nil)
-		mustPut(w.T, q, 1, 1)
-		if it := coord.Overtaken(mustTake(w.T, q, 1)); it != nil {
-			w.T.Errorf("%v is handed out", it.Value)
-		}
-		mustAck(w.T, mustTake(w.T, w.hookedQueue("b", nil, nil), 1))
-	})
-}
-
 // script does all that there is to do with a queue once, and checks that all goes
 // as if there were no faults.
 func script(w *world, q *coord.Queue[int]) {

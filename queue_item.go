@@ -216,7 +216,15 @@ func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (it *Ite
 		cl.later(verbGiveBack) // the timer's goroutine may not have begun to
 		return nil, nil        // lost, or given back because the codec took too long
 	}
-	return &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}, nil
+	it = &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}
+	if show := cl.s.c.hooks.Item; show != nil {
+		show(it, func() {
+			cl.mu.Lock()
+			defer cl.mu.Unlock()
+			cl.timer.Stop()
+		})
+	}
+	return it, nil
 }
 
 // undecodable is the verb for an item that cannot be decoded.

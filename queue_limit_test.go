@@ -77,7 +77,7 @@ func TestCompetingProducersNeverOverfillAQueue(t *testing.T) {
 		var producing, rest sync.WaitGroup
 		for i := range producers {
 			q := w.queue(fmt.Sprint("p", i), &coord.QueueOptions[int]{MaxLen: limit})
-			coord.SetBucketSize(&q.Consumer, 1_000) // one bucket, so that Len is exact
+			*coordtest.Inside(&q.Consumer).BucketSize = 1_000 // one bucket, so that Len is exact
 			producing.Go(func() {
 				for n := range each {
 					if _, err := q.Put(ctx, i*100+n); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // A DelayQueue takes items of more minutes than it can have buckets. Each comes when it is due.
@@ -24,7 +25,7 @@ func TestDelayQueue_MoreMinutesThanBuckets(t *testing.T) {
 				const most, step, span = 1_400, 22 * time.Minute, 45 * 24 * time.Hour
 				c := w.Open("a", nil)
 				q := coord.NewDelayQueue[int](c, "/q", nil)
-				coord.SetBucketLimit(&q.Consumer, most)
+				*coordtest.Inside(&q.Consumer).BucketLimit = most
 				var dues []time.Time
 				for at := time.Duration(0); at < span; at += step {
 					dues = append(dues, time.Now().Add(at+1500*time.Millisecond).Truncate(time.Second))
@@ -71,7 +72,7 @@ func TestDelayQueue_NearMinutesKeepTheirOrder(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
-		coord.SetBucketLimit(&q.Consumer, 1000)
+		*coordtest.Inside(&q.Consumer).BucketLimit = 1000
 		start := time.Now().Truncate(24 * time.Hour).Add(48 * time.Hour)
 		time.Sleep(time.Until(start.Add(-time.Hour)))
 		for n := range 500 {
@@ -283,8 +284,8 @@ func TestDelayQueue_ProducersShareASpan(t *testing.T) {
 						return nil
 					}})
 					queues[i] = coord.NewDelayQueue[int](clients[i], "/q", nil)
-					coord.SetBucketSize(&queues[i].Consumer, 3)
-					coord.SetBucketLimit(&queues[i].Consumer, 200)
+					*coordtest.Inside(&queues[i].Consumer).BucketSize = 3
+					*coordtest.Inside(&queues[i].Consumer).BucketLimit = 200
 				}
 				put := func(i int, due time.Time, n int) {
 					w.T.Helper()

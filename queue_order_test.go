@@ -241,7 +241,7 @@ func TestABucketThatFillsDuringAListIsNotPassedOver(t *testing.T) {
 	onMemory(t, func(w *world) {
 		const last = 10
 		p := w.queue("p", nil)
-		coord.SetBucketSize(&p.Consumer, 3)
+		*coordtest.Inside(&p.Consumer).BucketSize = 3
 		var armed atomic.Bool
 		var read, put sync.Once
 		readHead := make(chan struct{})

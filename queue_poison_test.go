@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // One item kills each process that works on it. The items that this process had only claimed in
@@ -25,7 +26,7 @@ func TestQueue_PoisonItemIsClaimedAlone(t *testing.T) {
 				onMemory(t, func(w *world) {
 					o := &coord.QueueOptions[int]{MaxAttempts: attempts, Prefetch: items}
 					producer := w.queue("producer", o)
-					coord.SetBucketSize(&producer.Consumer, 2*items)
+					*coordtest.Inside(&producer.Consumer).BucketSize = 2 * items
 					if _, err := producer.PutAll(w.T.Context(), 1, 2, poison, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, items); err != nil {
 						w.T.Fatal(err)
 					}
@@ -138,7 +139,7 @@ func TestQueue_ClaimsOfRedeliveredItemsAreAlone(t *testing.T) {
 					return nil
 				}}
 				other := w.queue("other", nil)
-				coord.SetBucketSize(&other.Consumer, 20)
+				*coordtest.Inside(&other.Consumer).BucketSize = 20
 				mustPut(w.T, other, 1, 10)
 				var held []*coord.Item[int]
 				for n := 1; n <= 10; n++ {

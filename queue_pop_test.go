@@ -38,11 +38,11 @@ func popsAhead(c backendtest.Call) bool {
 func (w *world) ahead(hooks *backendtest.Hooks, o *coord.QueueOptions[int], n int) *coord.Queue[int] {
 	w.T.Helper()
 	q := w.hookedQueue("a", hooks, o)
-	coord.SetBucketSize(&q.Consumer, 100)
+	*coordtest.Inside(&q.Consumer).BucketSize = 100
 	mustPut(w.T, q, 1, n)
 	mustPop(w.T, q, 1)
 	// Its feeder may still be there, and the next Pop would claim its item.
-	w.Eventually("no feeder is there", func() bool { return !coord.Feeding(&q.Consumer) })
+	w.Eventually("no feeder is there", func() bool { return !coordtest.Inside(&q.Consumer).Feeding() })
 	w.Settle()
 	return q
 }
@@ -143,7 +143,7 @@ func TestAPopDoesNotRelyOnAnOldRead(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				q, other := w.queue("a", nil), w.queue("b", nil)
-				coord.SetBucketSize(&q.Consumer, 100)
+				*coordtest.Inside(&q.Consumer).BucketSize = 100
 				mustPut(w.T, q, 1, 60)
 				first := mustTake(w.T, other, 1)
 				mustPop(w.T, q, 2)
@@ -422,7 +422,7 @@ func TestAnItemReadAheadThatCannotBeDecoded(t *testing.T) {
 func TestAPopAheadIsCounted(t *testing.T) {
 	onMemory(t, func(w *world) {
 		q := w.queue("a", &coord.QueueOptions[int]{MaxLen: 5, FailWhenFull: true})
-		coord.SetBucketSize(&q.Consumer, 100)
+		*coordtest.Inside(&q.Consumer).BucketSize = 100
 		mustPut(w.T, q, 1, 5)
 		next := 1
 		for range 4 {
@@ -562,7 +562,7 @@ func TestPopsOfOneQueueValueDoNotCompete(t *testing.T) {
 				if callers == 1 && commits != pops {
 					t.Errorf("%d commits", commits)
 				}
-				if n := coord.Rivals(&q.Consumer); n != 0 {
+				if n := coordtest.Inside(&q.Consumer).Rivals(); n != 0 {
 					t.Errorf("the queue value looks %d items further", n)
 				}
 				for n := 2 + pops; n < 2+pops+rest; n++ {
@@ -608,7 +608,7 @@ func TestATakeLeavesTheItemToAPopOfItsClient(t *testing.T) {
 			w.Settle()
 			mustPut(w.T, q, n+2, n+2)
 		}
-		if n := coord.Rivals(&q.Consumer); n != 0 {
+		if n := coordtest.Inside(&q.Consumer).Rivals(); n != 0 {
 			w.T.Errorf("the queue value looks %d items further", n)
 		}
 	})
@@ -647,7 +647,7 @@ func TestAPopKeepsTheOrderAfterRemovals(t *testing.T) {
 			mustPop(w.T, q, n+2)
 			w.Settle()
 		}
-		if n := coord.Rivals(&q.Consumer); n != 0 {
+		if n := coordtest.Inside(&q.Consumer).Rivals(); n != 0 {
 			w.T.Errorf("the queue value looks %d items further", n)
 		}
 	})
@@ -671,7 +671,7 @@ func TestARemovalBesidePopsIsNoLostRace(t *testing.T) {
 				ctx := context.Background()
 				var pops, removal coordtest.Nth
 				q := w.hookedQueue("a", &backendtest.Hooks{Before: pops.Before, After: removal.After}, nil)
-				coord.SetBucketSize(&q.Consumer, 100)
+				*coordtest.Inside(&q.Consumer).BucketSize = 100
 				for n := 0; n < c.rounds; n++ {
 					var ids []string
 					for n := 1; n <= 9; n++ {
@@ -731,7 +731,7 @@ func TestARemovalBesidePopsIsNoLostRace(t *testing.T) {
 					if slices.Sort(got); !slices.Equal(got, []int{4, 5}[:len(got)]) {
 						w.T.Errorf("popped %v, want 4 and the next", got)
 					}
-					if n := coord.Rivals(&q.Consumer); n != 0 {
+					if n := coordtest.Inside(&q.Consumer).Rivals(); n != 0 {
 						w.T.Errorf("the queue value looks %d items further", n)
 					}
 					if _, err := q.Purge(ctx); err != nil {
@@ -877,9 +877,9 @@ func TestAListThatAnotherHasOvertakenIsNotKept(t *testing.T) {
 			},
 			After: x.After,
 		}, nil)
-		coord.SetBucketSize(&q.Consumer, 100)
+		*coordtest.Inside(&q.Consumer).BucketSize = 100
 		p := w.queue("p", nil)
-		coord.SetBucketSize(&p.Consumer, 100)
+		*coordtest.Inside(&p.Consumer).BucketSize = 100
 		mustPut(w.T, p, 1, 10)
 		mustPop(w.T, q, 1)
 		w.Settle()

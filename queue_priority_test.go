@@ -19,7 +19,7 @@ import (
 
 func (w *world) priorityQueue(name string, hooks *backendtest.Hooks) *coord.PriorityQueue[int] {
 	q := coord.NewPriorityQueue[int](w.Open(name, hooks), "/q", nil)
-	coord.SetBucketSize(&q.Consumer, 4)
+	*coordtest.Inside(&q.Consumer).BucketSize = 4
 	return q
 }
 
@@ -129,9 +129,9 @@ func TestATakeByPriorityListsTwoNodes(t *testing.T) {
 			}
 			return nil
 		}})
-		coord.SetBucketSize(&a.Consumer, 100)
+		*coordtest.Inside(&a.Consumer).BucketSize = 100
 		b := w.priorityQueue("b", nil)
-		coord.SetBucketSize(&b.Consumer, 100)
+		*coordtest.Inside(&b.Consumer).BucketSize = 100
 		mustPutAt(w.T, b, 3, 31, 32, 33, 34, 35)
 		costs := func(value int, want ...string) {
 			mu.Lock()
@@ -229,7 +229,7 @@ func TestThePriorityQueueUnderLoad(t *testing.T) {
 
 func (w *world) delayQueue(name string) *coord.DelayQueue[int] {
 	q := coord.NewDelayQueue[int](w.Open(name, nil), "/q", nil)
-	coord.SetBucketSize(&q.Consumer, 4)
+	*coordtest.Inside(&q.Consumer).BucketSize = 4
 	return q
 }
 
@@ -296,7 +296,7 @@ func TestTheDelayQueueIsOrderedByDueTime(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		a := w.delayQueue("a")
-		coord.SetBucketSize(&a.Consumer, 100)
+		*coordtest.Inside(&a.Consumer).BucketSize = 100
 		start := time.Now().Truncate(time.Minute)
 		for _, n := range []int{40, 7, 190, 65, 8, 400, 6, 130, 59, 60} {
 			if _, err := a.Put(ctx, start.Add(time.Duration(n)*time.Second), n); err != nil {
@@ -372,7 +372,7 @@ func TestEmptyMinutesMakeRoomBeforeALimitRefuses(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		q := coord.NewDelayQueue[int](w.Open("a", nil), "/q", nil)
-		coord.SetBucketLimit(&q.Consumer, 10)
+		*coordtest.Inside(&q.Consumer).BucketLimit = 10
 		hour := func(n int) time.Time { return time.Now().Add(time.Duration(n) * time.Hour) }
 		for n := range 10 {
 			if _, err := q.Put(ctx, hour(n+1), n); err != nil {

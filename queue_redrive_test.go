@@ -413,7 +413,7 @@ func TestARedriveForgetsWhatItHasSeenBefore(t *testing.T) {
 			ctx := context.Background()
 			var x coordtest.Nth
 			q := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, &coord.QueueOptions[int]{MaxAttempts: 1})
-			coord.SetDeadBucketSize(&q.Consumer, 1)
+			*coordtest.Inside(&q.Consumer).DeadBucketSize = 1
 			ids := w.bury(q, 1, 2)
 			foreign := w.Path("/q/dead/items/b-0-0/" + itemNames(w, "/q/dead/items/b-0-0")[0] + "/foreign")
 			w.commit(backend.Create(foreign, nil, backend.Persistent))
@@ -522,8 +522,8 @@ func TestARedriveEnds(t *testing.T) {
 					}
 					return err
 				}}, o)
-				coord.SetDeadBucketSize(&worker.Consumer, 6)
-				coord.SetDeadBucketSize(&q.Consumer, 6)
+				*coordtest.Inside(&worker.Consumer).DeadBucketSize = 6
+				*coordtest.Inside(&q.Consumer).DeadBucketSize = 6
 				w.bury(worker, 1, 20)
 				if n, err := q.Redrive(ctx); n != 20 || err != nil || moves == 0 || moves >= 50 {
 					w.T.Errorf("%d moved in %d commits, %v", n, moves, err)

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
@@ -17,7 +19,6 @@ import (
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkservice"
-	"github.com/go-zookeeper/zk"
 )
 
 // mustStats returns the figures of a queue without Oldest, and Oldest.
@@ -145,13 +146,13 @@ func TestStatsTellTheAgeOfTheOldestReadyItem(t *testing.T) {
 		}
 		ctx := context.Background()
 
-		a := w.Open("a", nil)
 		wrong := 5 * time.Minute
-		if !w.hasClock(a) {
+		if !w.hasClock(w.Open("any", nil)) {
 			wrong = 0 // the clocks of clients count
 		}
-		q := coord.NewQueue[int](a, "/fifo", nil)
-		coord.SetClock(&q.Consumer, -wrong)
+		w.Skew = -wrong
+		q := coord.NewQueue[int](w.Open("a", nil), "/fifo", nil)
+		w.Skew = 0
 		check("an empty queue", q, 0)
 		mustPut(w.T, q, 1, 1)
 		pass(time.Minute)
@@ -173,8 +174,9 @@ func TestStatsTellTheAgeOfTheOldestReadyItem(t *testing.T) {
 		pass(time.Minute)
 		check("a priority that starves", p, 2*time.Minute)
 
+		w.Skew = wrong
 		d := coord.NewDelayQueue[int](w.Open("c", nil), "/delay", nil)
-		coord.SetClock(&d.Consumer, wrong)
+		w.Skew = 0
 		now := w.serviceTime()
 		if _, err := d.Put(ctx, now.Add(-time.Hour), 1); err != nil { // due when it is put
 			w.T.Fatal(err)
@@ -383,7 +385,7 @@ func TestStatsOfAClientThatMayNotWrite(t *testing.T) {
 func TestTheOldestOfManyPrioritiesWithRedrivenItems(t *testing.T) {
 	onMemories(t, func(w *world) {
 		q := coord.NewPriorityQueue(w.Open("a", nil), "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
-		coord.SetBucketSize(&q.Consumer, 4)
+		*coordtest.Inside(&q.Consumer).BucketSize = 4
 		const priorities = 10
 		for p := range int64(priorities) {
 			for v := range 2 {

@@ -26,7 +26,7 @@ func (w *world) queue(name string, o *coord.QueueOptions[int]) *coord.Queue[int]
 func (w *world) hookedQueue(name string, hooks *backendtest.Hooks, o *coord.QueueOptions[int]) *coord.Queue[int] {
 	w.T.Helper()
 	q := coord.NewQueue[int](w.Open(name, hooks), "/q", o)
-	coord.SetBucketSize(&q.Consumer, 6)
+	*coordtest.Inside(&q.Consumer).BucketSize = 6
 	return q
 }
 
@@ -468,7 +468,7 @@ func TestALaggingServerAfterALossDoesNotChangeTheOrder(t *testing.T) {
 					return names
 				},
 			}, nil)
-			coord.SetBucketSize(&a.Consumer, 100)
+			*coordtest.Inside(&a.Consumer).BucketSize = 100
 			mustPut(w.T, a, 1, 8)
 			old = w.Children("/q/items/b-0-0")
 			first := mustTake(w.T, a, 1)

@@ -93,7 +93,7 @@ func TestAnEndOfAClaimAfterItsTimeIsNone(t *testing.T) {
 				q, b := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
 				mustPut(w.T, q, 1, 1)
 				it := mustTake(w.T, q, 1)
-				coord.StopClaimTimer(it)
+				coordtest.StopClaimTimer(it)
 				time.Sleep(claimTime)
 				coordtest.WantErr(w.T, end(q, it), coord.ErrLost, coord.ErrClaimTimeout)
 				timedOut(w, it)

@@ -65,7 +65,7 @@ func TestWhatOthersGiveBackIsTakenSoon(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				q, other := w.queue("a", nil), w.queue("b", nil)
-				coord.SetBucketSize(&q.Consumer, 100)
+				*coordtest.Inside(&q.Consumer).BucketSize = 100
 				mustPut(w.T, q, 1, 60)
 				first := mustTake(w.T, other, 1)
 				mustAck(w.T, mustTake(w.T, q, 2))

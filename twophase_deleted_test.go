@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // votedAway serves a and b, and proposes t1 until a has voted yes and is served no more. b votes when
@@ -65,7 +66,7 @@ func (w *world) left(co *coord.Coordinator[string], id string) {
 func (w *world) deleteDecision(co *coord.Coordinator[string], d coord.Decision) (node string) {
 	w.T.Helper()
 	w.left(co, d.ID)
-	node = "/tx/tx/" + d.ID + "/" + coord.DecisionName(d.Zxid)
+	node = "/tx/tx/" + d.ID + "/" + layout.DecisionName(d.Zxid)
 	if _, err := w.Session("outsider").Commit(context.Background(), backend.Delete(w.Path(node), backend.AnyVersion)); err != nil {
 		w.T.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // overwrite has an outsider write a node of a recipe.
@@ -94,7 +95,7 @@ func TestABadDecisionCostsItsTransactionOnly(t *testing.T) {
 		if err != nil {
 			w.T.Fatal(err)
 		}
-		decision := "/tx/tx/bad/" + coord.DecisionName(st.Zxid)
+		decision := "/tx/tx/bad/" + layout.DecisionName(st.Zxid)
 		if _, err := w.Session("outsider").Commit(ctx, backend.Create(w.Path(decision), []byte("{}"), backend.Persistent)); err != nil {
 			w.T.Fatal(err)
 		}
@@ -300,7 +301,7 @@ func TestACommitOfAnOutsiderIsDoubted(t *testing.T) {
 		if err != nil {
 			w.T.Fatal(err)
 		}
-		decision := "/tx/tx/t1/" + coord.DecisionName(st.Zxid)
+		decision := "/tx/tx/t1/" + layout.DecisionName(st.Zxid)
 		if _, err := w.Session("outsider").Commit(context.Background(), backend.Create(decision, []byte(`{"commit":true}`), backend.Persistent)); err != nil {
 			w.T.Fatal(err)
 		}

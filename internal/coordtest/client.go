@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/hook"
 )
 
 // Locking is a Lock under way.
@@ -102,7 +103,13 @@ func (s ruledSession) CheckPath(path string) error {
 // Open opens a client that the test closes.
 func Open(t *testing.T, b backend.Backend, o *coord.Options) *coord.Client {
 	t.Helper()
-	c, err := coord.Open(t.Context(), b, o)
+	return OpenWith(t, b, o, hook.Hooks{})
+}
+
+// OpenWith is Open of a client with hooks.
+func OpenWith(t *testing.T, b backend.Backend, o *coord.Options, h hook.Hooks) *coord.Client {
+	t.Helper()
+	c, err := coord.Open(hook.With(t.Context(), watched(t, h)), b, o)
 	if err != nil {
 		t.Fatal(err)
 	}

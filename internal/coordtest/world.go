@@ -19,6 +19,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/trace"
 )
@@ -32,6 +33,8 @@ type World struct {
 	Fake    bool          // time is
 
 	Without backend.Features // in memory: those that the store lacks
+
+	Skew time.Duration // by which the clocks of clients are wrong that are opened from now on
 
 	Revisions bool // the service numbers its nodes by revisions, as memory does with the option
 }
@@ -206,14 +209,14 @@ func (w *World) Open(name string, hooks *backendtest.Hooks) *coord.Client {
 	if hooks != nil {
 		b = backendtest.Intercept(b, *hooks)
 	}
-	return Open(w.T, b, &coord.Options{
+	return OpenWith(w.T, b, &coord.Options{
 		Namespace: w.Path(""),
 		Trace: func(_ context.Context, e trace.Event) {
 			if _, ok := e.(trace.WaitBegan); ok {
 				w.Waits.Add(1)
 			}
 		},
-	})
+	}, hook.Hooks{Skew: w.Skew})
 }
 
 // Settle returns when all goroutines are blocked, where that can be known: under fake time.

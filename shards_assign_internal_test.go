@@ -115,9 +115,9 @@ func movedShards(a []int32, of []shardMember, b []int32, to []shardMember) int {
 	return moved
 }
 
-// MostMoves is the bound that the manual promises for a member that comes or goes: its share by
+// mostMoves is the bound that the manual promises for a member that comes or goes: its share by
 // weight among all members including it, and 2√n + 2.
-func MostMoves(n, weight, total int) int {
+func mostMoves(n, weight, total int) int {
 	return (n*weight+total-1)/total + int(2*math.Sqrt(float64(n))) + 2
 }
 
@@ -149,7 +149,7 @@ func TestAMemberThatComesOrGoesMovesFewShards(t *testing.T) {
 				total += change.weight
 			}
 			after := assignShards(n, next)
-			moved, most := movedShards(owner, members, after, next), MostMoves(n, change.weight, total)
+			moved, most := movedShards(owner, members, after, next), mostMoves(n, change.weight, total)
 			if moved > most {
 				t.Fatalf("%d of %d shards move when a member of weight %d of %d %s, want at most %d", moved, n, change.weight, total, what, most)
 			}
@@ -175,7 +175,7 @@ func TestMovesOfShards(t *testing.T) {
 			fewer := slices.Clone(members[:m])
 			moved := movedShards(assignShards(n, fewer), fewer, assignShards(n, members), members)
 			most, sum = max(most, moved), sum+moved
-			if most := MostMoves(n, 1, m+1); moved > most {
+			if most := mostMoves(n, 1, m+1); moved > most {
 				t.Errorf("%d of %d shards move between %d members and %d, want at most %d", moved, n, m, m+1, most)
 			}
 		}
