@@ -310,9 +310,9 @@ small() {
 # ordered lists the packages, those first that take longest: they spend their time
 # waiting, and the others run meanwhile.
 ordered() {
-	local long='/internal/(chaos|faulttest|sweep|interop|hostile|simulation)$|/backend/zookeeper$|/coord$'
+	local long='/internal/(chaos|faulttest|recipetest|sweep|interop|hostile|simulation)$|/backend/zookeeper$'
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	for name in internal/chaos internal/faulttest coord internal/simulation internal/hostile backend/zookeeper internal/interop internal/sweep; do
+	for name in internal/chaos internal/faulttest internal/recipetest internal/simulation internal/hostile backend/zookeeper internal/interop internal/sweep; do
 		grep "/$name\$" "$tmp/packages.txt"
 	done
 	grep -Ev "$long|/internal/mutants\$" "$tmp/packages.txt"

@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
+	"time"
 
-// lengthy are tests that the short form leaves out for another one of their file. What they show
-// does not depend on the service, or internal/faulttest shows it with processes.
-var lengthy = []string{"TestOnePathOneRecipe", "TestAnIdleConsumerThatDoesNotActDelaysNothing"}
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/recipetest"
+)
 
 // onRealServers returns the tests of a package that have a half on a real server, except those
 // that use ZooKeeper itself. If most is not zero, it returns the first ones of each file, up to
@@ -76,7 +78,7 @@ func onRealServers(t *testing.T, folder string, most int) []string {
 		n := len(names)
 		for _, f := range tests {
 			if has(f) && !strings.Contains(f.text, "zkservice.") && !strings.Contains(f.text, "zktest.") &&
-				(most == 0 || len(names) < n+most && !slices.Contains(lengthy, f.name)) {
+				(most == 0 || len(names) < n+most) {
 				names = append(names, f.name)
 			}
 		}
@@ -84,13 +86,23 @@ func onRealServers(t *testing.T, folder string, most int) []string {
 	return names
 }
 
-// The tests of recipes and of their reports that run on a real server, on etcd: one of each file,
-// or with COORD_LONG=1 all of them.
+// The tests of the recipes: of each suite one, or with COORD_LONG=1 all.
 func TestTheRecipes(t *testing.T) {
 	t.Parallel()
-	onEtcd(t, ".", 20)
+	on := func(o etcd.Options) func(t *testing.T) backendtest.Service {
+		o.SessionTimeout = coordtest.RealTimeout
+		return func(t *testing.T) backendtest.Service { return newService(t, shared.get(t), o) }
+	}
+	services := recipetest.Services{
+		Name: "etcd", New: on(etcd.Options{}), Collecting: on(etcd.Options{ContainerInterval: 200 * time.Millisecond}), Revisions: true,
+	}
+	if os.Getenv("COORD_LONG") == "" {
+		services.Sample = 1
+	}
+	recipetest.All(t, services)
 }
 
+// The reports of the recipes.
 func TestInspectOnEtcd(t *testing.T) {
 	t.Parallel()
 	onEtcd(t, "inspect", 3)

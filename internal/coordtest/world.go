@@ -64,6 +64,11 @@ func OnEach(t *testing.T, f func(w *World)) {
 	})
 }
 
+// NewWorld returns a world on a real service.
+func NewWorld(t *testing.T, s backendtest.Service, revisions bool) *World {
+	return &World{Service: s, T: t, Timeout: RealTimeout, Revisions: revisions}
+}
+
 // Elsewhere, if it is set, makes the services that stand for a ZooKeeper: a module with another
 // backend, whose numbers are revisions, runs the tests of the recipes on it. Tests of options of
 // ZooKeeper are skipped then. interval is how long empty containers stay; they are not removed if it is
@@ -123,23 +128,7 @@ func onMemory(t *testing.T, name string, o memory.Options, f func(w *World)) {
 	})
 }
 
-// OnEachCollecting is OnEach where the services remove empty containers soon: on memory, on memory
-// that tells containers, and on a ZooKeeper of its own.
-func OnEachCollecting(t *testing.T, f func(w *World)) {
-	t.Parallel()
-	OnMemoryCollecting(t, f)
-	t.Run("zookeeper", func(t *testing.T) {
-		t.Parallel()
-		if Elsewhere != nil {
-			f(elsewhere(t, 100*time.Millisecond))
-			return
-		}
-		o := zookeeper.Options{SessionTimeout: RealTimeout}
-		f(&World{Service: zkservice.New(t, Collecting.Get(t), o), T: t, Timeout: RealTimeout})
-	})
-}
-
-// OnMemoryCollecting is OnEachCollecting on memory only.
+// OnMemoryCollecting is OnMemory on stores that remove empty containers soon.
 func OnMemoryCollecting(t *testing.T, f func(w *World)) {
 	onMemory(t, "memory", memory.Options{ContainerInterval: time.Second}, f)
 	onMemory(t, "memory with revisions", memory.Options{ContainerInterval: time.Second, Revisions: true}, f)

@@ -76,7 +76,7 @@ type held interface {
 // numberOf returns the sequence number in the path of a node.
 func numberOf(path string) string { return path[len(path)-10:] }
 
-// This shows on a real server what TestTheDirectoryIsReplacedBeforeItsNumbersEnd shows on
+// This shows on a real server what TestMutex_TheDirectoryIsReplacedBeforeItsNumbersEnd shows on
 // memory.
 func TestADirectoryCrossesTheCeilingOnARealServer(t *testing.T) {
 	t.Parallel()

@@ -56,7 +56,7 @@ func eachStrange(f func(what string, data []byte)) {
 }
 
 // Foreign data in a directory that has had children is left alone. (A node that never had any
-// is a value; see TestOnePathOneRecipe.)
+// is a value; see TestKind/OnePathOneRecipe.)
 func TestDataOfADirectoryIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for _, y := range fullUses() {

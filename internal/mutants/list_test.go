@@ -5,6 +5,7 @@ import "slices"
 // The beginnings of the names of tests that are in another package than the defect.
 const (
 	inRoot       = module + "."
+	inRecipes    = module + "/internal/recipetest."
 	inChaos      = module + "/internal/chaos."
 	inHostile    = module + "/internal/hostile."
 	inSimulation = module + "/internal/simulation."

@@ -45,13 +45,16 @@ func TestTheListIsTrue(t *testing.T) {
 		if there[pkg] == "" {
 			there[pkg] = testsOf(t, pkg)
 		}
-		if m.apply(t) == "" || !strings.Contains(there[pkg], "\nfunc "+test+"(t *testing.T)") {
-			t.Errorf("%s: there is no %s in %s", m.name, test, pkg)
+		_, sub, _ := strings.Cut(m.test, test+"/")
+		method, _, _ := strings.Cut(sub, "/")
+		if m.apply(t) == "" || !strings.Contains(there[pkg], "\nfunc "+test+"(t *testing.T)") ||
+			strings.HasPrefix(m.test, inRecipes) && !strings.Contains(test, "_") && method != "" && !strings.Contains(there[pkg], "Tests) "+method+"(t *testing.T)") {
+			t.Errorf("%s: there is no %s in %s", m.name, m.test, pkg)
 		}
 	}
 }
 
-// testsOf returns the sources of all tests that go test runs in a package.
+// testsOf returns the sources of a package and of all tests that go test runs in it.
 func testsOf(t *testing.T, pkg string) string {
 	t.Helper()
 	dir := filepath.Join(root, strings.TrimPrefix(pkg, module))
@@ -60,7 +63,7 @@ func testsOf(t *testing.T, pkg string) string {
 		t.Fatal(err)
 	}
 	var all strings.Builder
-	for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+	for _, name := range slices.Concat(p.GoFiles, p.TestGoFiles, p.XTestGoFiles) {
 		text, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)

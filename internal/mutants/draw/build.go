@@ -19,7 +19,7 @@ import (
 var packages = []string{".", "inspect", "internal/layout", "backend/memory", "backend/zookeeper"}
 
 // suites are the directories of the packages whose tests try the mutants of all packages.
-var suites = []string{".", "inspect", "internal/hostile", "internal/simulation"}
+var suites = []string{".", "internal/recipetest", "inspect", "internal/hostile", "internal/simulation"}
 
 // build is the library with all mutants in it, and the binaries of its tests.
 type build struct {

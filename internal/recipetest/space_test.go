@@ -1,0 +1,315 @@
+package recipetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
+)
+
+// On a service without space all goes on that only deletes, and the rest says why not.
+func TestNoSpace_DeletionsGoOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		open := func() *coord.Client {
+			c, err := coord.Open(t.Context(), st, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		c, other := open(), open()
+		ctx := t.Context()
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		h, err := coord.NewMutex(c, "/m", nil).Lock(ctx)
+		must(err)
+		member, err := coord.NewGroup[string](c, "/g", nil).Join(ctx, "x", "v")
+		must(err)
+		v := coord.NewValue[string](c, "/v", nil)
+		version, err := v.Set(ctx, "x")
+		must(err)
+		_, err = coord.NewValue[string](c, "/w", nil).Set(ctx, "x")
+		must(err)
+		bar := coord.NewBarrier(c, "/b", nil)
+		must(bar.Set(ctx))
+		q := coord.NewQueue[int](c, "/q", nil)
+		for i := range 8 {
+			_, err := q.Put(ctx, i)
+			must(err)
+		}
+		id, err := q.Put(ctx, 8)
+		must(err)
+		first, err := q.Take(ctx)
+		must(err)
+		second, err := q.Take(ctx)
+		must(err)
+		st.SetFull(true)
+		for what, f := range map[string]func(ctx context.Context) error{
+			"Put":  func(ctx context.Context) error { _, err := q.Put(ctx, 9); return err },
+			"Take": func(ctx context.Context) error { _, err := q.Take(ctx); return err },
+			"Lock": func(ctx context.Context) error { _, err := coord.NewMutex(other, "/new", nil).Lock(ctx); return err },
+			"Set":  func(ctx context.Context) error { _, err := v.Set(ctx, "y"); return err },
+			"Txn": func(ctx context.Context) error {
+				_, err := coord.NewTxn(c).Create("/n", nil, backend.Persistent).Commit(ctx)
+				return err
+			},
+			"Elect": func(ctx context.Context) error {
+				_, err := coord.NewElection(other, "/e", nil).Campaign(ctx)
+				return err
+			},
+			"Counter": func(ctx context.Context) error { _, err := coord.NewCounter(c, "/c").Add(ctx, 1); return err },
+			"Semaphore": func(ctx context.Context) error {
+				_, err := coord.NewSemaphore(c, "/s", 2, nil).Acquire(ctx, 1)
+				return err
+			},
+		} {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			if err := f(ctx); !errors.Is(err, coord.ErrNoSpace) || errors.Is(err, coord.ErrUncertain) {
+				t.Errorf("%s without space: %v", what, err)
+			}
+			cancel()
+		}
+		for _, c := range []struct {
+			what string
+			f    func() error
+		}{
+			{"Ack", first.Ack},
+			{"AckAll", func() error { return q.AckAll(second) }},
+			{"Pop", func() error { _, err := q.Pop(ctx); return err }},
+			{"Remove", func() error { return q.Remove(ctx, id) }},
+			{"Purge", func() error {
+				n, err := q.Purge(ctx)
+				if err == nil && n == 0 {
+					t.Error("Purge has removed nothing")
+				}
+				return err
+			}},
+			{"Release", h.Release},
+			{"Leave", member.Leave},
+			{"Remove of a barrier", func() error { return bar.Remove(ctx) }},
+			{"Delete of a value", func() error { return v.Delete(ctx, version) }},
+			{"Delete in a Txn", func() error { _, err := coord.NewTxn(c).Delete("/w").Commit(ctx); return err }},
+			// A client that has no receipt yet.
+			{"Wait at the barrier", func() error { return coord.NewBarrier(other, "/b", nil).Wait(ctx) }},
+			{"Delete by another client", func() error { _, err := coord.NewTxn(other).Delete("/q").Commit(ctx); return dirs(err) }},
+		} {
+			if err := c.f(); err != nil {
+				t.Errorf("%s without space: %v", c.what, err)
+			}
+		}
+		st.SetFull(false)
+		_, err = q.Put(ctx, 10)
+		must(err)
+	})
+}
+
+// dirs allows a refusal because of children.
+func dirs(err error) error {
+	if errors.Is(err, coord.ErrNotEmpty) {
+		return nil
+	}
+	return err
+}
+
+// A shortage of space ends no loop of a consumer. When there is space again, the items are handled.
+func TestNoSpace_WorkAndAllGoOnAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		c, err := coord.Open(t.Context(), st, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, handled := make(chan error, 3), make(chan int, 100)
+		q := []*coord.Queue[int]{coord.NewQueue[int](c, "/work", nil), coord.NewQueue[int](c, "/all", nil), coord.NewQueue[int](c, "/items", nil)}
+		go func() {
+			ended <- q[0].Work(ctx, 2, func(_ context.Context, it *coord.Item[int]) error { handled <- it.Value; return nil })
+		}()
+		go func() {
+			var last error
+			for it, err := range q[1].All(ctx) {
+				if last = err; err != nil {
+					break
+				}
+				handled <- it.Value
+				it.Ack()
+			}
+			ended <- last
+		}()
+		go func() {
+			for it := range q[2].Items(ctx) {
+				handled <- it.Value
+				it.Ack()
+			}
+			ended <- nil
+		}()
+		put := func() {
+			t.Helper()
+			for i, q := range q {
+				if _, err := q.Put(ctx, i); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		put()
+		for range q {
+			<-handled
+		}
+		synctest.Wait()
+		for range 3 {
+			put()
+			st.SetFull(true) // between the Put and the claim, or during the wait
+			time.Sleep(time.Hour)
+			st.SetFull(false)
+			begin := time.Now()
+			for range q {
+				<-handled
+			}
+			if took := time.Since(begin); took > 2*time.Second {
+				t.Errorf("the items were handled %v after the end of the shortage", took)
+			}
+		}
+		select {
+		case err := <-ended:
+			t.Errorf("a loop has ended: %v", err)
+		default:
+		}
+		cancel()
+		for range q {
+			if err := <-ended; err != nil {
+				t.Errorf("a loop has ended with %v", err)
+			}
+		}
+	})
+}
+
+// Items leave a limited queue without space too, uncounted, and a Put that finds it full afterwards counts anew.
+func TestNoSpace_LimitedQueueIsEmptied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		c, err := coord.Open(t.Context(), st, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx := t.Context()
+		const limit = 12
+		q := coord.NewQueue[int](c, "/q", &coord.QueueOptions[int]{MaxLen: limit, FailWhenFull: true})
+		var ids []string
+		fill := func() {
+			t.Helper()
+			for i := range limit {
+				id, err := q.Put(ctx, i)
+				if err != nil {
+					t.Fatalf("Put %d: %v", i, err)
+				}
+				ids = append(ids, id)
+			}
+		}
+		fill()
+		var items []*coord.Item[int]
+		for range 4 {
+			it, err := q.Take(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			items = append(items, it)
+		}
+		st.SetFull(true)
+		for _, c := range []struct {
+			what string
+			f    func() error
+		}{
+			{"Ack", items[0].Ack},
+			{"AckAll", func() error { return q.AckAll(items[1:3]...) }},
+			{"Remove", func() error { return q.Remove(ctx, ids[limit-1]) }},
+			{"Pop", func() error { _, err := q.Pop(ctx); return err }},
+			{"Purge", func() error { _, err := q.Purge(ctx); return err }},
+		} {
+			if err := c.f(); err != nil {
+				t.Errorf("%s without space: %v", c.what, err)
+			}
+		}
+		st.SetFull(false)
+		if err := items[3].Ack(); err != nil {
+			t.Error(err)
+		}
+		fill()
+		if n, err := q.Len(ctx); n != limit || err != nil {
+			t.Errorf("%d items, %v", n, err)
+		}
+	})
+}
+
+// Pop needs no claim, which would be a write, of whatever item is next.
+func TestNoSpace_PopOfAnyItem(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, st *memory.Store, q *coord.Queue[int]){
+		"nothing was taken before": func(*testing.T, *memory.Store, *coord.Queue[int]) {},
+		"a Take was refused": func(t *testing.T, st *memory.Store, q *coord.Queue[int]) {
+			if _, err := q.Take(t.Context()); !errors.Is(err, coord.ErrNoSpace) {
+				t.Errorf("a Take without space: %v", err)
+			}
+		},
+		"an item was given back": func(t *testing.T, st *memory.Store, q *coord.Queue[int]) {
+			st.SetFull(false)
+			it, err := q.Take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.SetFull(true)
+			if err := it.Release(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"an attempt has failed": func(t *testing.T, st *memory.Store, q *coord.Queue[int]) {
+			st.SetFull(false)
+			it, err := q.Take(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := it.Nack(0); err != nil {
+				t.Fatal(err)
+			}
+			st.SetFull(true)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := memory.New(nil)
+				c, err := coord.Open(t.Context(), st, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				q := coord.NewQueue[int](c, "/q", nil)
+				for i := range 3 {
+					if _, err := q.Put(t.Context(), i); err != nil {
+						t.Fatal(err)
+					}
+				}
+				st.SetFull(true)
+				before(t, st, q)
+				for want := range 3 {
+					if v, err := q.Pop(t.Context()); err != nil || v != want {
+						t.Errorf("Pop without space: %d, %v; want %d", v, err, want)
+					}
+				}
+				if _, err := q.Pop(t.Context()); !errors.Is(err, coord.ErrNoSpace) {
+					t.Errorf("Pop of an empty queue without space: %v", err)
+				}
+			})
+		})
+	}
+}

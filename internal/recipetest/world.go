@@ -1,0 +1,120 @@
+package recipetest
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
+)
+
+// Services are those that the tests run on.
+type Services struct {
+	Memory bool // in fake time
+
+	// A real service: its name, and functions that return a part of it that nobody uses. One of
+	// Collecting removes empty containers soon, if the service has containers.
+	Name            string
+	New, Collecting func(t *testing.T) backendtest.Service
+
+	// Revisions says that the sequence numbers of the real service do not count the children of a node.
+	Revisions bool
+
+	// Sample is the number of tests of each suite that run; zero means all.
+	Sample int
+}
+
+// run runs the exported methods of suites as subtests.
+func (on Services) run(t *testing.T, suites ...any) {
+	t.Parallel()
+	for _, suite := range suites {
+		v := reflect.ValueOf(suite)
+		n := v.NumMethod()
+		if on.Sample > 0 {
+			n = min(n, on.Sample)
+		}
+		for i := range n {
+			t.Run(v.Type().Method(i).Name, v.Method(i).Interface().(func(*testing.T)))
+		}
+	}
+}
+
+// world is a fresh service, with what the tests of recipes add to it.
+type world struct{ *coordtest.World }
+
+func onMemory(t *testing.T, f func(w *world)) {
+	coordtest.OnMemory(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
+// onMemories is onMemory on a store with all features, one without batches, and one with
+// neither trees nor batches.
+func onMemories(t *testing.T, f func(w *world)) {
+	onMemory(t, f)
+	coordtest.OnMemoryWithoutBatches(t, func(w *coordtest.World) { f(&world{w}) })
+	withoutTrees(t, f)
+}
+
+func withoutTrees(t *testing.T, f func(w *world)) {
+	coordtest.OnMemoryWithoutTrees(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
+// onCounters is onMemory on a store whose numbers begin again in a new directory, for tests of
+// names that come back.
+func onCounters(t *testing.T, f func(w *world)) {
+	coordtest.OnCounters(t, func(w *coordtest.World) { f(&world{w}) })
+}
+
+// server returns a world on the real service.
+func (on Services) server(t *testing.T) *world {
+	return &world{coordtest.NewWorld(t, on.New(t), on.Revisions)}
+}
+
+// real runs f on the real service, beside other tests.
+func (on Services) real(t *testing.T, f func(w *world)) { on.realOf(t, on.New, f) }
+
+func (on Services) realOf(t *testing.T, service func(t *testing.T) backendtest.Service, f func(w *world)) {
+	if service == nil {
+		return
+	}
+	t.Run(on.Name, func(t *testing.T) {
+		t.Parallel()
+		f(&world{coordtest.NewWorld(t, service(t), on.Revisions)})
+	})
+}
+
+// each runs f on memory, inside a synctest bubble, and on the real service.
+func (on Services) each(t *testing.T, f func(w *world)) {
+	t.Parallel()
+	if on.Memory {
+		onMemory(t, f)
+	}
+	on.real(t, f)
+}
+
+// all is each and on memory stores that lack some features.
+func (on Services) all(t *testing.T, f func(w *world)) {
+	on.each(t, f)
+	if on.Memory {
+		coordtest.OnMemoryWithoutBatches(t, func(w *coordtest.World) { f(&world{w}) })
+		withoutTrees(t, f)
+	}
+}
+
+// revisions is each and on a store whose sequence numbers are high and have gaps.
+func (on Services) revisions(t *testing.T, f func(w *world)) {
+	on.each(t, f)
+	if on.Memory {
+		coordtest.OnRevisions(t, func(w *coordtest.World) { f(&world{w}) })
+	}
+}
+
+// revisionsOnly is revisions without the services whose sequence numbers count the children of
+// a node, as those of ZooKeeper do.
+func (on Services) revisionsOnly(t *testing.T, f func(w *world)) {
+	if on.Memory {
+		coordtest.OnRevisions(t, func(w *coordtest.World) { f(&world{w}) })
+	}
+	if on.Revisions {
+		on.real(t, f)
+	}
+}
