@@ -1,4 +1,4 @@
-// Release prepares the modules of this repository for a version; CONTRIBUTING.md describes
+// Release prepares the modules of this repository for a version; docs/releasing.md describes
 // the steps around it. Run it in the root of the repository:
 //
 //	go run ./internal/release v1.2.3
