@@ -23,44 +23,29 @@ type CacheOptions struct {
 	MaxNodes int
 }
 
-// A Cache is a live copy, in the memory of this process, of a node and everything
-// below it. Run maintains the copy; Get, Children and Walk read it without a round
-// trip; Events reports its changes.
+// A Cache is a live copy, in the memory of this process, of a node and everything below it.
+// Run maintains the copy; Get, Children and Walk read it without a round trip; Events
+// reports its changes. A Cache only reads, so it works on any tree. It is safe for
+// concurrent use and needs no closing: to stop it, end Run.
 //
-// The copy consists of the service's answers about each node. It is not a snapshot:
-// changes that two clients make to two nodes can appear in another order. The state
-// of each node only moves forward, and lags by the time that events and replies
-// take. Every node of the copy has its parent in the copy. If changes stop and
-// there is contact, the copy becomes exactly equal to the tree. That also holds
-// after lost contact and lost sessions, and for nodes that were deleted and created
-// again in the meantime, whatever their versions: nodes are distinguished by the
-// commits that made and changed them. Without contact the copy stays unchanged;
-// Client.WatchState reports that.
+// The copy consists of the service's answers about each node. It is not a snapshot: changes
+// that two clients make to two nodes can appear in another order. The state of each node
+// only moves forward, and lags by the time of events and replies. Every node of the copy
+// has its parent in the copy. If changes stop and there is contact, the copy becomes
+// exactly equal to the tree. That also holds after lost contact and lost sessions, and for
+// nodes that were deleted and created again, whatever their versions. Without contact the
+// copy stays unchanged, as Client.WatchState reports, and Run continues by itself.
 //
-// Paths are those that recipes take: absolute, without the client's namespace. The
-// root is one of the nodes; the children of the root of a cache on "/config" are
-// "/config/a" and so on. The root may be missing, be created, be deleted and come
-// back. It may be "/", which with a namespace is the namespace's node. A node whose
-// path the service refuses (see Session.CheckPath of package backend) is left out, with
-// everything below it. Such is ZooKeeper's own node /zookeeper. So are the pins of Values,
-// see there.
+// Paths are absolute, without the client's namespace. The root is one of the nodes: the
+// children of a cache on "/config" are "/config/a" and so on. The root may be missing, be
+// created, be deleted and come back. It may be "/", which with a namespace is the
+// namespace's node. A node whose path the service refuses is left out with everything below
+// it (see Session.CheckPath of package backend), such as ZooKeeper's /zookeeper. So are the
+// pins of Values, see layout.md.
 //
-// Cost, if the service has trees and batches (see Features of package backend): one
-// watch for the whole tree. At the start, and after each reconnection, each node is read
-// once, and the names of its children if it has any, 128 reads in one request, with up
-// to 4 requests under way. A change of data or a creation costs one read, and a deletion
-// none. A node takes about 250 bytes in addition to its data and path.
-//
-// Otherwise: per node two requests at the start and after each reconnection, and two
-// watches; an ephemeral node, which has no children, costs one of each. A change of
-// data costs one request. A creation costs three, one of which reads the names of
-// all children of the parent. A deletion costs only that one. Up to 32 requests are
-// under way at once. Each watch takes about 500 bytes. In both cases no node needs a
-// goroutine.
-//
-// A Cache only reads, so it has no layout of its own and works on any tree. It is
-// safe for concurrent use. It needs no closing; to stop it, end Run. Without
-// contact Run continues by itself.
+// If the service has trees and batches (see Features of package backend), one watch serves
+// the whole tree, and 128 reads share a request. Otherwise each node takes two watches. No
+// node needs a goroutine. sizing.md lists requests and memory.
 type Cache struct {
 	c      *Client
 	path   recipePath
@@ -273,24 +258,21 @@ type CacheEvent struct {
 	Node CachedNode // the current state; zero for NodeDeleted
 }
 
-// Events returns an iterator over the changes of the copy. Each turn gets a batch
-// of the changes since the previous turn: applying a batch leads from one state of
-// the copy to a later one. The first batch is the whole copy, as creations. It
+// Events returns an iterator over the changes of the copy. Each turn gets a batch of the
+// changes since the previous turn. The first batch is the whole copy, as creations; it
 // comes when the copy is complete (see Synced), and is empty if there is no node.
 //
-// Batches are net. However many changes a node had since the previous turn, it has
-// one event, or none if the result is the same. But a node that was deleted and
-// created again has a deletion and a creation, in one batch or in two. (If its
-// parent was deleted and created again with it, it can have those twice.) So a slow
-// loop loses nothing, and the memory kept for it is bounded by the number of nodes,
-// not of changes. In a batch the deletions come first, children before their
-// parents; then creations and changes, parents before their children.
+// Batches are net: however many changes a node had, it has one event, or none if the result
+// is the same. But a node that was deleted and created again has a deletion and a creation,
+// in one batch or two. (If its parent was deleted and created again as well, the node can
+// have both twice.) So a slow loop loses nothing, and its memory is bounded by the number
+// of nodes. In a batch the deletions come first, children before parents; then creations
+// and changes, parents before children.
 //
-// Loops are independent of each other and may begin at any time. The body runs in
-// the goroutine of its loop, delays no other loop, and may use the cache. Events
-// come while a Run is active; the loop continues when Run ends, in case there is
-// another. If ctx ends, the loop just ends. On a failure (ErrClosed, ErrBadPath,
-// ErrInvalid) it ends with one last pair of nil and the error.
+// Loops are independent and may begin at any time. The body runs in the goroutine of its
+// loop, delays no other loop, and may use the cache. The loop goes on when Run ends, in
+// case another Run begins. If ctx ends, the loop just ends. On a failure (ErrClosed,
+// ErrBadPath, ErrInvalid) the last pair is nil and the error.
 func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 	needContext(ctx)
 	return func(yield func([]CacheEvent, error) bool) {

@@ -84,8 +84,8 @@
 // a [Txn]. Only the [Client] has to be closed; Close ends everything that was made of it.
 //
 // While the service cannot be reached, a call that needs it waits until contact returns or
-// ctx ends. So does TryLock, which waits for no other client. The ctx of an acquisition
-// bounds the acquisition, never the hold.
+// ctx ends. So do TryLock and the other TryX calls, which wait for no other client. The ctx
+// of an acquisition bounds the acquisition, never the hold.
 //
 // When the ctx of a loop ends, its channel is closed or its iterator ends, without another
 // element. If a loop fails, its last element has the error. There are two exceptions:
@@ -99,10 +99,10 @@
 //
 // # What is promised
 //
-// One holder. At most one client has the node at the head of the queue of contenders, which
-// is in the order of creation. No lost reply, lost request, expired session or abandoned
-// call makes two holders. Nor does any leave a node that blocks other clients for longer
-// than the session lasts.
+// One holder. Contenders queue in the order in which their nodes were created, and at most
+// one client has the node at the head. No lost reply, lost request, expired session or
+// abandoned call makes two holders. None of these leaves a node that blocks others for
+// longer than the session lasts.
 //
 // Told in time. A client declares its session lost by its own clock, before the service
 // ends the session: when the session timeout, less the backend's LossMargin, has passed
@@ -140,8 +140,7 @@
 // be behind other clients. A grant catches up: a holder that reads through the same client
 // sees everything that earlier holders had written to the service when their holds ended.
 //
-// A queue delivers at least once, with Pop at most once. [Consumer] says what happens to
-// the items of a consumer that dies.
+// A queue delivers at least once, with Pop at most once: see [Consumer].
 //
 // All this needs a service that agrees with itself. production.md names versions of
 // ZooKeeper that do not always.

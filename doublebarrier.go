@@ -18,44 +18,29 @@ type DoubleBarrierOptions struct {
 }
 
 // A DoubleBarrier lets a number of members begin a computation together, and end it
-// together (the double barrier of the ZooKeeper recipe guide): Enter returns when n
-// members have arrived, and Leave when all of them have left. Then the next round can
-// be entered, with the same object.
+// together (the double barrier of the ZooKeeper recipe guide). Enter returns when n members
+// have arrived, and Leave when all of them have left. Then the next round can be entered,
+// with the same object.
 //
-// Enter does not return to any member before n members stand at the barrier at the
-// same time. The n members that arrived first form the round, which lists them by
-// name. A round never opens because of nodes that an earlier round left behind,
-// whichever clients crashed. So a member that returns after a crash of all members
-// waits for n members again.
+// Enter returns to no member before n members stand at the barrier at the same time. The n
+// members that arrived first form the round, which lists them by name. A round never opens
+// because of nodes that an earlier round left behind, whichever clients crashed: after a
+// crash of all members, a member waits for n members again.
 //
-// A member dies when its session ends. If a member crashes before the round opens,
-// the others keep waiting, and any other entrant can complete the set. If a member
-// crashes inside, the others can still leave. The service learns of a crash when the
-// session times out; until then a dead member counts as present.
+// A member dies when the service ends its session; until then a dead member counts as
+// present. If a member dies before the round opens, the others keep waiting, and any other
+// entrant can complete the set. If a member dies inside, the others can still leave.
 //
-// n is a minimum. A round is in progress while a member of it is inside. An entrant
-// that arrives then joins the round as an extra: Enter returns at once. Extras are
-// not counted: Leave of the members does not wait for them, and an extra that is
-// still inside does not count for the next round. With WaitForNextRound the entrant
-// waits for the next round instead.
+// n is a minimum. An entrant that arrives while a member is inside joins the round as an
+// extra: Enter returns at once. Extras are not counted: Leave of the members does not wait
+// for them, and an extra that is still inside does not count for the next round. With
+// WaitForNextRound the entrant waits for the next round instead. All clients must agree on
+// n: if the round that takes an entrant in has another number of members, the entrant
+// withdraws with ErrLimit.
 //
-// All clients must agree on n. If the round that takes an entrant in has another
-// number of members, the entrant withdraws with ErrLimit.
-//
-// Layout: path is a directory, and path/members is another one (containers, created
-// on first use). A member is an ephemeral node in path/members, named
-// _c_<uuid>-member-<number>; the node of an extra is named _c_<uuid>-guest-<number>.
-// Other names are ignored. The node path/ready exists while a round is in progress.
-// It is persistent, and its data lists the names of the round's members, one per
-// line. The last member to leave removes it. If the last members crash, or leave
-// without waiting for each other, it remains until the next entrant arrives. The
-// version of path grows with each round, and when a stale ready is removed. The data of path names the recipe, or is the
-// data that was there before. If an outsider deletes ready while members are inside,
-// they count for the next round. Double barriers of other libraries have another
-// layout and other rules; their clients cannot take part.
-//
-// A DoubleBarrier is safe for concurrent use and holds no resources; there is nothing
-// to close. Each Enter is a separate member, also within one client.
+// A DoubleBarrier is safe for concurrent use and needs no closing. Each Enter is a separate
+// member, also within one client. layout.md describes the nodes; double barriers of other
+// libraries cannot take part.
 type DoubleBarrier struct {
 	c       *Client
 	path    recipePath
@@ -104,22 +89,21 @@ func (d *DoubleBarrier) check(op string) error {
 	return nil
 }
 
-// Enter waits until n members stand at the barrier, and returns the entry. ctx bounds
-// the wait only, not the entry. A session that is lost during the wait does not end
-// the wait: the member enters again with the next session. If the wait ends without
-// an entry, the member is gone when Enter returns, and no round opens with it any
-// more. (If a round opened just before, the other members see a member that has
+// Enter waits until n members stand at the barrier, and returns the entry. ctx bounds only
+// the wait. If the session is lost during the wait, the member enters again with the next
+// session. If the wait ends without an entry, the member is gone when Enter returns, and no
+// round opens with it. (If a round opened just before, the others see a member that has
 // entered and left.)
 //
-// Without contact, or if the service does not answer for a second, Enter returns
-// earlier. Then the member is removed in the background, over the next session if
-// necessary. The next Enter of this client waits for that removal, however long it
-// takes, so a client never counts itself twice. Other clients can count the member
-// until it is removed, or until the service has ended its session.
+// Without contact, or if the service does not answer for a second, Enter returns earlier,
+// and the member is removed in the background, over the next session if necessary. The next
+// Enter of this client waits for that removal, however long it takes, so a client never
+// counts itself twice. Others can count the member until then, or until the service has
+// ended its session.
 //
-// Errors: ErrLimit if the round has a number of members other than n. ErrInvalid for
-// n below 1. ErrTooLarge for an n of some thousands: the names of the members must
-// fit into a request. And those of Mutex.Lock.
+// Errors: ErrLimit if the round has another number of members than n; ErrInvalid for n
+// below 1; ErrTooLarge for an n of some thousands, whose names do not fit into a request;
+// those of Mutex.Lock.
 func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 	const op = "enter"
 	if err := d.check(op); err != nil {

@@ -32,35 +32,25 @@ type ElectionOptions struct {
 	StepDownOnSuspend bool
 }
 
-// An Election chooses one leader among the candidates on one path (the leader
-// election of the ZooKeeper recipe guide, without the herd effect). Candidates lead
-// in the order of their arrival. No candidate polls, and a change of leader wakes at
-// most two candidates, however many there are.
+// An Election chooses one leader among the candidates on one path (the leader election of
+// the ZooKeeper recipe guide, without the herd effect). Candidates lead in the order of
+// their arrival. No candidate polls, and a change of leader wakes at most two candidates,
+// however many there are.
 //
-// A leader has a Term, which is a Hold: it can be lost, it reports the loss, and it
-// carries a token that grows from one leader to the next and a guard for
-// transactions. The guarantees are those of a Mutex.
+// A leader has a Term, which is a Hold: it can be lost, it reports the loss, and it carries
+// a guard for transactions and a token that grows from one leader to the next. The
+// guarantees are those of a Mutex.
 //
-// Run is the way to lead that is hard to get wrong: it calls a function while the
-// candidate leads, with a context that ends with the term. Leadership is for programs
-// that select on a channel. Both are built on Campaign.
+// Run is the safest way to lead: it calls a function while the candidate leads, with a
+// context that ends with the term. Leadership is for programs that select on a channel.
+// Both are built on Campaign. Each campaign is a separate candidate, also within one
+// client.
 //
-// Layout: path is a directory (a container, created on first use together with its
-// missing parents), which belongs to the election: its data names the recipe. Each
-// candidate has a node in it, ephemeral and sequential, named
-// _c_<uuid>-latch-<number>, as in Curator's LeaderLatch. The data of the node is the
-// ID; if there is Data, it is JSON under the key "coord-candidate". The announcement
-// of a leader is the data of a node _c_<uuid>-ready-<number> beside the leader's
-// node.
+// Curator's LeaderLatch and an Election elect one leader on one path, and so does kazoo's
+// Election with an option, without which two lead at the same time: see layout.md, which
+// also describes the nodes.
 //
-// Curator's LeaderLatch and this Election elect one leader on one path. This Election
-// also understands the names of kazoo's Election. kazoo's Election understands the
-// names of this one if its lock attribute is replaced by client.Lock(path, id,
-// extra_lock_patterns=["-latch-"]); without that, its candidate leads at the same
-// time as one of this Election.
-//
-// An Election is safe for concurrent use and holds no resources; there is nothing to
-// close. Each campaign is a separate candidate, also within one client.
+// An Election is safe for concurrent use and needs no closing.
 type Election struct {
 	c        *Client
 	path     recipePath
@@ -181,23 +171,19 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 	}
 }
 
-// Leadership campaigns, and sends each term that it gains on the channel. It
-// campaigns again after every loss, and after every Release of a term, until ctx
-// ends; then the channel is closed. A program that leaves a loop over the channel must
-// end ctx, or the candidate goes on; a loop over Terms needs no such care.
+// Leadership campaigns, and sends each term that it gains on the channel. It campaigns
+// again after every loss and every Release of a term, until ctx ends; then the channel is
+// closed. A program that leaves a loop over the channel must end ctx, or the candidate goes
+// on; a loop over Terms needs no such care.
 //
-// A term that was received belongs to its receiver until the receiver releases it,
-// also after ctx has ended. Leadership does not resign such a term: a receiver that
-// stops working without Release leads until its session ends.
+// A received term belongs to its receiver until the receiver releases it, also after ctx
+// has ended: a receiver that stops working without Release leads until its session ends. A
+// term that nobody receives is resigned after one session timeout, or when ctx ends. A late
+// receiver may get a term that is Done already, but never a term that only seems to stand.
 //
-// A term that is not received is resigned after one session timeout, or when ctx
-// ends, so that no program leads without knowing it. A late receiver may get a term
-// that is Done already, but never one that only seems to stand.
-//
-// If campaigning fails permanently (see Mutex.Lock for the reasons), the last term on
-// the channel never stood: its Token is zero, its Path is empty, it is Done, and its
-// Guard is refused. Err is the error of Campaign, which matches neither ErrLost nor
-// ErrReleased.
+// If campaigning fails permanently (see Mutex.Lock), the last term on the channel never
+// stood: its Token is zero, its Path is empty, it is Done, and its Guard is refused. Err is
+// the error of Campaign, which matches neither ErrLost nor ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	needContext(ctx)
 	out := newSignal[*Term]()

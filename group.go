@@ -24,36 +24,26 @@ type GroupOptions[T any] struct {
 	TakeOver bool
 }
 
-// A Group is a set of live members, each with an id and a value. It is the group
-// membership of the ZooKeeper recipe guide (each child of the group's node is a
-// member). It also serves for naming (an id is registered with an address and
-// looked up) and for the choice of a service instance (Picker).
+// A Group is a set of live members, each with an id and a value: the group membership of
+// the ZooKeeper recipe guide. It also serves as a naming service (an id is registered with
+// an address and looked up) and for the choice of a service instance ([Picker]).
 //
-// A member is present from the return of Join until it leaves, its client is
-// closed, or the service has not heard from it for the session timeout. A short
-// loss of contact is not visible to others. A member that lost its session joins
-// again by itself, which is visible as a new incarnation: the same id with another
-// Token.
+// A member is present from the return of Join until it leaves, its client is closed, or the
+// service has not heard from it for the session timeout. A short loss of contact is not
+// visible to others. A member that lost its session joins again by itself, which is visible
+// as a new incarnation: the same id with another Token.
 //
-// Layout: path is a directory (a container, made on first use together with missing
-// ancestors). In it each incarnation is an ephemeral sequential node of its own,
-// named _c_<uuid>-member-<id>-<number>, whose data is the bytes of the codec. A
-// name is never used again, so a late repetition of a request cannot touch a later
-// incarnation. Children with other names are ignored.
+// Every reader sees each id at most once, and a takeover or a new incarnation as one
+// change: if several nodes have the same id, the node with the lowest number is the member
+// until it is gone. Reads are sequentially consistent, not linearizable: a read may miss a
+// member that another client has just registered.
 //
-// If several nodes have the same id, the one with the lowest number is the member
-// until it is gone. That happens while a newcomer finds that the id is taken, and
-// while one incarnation follows another. So every reader sees each id at most once,
-// and a takeover or a new incarnation as one change. The numbers of one directory
-// last for some two billion joins; beyond that Join returns ErrLimit until the
-// directory has been empty once.
+// The numbers of one directory last for some two billion joins. Beyond that Join returns
+// ErrLimit until the directory has been empty once.
 //
-// Reads are sequentially consistent, not linearizable: a read may miss a member
-// that another client has just registered.
-//
-// A Group is safe for concurrent use. All Watches and Pickers of one Group share
-// their reads from the service, so use one Group for one path. It holds no
-// resources of its own and needs no closing.
+// A Group is safe for concurrent use and needs no closing. All Watches and Pickers of one
+// Group share their reads from the service, so use one Group for one path. layout.md
+// describes the nodes.
 type Group[T any] struct {
 	c       *Client
 	path    recipePath

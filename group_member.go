@@ -53,23 +53,20 @@ type stand struct {
 	rev int // of the data with which it was made
 }
 
-// Join enters the group under an id: any text of at most 200 bytes that can be part
-// of a node's name, without a slash. It returns when the node exists and the id
-// belongs to it. ctx bounds only the joining; if it ends first, Join removes its node, as
-// described under "Given up is gone" in the package comment.
+// Join enters the group under an id: any text of at most 200 bytes that can be part of a
+// node's name, without a slash. It returns when the node exists and the id belongs to it.
+// ctx bounds only the joining; if it ends first, Join removes its node, see "Given up is
+// gone" in the package comment.
 //
-// If the id is taken, Join returns ErrDuplicate. With GroupOptions.TakeOver it
-// takes the id over instead: it removes the other member's node in a commit that
-// checks the new one. If several take over at the same time, the last one wins. The
-// Membership that was taken over ends with ErrDuplicate when it tries to join again
-// and finds its successor. The service does not remember takeovers: if the
-// successor has left by then, the old member joins again and stays. This can happen
-// late, because the old member learns of the takeover only when it has contact. A
-// process that must not come back should close its client.
+// If the id is taken, Join returns ErrDuplicate. The node of a dead process exists until
+// the service has ended its session, so a successor with the same id retries, or uses
+// GroupOptions.TakeOver.
 //
-// The node of a process that has died exists until the service has ended its
-// session. Until then a successor with the same id gets ErrDuplicate; it can retry,
-// or use TakeOver.
+// With TakeOver, Join removes the other member's node in a commit that checks the new node.
+// If several take over at the same time, the last one wins. The Membership that was taken
+// over ends with ErrDuplicate when it tries to join again and finds its successor, which
+// can be late: it needs contact. If the successor has left by then, the old member joins
+// again and stays. A process that must not come back closes its client.
 func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], error) {
 	if err := g.path.check("join"); err != nil {
 		return nil, err

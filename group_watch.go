@@ -29,22 +29,18 @@ type GroupUpdate[T any] struct {
 	Err error
 }
 
-// Watch reports the members, and then every change. The first element has all
-// members in Joined, and comes also if the group is empty. While another Watch or a
-// Picker of this Group is in use, the first element is the latest state that they
-// have seen.
+// Watch reports the members, and then every change. The first element has all members in
+// Joined, and comes also if the group is empty. While another Watch or a Picker of this
+// Group is in use, the first element is the latest state that they have seen.
 //
-// The channel is latest-wins: a slow reader misses intermediate states but never
-// the newest, and the changes of elements that it did not receive are merged into
-// the one that it receives. Watch continues over lost sessions, during which Members
-// stay unchanged, and over a missing directory. The channel is closed when ctx
-// ends, and after an element with Err.
+// The channel is latest-wins: a slow reader misses intermediate states but never the
+// newest, and the changes of elements that it did not receive are merged into the next one.
+// Watch continues over lost sessions, during which Members stay unchanged, and over a
+// missing directory. The channel is closed when ctx ends, and after an element with Err.
 //
-// At the start, and after each reconnection, the members are listed and each is read.
-// After that a member that joins or changes its value costs one request, and one that
-// leaves none, if the service has trees and batches (see Features of package backend)
-// and all members can be read. Otherwise a change of a value costs one request, and each
-// join or leave lists all members and, for a join, reads the new one.
+// If the service has trees and batches (see Features of package backend) and all members
+// can be read, a join or a change of a value costs one request, and a leave none. Otherwise
+// each join or leave costs a list of all members besides.
 func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	needContext(ctx)
 	out := newSignal[GroupUpdate[T]]()

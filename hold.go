@@ -310,26 +310,21 @@ func (h *Hold) Verify(ctx context.Context) error {
 	}
 }
 
-// Release releases the hold: first the hold ends, so that Done is closed, then Release
-// removes its node and returns. It is idempotent. It takes no context, since it must
-// succeed: without contact it waits, but not longer than the session can last, with
-// which the node goes.
+// Release ends the hold, so that Done is closed, then removes its node and returns. It is
+// idempotent. It takes no context, since it must succeed: without contact it waits, but not
+// longer than the session can last. The hold has ended in any case.
 //
-// Nil means that the hold stood until its release, and that this Release has removed
-// the node, or keeps it (MutexOptions.Keep). Otherwise the error matches
+// Nil means that the hold stood until its release, and that this Release has removed the
+// node, or keeps it (MutexOptions.Keep). Otherwise the error matches
 //
-//   - ErrLost, if the hold was lost before, even if only the removal detects that: the
-//     node had been deleted, or the session is over. Another client may have been
-//     granted meanwhile. A loss that was known before is also what Err returns. One
-//     that only the removal detects is not: Err says why Done was closed, which was
-//     the release (ErrReleased), and does not change any more.
-//   - ErrUncertain, if the reply to the removal was lost and the node is gone: either
-//     the release has removed it, or another client had before. If the session was lost
-//     after such a reply, the error matches ErrLost too.
-//   - the reason for which the service refuses the removal, such as ErrDenied. Release
-//     goes on trying in the background.
-//
-// The hold has ended in any case.
+//   - ErrLost, if the hold was lost before, even if only the removal detects that: another
+//     client may have been granted meanwhile. Err returns the same, or ErrReleased if only
+//     the removal detects the loss.
+//   - ErrUncertain, if the reply to the removal was lost and the node is gone: another
+//     client may have removed it before. The error matches ErrLost too if the session was
+//     lost after that.
+//   - the reason for which the service refuses the removal, such as ErrDenied. Release goes
+//     on trying in the background.
 func (h *Hold) Release() error {
 	if h.begin() {
 		h.complete(h.recipe.release(h))

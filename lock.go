@@ -38,34 +38,20 @@ type HoldSet struct {
 	err error
 }
 
-// LockAll acquires all of the locks, or none. They may be mutexes, the sides of
-// readers-writer locks and permits of semaphores, of one client or several. The order of the
-// arguments does not matter: no two callers wait for each other as long as every caller that
-// has several of these locks acquires them by LockAll, or one by one in the order of their
-// paths. (Locks at one path on several services are acquired in the order of the arguments,
-// which must be the same for all callers.)
+// LockAll acquires all of the locks, or none: mutexes, sides of readers-writer locks and permits
+// of semaphores, of one client or several. Two callers never wait for each other if each uses
+// LockAll, or locks one by one in the order of the paths. The order of the arguments matters
+// only for locks at one path on several services: it must be the same for all callers.
 //
-// Mutexes and readers-writer locks of one client that are neighbours in the order of their
-// paths are acquired by one commit. If they are free, its reply grants them: one round trip,
-// however many they are. Otherwise LockAll waits for the first lock that is not free. It holds
-// the locks before it, gives up its places in the queues behind it, and then acquires the
-// rest one by one, in the order of the paths. That is one commit more than Locks one by one
-// would cost, at most; locks behind it that the client keeps are taken anew. For about a round
-// trip it is in all of the queues: a TryLock of another caller can get ErrLocked meanwhile, and
-// a client that keeps one of the locks (MutexOptions.Keep) gives it up. A lock of another
-// client, permits, and a Locker of another package divide the list; so do the limits of a
-// commit, and a mutex that another caller of the client has.
+// Mutexes and readers-writer locks of one client that are neighbours in the order of their paths
+// are acquired by one commit and, if all are free, one round trip. Otherwise LockAll keeps the
+// locks before the first busy one, waits for that, and acquires the rest one by one. Meanwhile
+// TryLock of others can get ErrLocked, and clients give up locks that they keep
+// (MutexOptions.Keep).
 //
-// If one of them cannot be acquired, LockAll releases those that it holds in reverse, and
-// joins all errors. ctx bounds the wait for the locks. LockAll returns when they are released;
-// if ctx has ended, it waits as every call that is given up, see "Given up is gone" in the
-// package comment.
-//
-// A hold that is lost while others are awaited ends the call with that loss: the error
-// matches ErrLost. ErrInvalid: no locker, a nil locker, also inside a wrapper, or one
-// path of a client twice. (A wrapper that embeds no Locker at all panics, before
-// anything is locked.) ErrHeld, ErrUpgrade: one lock twice, by several clients of one
-// service.
+// If a lock cannot be acquired, or is lost meanwhile (ErrLost), LockAll releases the others in
+// reverse, also after ctx has ended, and joins all errors. ErrInvalid: no locker or a nil one, a
+// path of a client twice. ErrHeld, ErrUpgrade: one lock twice, by several clients.
 func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	list, err := inOrder(lockers)
 	if err != nil {

@@ -24,76 +24,54 @@ type MutexOptions struct {
 	// {"coord-revoke":.
 	Data []byte
 
-	// Keep is the time for which the client keeps the lock after the last Release of its
-	// callers, unless another client comes first. Zero: not at all. Meanwhile, a Lock of the
-	// same client with the same options costs no request, and neither does a Release that
-	// hands the lock to such a caller. It is for locks that are mostly taken again by the
-	// client that had them last.
+	// Keep is the time for which the client keeps the lock after the last Release of its callers,
+	// unless another client comes first. Zero: not at all. Meanwhile a Lock of the same client
+	// with the same options costs no request, and neither does a Release that hands the lock to
+	// such a caller. It is for locks that one client takes again and again. What changes with
+	// Keep:
 	//
-	// What changes with Keep:
+	//   - Token and fencing: holds of one client in a row have the same Token, so it fences
+	//     processes, and not goroutines of one process. A Txn under the Guard of a hold is
+	//     refused after the end of that hold, by the service or by the client.
+	//   - Order: callers of the client that has the lock may pass another client until that
+	//     client's request arrives.
+	//   - Other clients: the client gives an idle lock up within one round trip after another
+	//     client comes; a TryLock of that client gets ErrLocked, and finds the lock free one
+	//     round trip later. Then the client does not keep the lock for the time Keep, at least
+	//     for one second. The same holds after contact was lost and made again.
+	//   - Failures: a client that is paused, cut off or killed while the lock is idle blocks
+	//     others until it goes on, or for up to the session timeout.
+	//   - Release returns nil when the client knows of no loss. It does not ask the service.
+	//   - A client keeps at most 4,096 idle locks, and gives up the one that was idle longest.
 	//
-	//   - Token is that of the time for which the client keeps the node. It grows from client
-	//     to client, and is the same for the holds in between. So it fences processes, and
-	//     not goroutines of one process. A Txn under the Guard of a hold is refused after the
-	//     end of that hold, by the service or by the client.
-	//   - Clients get the lock in the order of their nodes, as without Keep. Callers of the
-	//     client that has it may pass another client until that client's request arrives.
-	//   - The client gives an idle lock up as soon as another client comes, within one round
-	//     trip. A TryLock of another client gets ErrLocked at once all the same, and finds
-	//     the lock free one round trip later. Afterwards the client does not keep the lock
-	//     for the time Keep, at least for one second. The same holds after contact was lost
-	//     and made again.
-	//   - A client that is paused, cut off or killed while the lock is idle blocks others until
-	//     it goes on, or for up to the session timeout, when without Keep the lock would be
-	//     free. (Servers can end a session a little late, those of ZooKeeper by up to a tick.
-	//     TESTING.md has a table of such waits.)
-	//   - A Release that keeps the lock returns nil when the client knows of no loss. It does
-	//     not ask the service.
-	//   - A client keeps at most 4,096 idle locks. Beyond that it gives up the one that has
-	//     been idle for the longest time.
-	//
-	// The client keeps a lock only if no other contender was there when it took it, so two
-	// clients in turns lose nothing. A Revoke, a commit under the hold's Guard that is not
-	// answered, and Guard.Ops end the time; Close does not wait for it. Others see in the
-	// node that its client may keep it (inspect.Contender); whether it is idle, only that
-	// client knows (trace.KeepEnded).
-	//
-	// Do not set it for locks that are mostly tried, rarely taken again, or used by
-	// processes that pause. ErrInvalid: a negative time.
+	// The client keeps a lock only if no other contender was there when it took it. A Revoke, a
+	// commit under the hold's Guard that is not answered, and Guard.Ops end the time; Close does
+	// not wait for it. ErrInvalid: a negative time.
 	Keep time.Duration
 }
 
-// A Mutex is an exclusive lock among all clients that use the same path (the lock
-// recipe of the ZooKeeper recipe guide). Waiters are granted in the order in which
-// their nodes were created. No client polls, and a release wakes at most two clients
-// however many wait.
+// A Mutex is an exclusive lock among all clients that use the same path (the lock of the
+// ZooKeeper recipe guide). Waiters are granted in the order in which their nodes were
+// created. No client polls, and a release wakes at most two clients however many wait.
 //
-// It guarantees that at most one client has a node at the head of the queue, and that
-// tokens grow from one holder to the next (with MutexOptions.Keep, from one client to the
-// next). It cannot guarantee that a paused process
-// stops believing in its hold: see Hold for how to fence.
+// At most one client has a node at the head of the queue of contenders. Tokens grow from
+// one holder to the next (with MutexOptions.Keep, from one client to the next). A paused
+// process believes in its hold: see Hold for how to fence. When a session is lost, its
+// holds end before another client is granted, with the limits under "What is promised" in
+// the package comment; a caller that waits goes on with the next session, at the tail of
+// the queue.
 //
-// It is not reentrant: pass the Hold instead. A Lock whose ctx derives from a hold on
-// the same lock (of Do, or Hold.Context) would wait for itself, and fails with ErrHeld;
-// TryLock returns ErrLocked then. With another ctx a second Lock in the same process
-// waits like any other. Callers of one Client on one path queue inside the process,
-// behind one node.
+// A Mutex is not reentrant: pass the Hold instead. A Lock whose ctx derives from a hold on
+// the same lock (of Do, or Hold.Context) fails with ErrHeld, since it would wait for
+// itself; TryLock returns ErrLocked. With another ctx a second Lock in the same process
+// waits like any other. Callers of one Client on one path queue inside the process, behind
+// one node.
 //
-// Layout: path is a directory (a container, created on first use, with its missing
-// parents) that belongs to the lock. Its data names the lock. Only contenders' nodes
-// are in it, ephemeral and sequential, named _c_<uuid>-lock-<number>, as Curator's
-// InterProcessMutex names them. The data of such a node is Data; with an ID or Keep it is JSON
-// under the key "coord-contender". Children with other names are ignored.
+// Curator's InterProcessMutex and a Mutex exclude each other on one path, and so does
+// kazoo's Lock with an option: see layout.md, which also describes the nodes.
 //
-// Clients of other implementations can queue on the same path. Curator's
-// InterProcessMutex and a Mutex exclude each other without further configuration. So do
-// kazoo's Lock and a Mutex, if kazoo's is made with extra_lock_patterns=["-lock-"].
-// Curator ignores kazoo's stock names, so where all three meet, kazoo's nodes must have
-// Curator's names: a subclass with _NODE_NAME = "-lock-" and _EXCLUDE_NAMES =
-// ["-lock-", "__lock__"].
-//
-// A Mutex is safe for concurrent use and owns no resources; there is nothing to close.
-// Two of them with one client and path are one lock.
+// A Mutex is safe for concurrent use and needs no closing. Two of them with one client and
+// path are one lock. The protocol is described at line.
 type Mutex struct {
 	c     *Client
 	path  recipePath

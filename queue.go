@@ -16,28 +16,21 @@ type QueueOptions[T any] struct {
 	// Codec turns values into the data of nodes and back. The default is JSON.
 	Codec Codec[T]
 
-	// MaxLen is the maximum number of items in the queue, including claimed items.
-	// Zero means no limit. A Put beyond the limit waits. The limit is exact as long
-	// as all clients set it.
+	// MaxLen is the maximum number of items in the queue, including claimed items. Zero means no
+	// limit. A Put beyond the limit waits. The limit is exact as long as all clients set it.
 	//
-	// Two nodes count the items, so a Put costs the same however long the queue is:
-	// one request if no other client has put in the meantime, else three. A Put that
-	// finds the queue full costs some more, and a list of the queue; of a long queue
-	// only now and then, about one request for each such Put. An item that leaves the queue wakes
-	// two of the clients that wait for room, and a Put at most two more, however many
-	// wait. One of these two can be dead, cut off or paused without delaying another.
+	// Two nodes count the items, so the cost of a Put does not depend on the length. An item that
+	// leaves the queue wakes two of the clients that wait for room, and a Put at most two more.
+	// One of these two can be dead, cut off or paused without delaying another.
 	//
-	// Consumers count the items that they delete whether they set MaxLen or not. If
-	// clients without MaxLen put, if another program deletes items or the nodes that
-	// count, or if a queue gets its first MaxLen while items are claimed, the count is
-	// wrong. Then the queue can be longer than MaxLen, or seem full, until a
-	// Put that finds it full lists the items and corrects the count. A Put that waits
-	// does so again when items have left uncounted, at the latest when the last item
-	// of its list is gone. Dead letters that a queue receives are neither limited nor
-	// counted, but they count when they leave it: give a queue that receives them no MaxLen.
+	// The count is wrong if clients without MaxLen put, if another program deletes nodes, or if a
+	// queue gets its first MaxLen while items are claimed. Then the queue can be too long, or
+	// seem full, until a Put that finds it full lists the items and corrects the count. Dead
+	// letters that a queue receives are not counted, but count when they leave: give a queue of
+	// dead letters no MaxLen.
 	//
-	// A handler that puts into the queue from which it takes waits for room that only a
-	// handler can make: when the queue is full and all of them put, they wait for ever.
+	// A handler must not wait for room in the queue from which it takes: if all handlers do, they
+	// wait for ever.
 	MaxLen int
 
 	// FailWhenFull makes Put return ErrFull instead of waiting.
@@ -75,28 +68,20 @@ type QueueOptions[T any] struct {
 	// Prefetch has no effect.
 	Prefetch int
 
-	// ClaimTimeout is the time within which a consumer must end the claim on an item.
-	// Zero means no limit but the session. It is for consumers that hang while their
-	// session lives.
+	// ClaimTimeout is the time within which a consumer must end the claim on an item. Zero means
+	// no limit but the session. It is for consumers that hang while their session lives.
 	//
-	// When the time has passed, the hold of the item ends, with an error that matches
-	// ErrLost and ErrClaimTimeout. Once Done is closed, the contexts of the item end,
-	// and the item is given back as a failed attempt, as by Nack(0): it goes to
-	// another consumer or, if it was taken as often as MaxAttempts allows, to the dead
-	// letters. Writes under the Guard of the item fail before another consumer gets it.
-	// The consumer is not stopped otherwise, and must obey its context. If the service
-	// cannot be reached, or refuses, the item stays claimed, and the client retries for
-	// as long as its session lives.
+	// When the time has passed, the hold of the item ends with an error that matches ErrLost and
+	// ErrClaimTimeout, then its contexts end, and the item is given back as by Nack(0). Writes
+	// under the Guard of the item fail before another consumer gets it. The consumer must obey
+	// its context: nothing else stops it. While the service cannot be reached or refuses, the
+	// item stays claimed and the client retries.
 	//
-	// The time is measured by the monotonic clock of the process, from the moment in
-	// which the consumer receives the item. Ack, Nack and Release compare it with the
-	// clock when they are called. If it has passed, they do nothing and return the loss,
-	// also if the process was paused and nothing else has noticed. An Ack that began in
-	// time counts, however long it takes.
-	//
-	// An item that was claimed and read but is not received within the time, such as a
-	// prefetched item behind one whose processing hangs, is given back, which does not
-	// count as an attempt.
+	// The time counts from the moment at which the consumer receives the item, by the monotonic
+	// clock of the process. Ack, Nack and Release compare it with the clock: after the time they
+	// do nothing and return the loss, also after a pause of the process. An Ack that began in
+	// time counts. An item that was claimed but is not received within the time is given back,
+	// which counts no attempt.
 	ClaimTimeout time.Duration
 
 	// DrainTimeout is the time that the handlers of Work have to return after its ctx
@@ -111,72 +96,31 @@ type QueueOptions[T any] struct {
 	DrainTimeout time.Duration
 }
 
-// A Queue holds values that any number of clients put in and any number of clients
-// take out, in the order of the puts. It is the queue recipe of the ZooKeeper
-// recipe guide, with claims instead of deletions, and without a list of the whole
-// queue. A Queue is safe for concurrent use and needs no closing. Make one and
-// share it: the callers of one Queue share its watches.
+// A Queue holds values that any number of clients put in and take out: the queue of the
+// ZooKeeper recipe guide, with claims in place of deletions. Make one Queue for a path and
+// share it, since each Queue value counts as a client of its own when it waits. A Queue is
+// safe for concurrent use and needs no closing.
 //
-// Delivery is at least once. A consumer takes an item, processes it, and
-// acknowledges it. If the consumer dies in between, or its session is lost, the
-// item goes to another consumer with the next attempt number. An item that Put has
-// reported is never lost, and no item is delivered again after an Ack that returned
-// nil. Without faults no item is delivered twice. For at-most-once delivery use
-// Pop. If the call that was to receive an item ends, or the client closes, before a
-// caller has received the item, that does not count as an attempt: the item is
-// given back first, as long as the service answers. Close waits at most two seconds
-// for this.
+// Delivery is at least once: a consumer takes an item, processes it and acknowledges it. An
+// item that Put has reported is never lost, and no item is delivered again after an Ack
+// that returned nil. Without faults no item is delivered twice. [Consumer] says what
+// happens when a consumer dies. If a call ends, or the client closes, before a caller has
+// received the item, the item is given back, which counts no attempt, as long as the
+// service answers. Close waits at most two seconds for this. Pop delivers at most once.
 //
-// Order: values are taken in the order in which they were put, and the values of
-// one PutAll in their order; an item that is given back keeps its place. So a
-// single consumer sees the values in order, except those that other consumers held
-// in the meantime: a client takes up to 32 times by one list, which is at most a second
-// old, before it sees what others have given back. When several consumers race for the
-// head, the losers look a few items further, so an item can be taken before an older one.
+// Values are taken in the order in which they were put, and those of one PutAll in their
+// order. An item that is given back keeps its place. After 32 takes or one second at the
+// latest, a consumer sees an item that another one has given back. When several consumers
+// race for the head, an item can be taken before an older one.
 //
-// Waiting costs no requests, however long it lasts. A change wakes six of the clients
-// that wait for an item, and a take wakes at most two more, however many wait. Up to
-// five of these six can be dead, cut off or paused without delaying anything that
-// another client could take. (If the service has no clock, see DelayQueue, that
-// includes clients with a slow clock.) If all six are in such a state, new items wait
-// until the session of one of them has ended. Clients that are in such a state do not
-// take the places of others, however many they are. Clients that wait for room do so in
-// the same way; see MaxLen.
+// Waiting costs no requests. A change wakes six of the clients that wait for an item, and a
+// take at most two more. Up to five of the six can be dead, cut off or paused without
+// delaying an item that another client could take. If all six are, new items wait until the
+// session of one of them has ended. More clients in such a state change nothing.
 //
-// In this, each Queue value counts as a client of its own. If six values of one process wait, they
-// can be the six that are woken, so share one value in a process. Then its death delays no other.
-//
-// Cost, in round trips: Put 1; PutAll 1 for up to 128 items; Take 1, for a claim and a
-// read at the same time, and 1 for an Ack. Once in 32 takes, or in a second, a list of
-// some hundred names is added, and one read for an item that was taken before. (A
-// PriorityQueue lists for each Take, behind a Sync, so that is 3.) Pop 1, if it follows
-// another. Prefetched items share the claim and the read. Acks that are called
-// concurrently or with AckAll share a request.
-// Each bucket of some hundred items that are all claimed or put off costs one more
-// list. The length of the queue does not matter; it can be about two million items.
-//
-// Layout: path is a container, and the directory items below it is persistent. In
-// items, b-<key>-<n> is a bucket of 256 items, plus at most one put (up to 128
-// items) for each producer that puts at the same time. The key of a bucket is 0 in
-// a Queue, the priority in a PriorityQueue, and in a DelayQueue the minute of the due
-// time, or its hour or day. (There items has the key of the latest bucket as its data.) In a bucket, i-<id>-<due>-<number> is an item, whose data is the
-// bytes of the codec and nothing else; s-<id> counts its claims; m-<id>-<uuid> is
-// its claim, which is ephemeral; d-<id>-<time> means that it is put off. In a queue of
-// dead letters r-<id> has, in JSON, the reason why the item was moved there ("reason",
-// "error"), "attempts", the "session" of the last consumer, and the "queue", "priority"
-// and "due" that a Redrive needs; it goes with the item. In items, the nodes in and out
-// count the items of a queue with MaxLen: in contains the number of items that were put,
-// and the version of out is the number that were deleted, both modulo 2^32. The node
-// tally, in items, is made only after 2^31 new buckets of priorities or minutes. Clients
-// that wait for an item have a node in the container waiters: slot-<i>, from 0 to 5, or
-// _c_<uuid>-take-<number>; clients that wait for room have one in the container
-// producers: slot-0, slot-1 or _c_<uuid>-put-<number>. dead is
-// the queue of the dead letters. All other nodes are persistent. So are items: the
-// ephemeral items of the recipe guide would be lost with the session of the client
-// that put them. The directory items and its last bucket remain when the queue is
-// empty. Children with other names are ignored. The queues of Curator and kazoo
-// have another layout, so their clients cannot take part. (The source file
-// queue_engine.go describes the protocol.)
+// The cost does not depend on the length, which can be about two million items. The guides
+// sizing.md and layout.md list the requests and the nodes; queue_engine.go has the
+// protocol.
 type Queue[T any] struct {
 	Consumer[T]
 }

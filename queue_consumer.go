@@ -13,8 +13,29 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// A Consumer is the taking side of a Queue, a PriorityQueue or a DelayQueue. It is
-// part of them and cannot be made alone.
+// A Consumer is the taking side of a Queue, a PriorityQueue or a DelayQueue. It is part of
+// them and cannot be made alone.
+//
+// When a consumer dies or loses its session, the service ends its claims. "Redelivered"
+// means that another consumer gets the item at its old place, with the next Attempt, as far
+// as MaxAttempts allows:
+//
+//	consumer        died before its Ack, or Pop's deletion       died afterwards
+//	Take, TryTake   the item is redelivered                      nothing is lost
+//	All             the same, and up to Prefetch items besides   nothing is lost
+//	Items           the same, and the item not yet received      nothing is lost
+//	Work            the item of each handler is redelivered      nothing is lost
+//	Pop             the item is redelivered                      the item is lost
+//
+// So only Pop loses an item, and only Pop never hands one out twice. A redelivery repeats
+// work: make the work idempotent, or write its result in a [Txn] that also creates a node
+// named after the item's ID, which fails the second time. The Guard of the item refuses
+// writes of an earlier consumer, but the Ack is a commit of its own, after them. A consumer
+// that lost its session without dying is told, and its Ack fails.
+//
+// Items that were claimed but not received count an attempt if the consumer dies. If its
+// client closes or its ctx ends, it gives them back, which counts none. ClaimTimeout is for
+// consumers that hang: it does not matter when a consumer dies.
 type Consumer[T any] struct {
 	q        *queue
 	codec    Codec[T]
@@ -22,25 +43,19 @@ type Consumer[T any] struct {
 	drain    time.Duration // of Work; 0: no limit
 }
 
-// Take waits for the next item until ctx ends, and claims it. The caller must end
-// the claim with Ack, Nack or Release. ctx bounds only the wait, not the claim. If
-// the session is lost during the wait, the wait continues. When the wait ends
-// without an item, nothing stays claimed: an item that is being claimed at that
-// moment is given back in the background.
+// Take waits for the next item until ctx ends, and claims it. The caller must end the claim
+// with Ack, Nack or Release. ctx bounds only the wait, which a lost session does not end.
+// When the wait ends without an item, nothing stays claimed: an item that is being claimed
+// at that moment is given back in the background.
 //
-// An item that the codec cannot decode is moved to the dead letters, and Take goes on with the
-// next one; but not more than five of them in a row. The sixth, and those behind it, are given
-// back, which counts no attempt, and the call fails with ErrDecode. A few bad items in a row
-// are the mistake of a producer, and five are more than most make before another item comes
-// between; more are as a rule the mistake of this consumer, such as a wrong codec or an old
-// version, and the dead letters are not the place for a whole queue. The row is that of all
-// calls on this queue value, and only an item that can be decoded ends it. So a call that is
-// repeated fails again as long as such an item is the first. A new process moves five more.
-// What was moved for a wrong codec comes back with Redrive; Remove deletes what is bad. All of
-// this holds for every call that takes items.
+// In every call that takes items, an item that the codec cannot decode is moved to the dead
+// letters, but not more than five in a row. The sixth is given back, which counts no
+// attempt, and the call fails with ErrDecode: the fault is probably this consumer's, such
+// as a wrong codec. The five are counted over all calls on this queue value; an item that
+// can be decoded ends the count. Redrive brings moved items back; Remove deletes bad ones.
 //
-// Errors: the context's; ErrDecode, see above; ErrExists, if another program has made persistent
-// nodes with the names of all slots, see Queue; ErrClosed; ErrDenied; ErrBadPath.
+// Errors: the context's; ErrDecode; ErrExists, if another program has made persistent nodes
+// with the names of all slots; ErrClosed; ErrDenied; ErrBadPath.
 func (q *Consumer[T]) Take(ctx context.Context) (*Item[T], error) {
 	return q.receive(ctx, "take", false)
 }

@@ -13,37 +13,20 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// Redrive puts dead letters back into the queue that they came from, which must be this one,
-// and returns their number: those with the given ids or, without ids, all that were dead
-// letters when Redrive began and that no consumer of the dead-letter queue has claimed. A
-// program that selects ids must not call it with an empty selection.
+// Redrive puts dead letters back into the queue that they came from, which must be this one, and
+// returns their number. It moves those with the given ids or, without ids, all that were dead
+// letters when Redrive began and that no consumer has claimed: so never pass an empty selection.
 //
-// An item keeps its id and its bytes, whether they can be decoded or not. Its attempts are
-// counted anew. It goes to the end of a Queue. In a PriorityQueue it has its old priority and
-// comes before up to some hundred items that have that priority; in a DelayQueue it is due at
-// once, before all others. A priority that is not known (see DeadLetter) is 0.
+// An item keeps its id and bytes, and its attempts are counted anew. It goes to the end of a
+// Queue. In a PriorityQueue it has its old priority, or 0, ahead of up to some hundred items; in
+// a DelayQueue it is due at once. Each move is one atomic commit. If its outcome is unknown when
+// the session or ctx ends, the error matches ErrUncertain, and up to 16 more items may have been
+// moved: call Redrive again.
 //
-// Each item is in one of the two queues at any moment: it is moved by one atomic commit,
-// exactly once, even if replies are lost. If the session is lost, or ctx ends, while the
-// outcome of a commit is unknown, the error matches ErrUncertain, and up to 16 more items may
-// have been moved. To call Redrive again moves the rest.
-//
-// Redrive keeps MaxLen and does not wait for room. If the queue is full it stops with ErrFull.
-//
-// With ids, it moves what it can, and the error says what it could not: it matches ErrLocked
-// if a consumer of the dead-letter queue has claimed one of the items, and ErrNotFound if one
-// is not there, or came from another queue. Where several queues share a DeadLetterPath, an
-// item whose origin is not known is moved only if its id is given.
-//
-// It costs about two requests for 16 items, and one list for some hundred; one more for each
-// item that was taken from the dead letters before; with MaxLen, for each item as much as a
-// Put. Items are found by reading the dead letters up to the last of the ids.
-//
-// Errors: the context's; ErrFull; ErrLocked; ErrNotFound; ErrUncertain; ErrLimit;
-// ErrConflict, if an item
-// has changed ten times meanwhile; backend.ErrNotEmpty, if another program made a node below an
-// item; ErrDenied, ErrClosed,
-// ErrBadPath, ErrKind.
+// Redrive stops with ErrFull when MaxLen is reached. With ids it moves what it can: ErrLocked
+// means that a consumer has claimed one, ErrNotFound that one is not there or came from another
+// queue. An item of unknown origin is moved only by its id. Other errors: the context's,
+// ErrLimit, ErrConflict, ErrNotEmpty, ErrDenied, ErrClosed, ErrBadPath, ErrKind.
 func (q *Consumer[T]) Redrive(ctx context.Context, ids ...string) (n int, err error) {
 	const op = "redrive"
 	if err := q.q.path.check(op); err != nil {

@@ -16,65 +16,21 @@ const (
 	lastRetry  = time.Minute
 )
 
-// Work takes items and calls handle with each of them, in a goroutine of its own, at
-// most n at a time. It returns when ctx ends, or on a failure, after all handlers have
-// returned. With n = 1, the handlers run in the order in which the items are taken.
+// Work calls handle with one item after the other, each in a goroutine of its own, at most n at
+// a time. It returns nil when ctx has ended and all handlers have returned. With n = 1 the
+// handlers run in the order of the items.
 //
-// If handle returns nil, Work acknowledges the item. If it returns an error, Work gives
-// the item back as a failed attempt (Nack): it can be taken again after 100 ms, and
-// after twice as long with each further attempt, at most a minute, until MaxAttempts is
-// reached. The error itself is not logged, since it can contain data of the item; its text
-// is stored with the item if that becomes a dead letter, see NackCause and Dead. If
-// handle has ended the claim itself, with Ack, Nack or Release, Work leaves it at that,
-// whatever handle returns.
+// If handle returns nil, Work acknowledges the item. If handle fails, panics or ends its
+// goroutine, Work gives the item back by Nack: for 100 ms, then twice as long with each attempt,
+// up to a minute. If handle has ended the claim, Work leaves it at that. The context of a
+// handler is that of Item.Context: it ends with the claim, and not with ctx.
 //
-// A handler that panics, or that ends its goroutine, has failed as one that returns an
-// error. The stack and the type of the panic's value are logged, but not the value. The
-// panic ends neither Work nor the program, as in net/http: the item is delivered again
-// whatever happens, and would end one consumer after the other, each with all its other
-// handlers. (A panic of the Codec is one of Work.)
+// After ctx has ended, Work waits for the handlers; DrainTimeout limits how long they keep their
+// items. A handler's error that matches context.Canceled, or the error or cause of ctx, counts
+// no attempt then. Work continues after a lost session. Details: the guide queues.md.
 //
-// The context of a handler is that of Item.Context: it ends when the claim is lost, and
-// has the values of ctx. It does not end with ctx, nor with a hold from which ctx
-// derives.
-//
-// When ctx ends, Work takes nothing more, gives back what no handler has received, as
-// All does, and waits for the handlers. It returns nil when they have returned.
-// QueueOptions.DrainTimeout bounds the time for which they go on. A handler that does not
-// return keeps Work from returning all the same.
-//
-// After the end of ctx, a handler that gives up for it has not failed: if its error matches
-// context.Canceled, or the error or the cause of ctx, the item is given back as by Release,
-// which counts no attempt. Any other error counts, as does a panic. An error of another
-// library that does not wrap such an error, as a status of gRPC, does not match, so return
-// ctx.Err() instead. The item goes to another consumer at once, also if the work on it is what
-// ends the programs, each time in an orderly way: such an item uses up no attempts.
-//
-// If the client closes, the items that handlers work on are given back at once, which counts
-// no attempt either, provided that the service answers while Close waits. First the contexts
-// of the handlers end, with a cause that matches ErrClosed; what they return changes nothing.
-// To let them finish, end ctx and wait for Work before you close the client.
-//
-// If the session is lost meanwhile, the attempts count, as they do at other times.
-//
-// On a failure for which All would end (ErrClosed, ErrDecode, ErrDenied, ErrBadPath), Work waits
-// for the handlers in the same way and returns the error. ErrInvalid: n is less than 1,
-// or handle is nil.
-//
-// A handler that hangs keeps its place, also when ClaimTimeout has ended its claim. Its item is
-// delivered again, to this Work as well, so one item can take as many of the n places as it has
-// attempts.
-//
-// Work claims an item only if a handler is free for it, except the items that Prefetch
-// claims in advance. If several handlers are free, it claims items for all of them in one
-// commit, except an item that was taken before, which it claims alone. If a handler kills the
-// process, that counts as an attempt for each item that another handler works on.
-//
-// If the session is lost while a handler runs, or before its item is acknowledged, the
-// item goes to another consumer, and Work continues with the next session. If the
-// service refuses the Ack or the Nack, the item stays claimed, and the client retries in
-// the background, see Item.Ack; the handler is free for another item. Both are logged,
-// and Trace reports the end of each claim (trace.ItemSettled).
+// On ErrClosed, ErrDecode, ErrDenied and ErrBadPath, Work waits for the handlers and returns the
+// error. ErrInvalid: n is less than 1, or handle is nil.
 func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.Context, it *Item[T]) error) error {
 	needContext(ctx)
 	const op = "work"

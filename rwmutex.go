@@ -21,37 +21,30 @@ type RWMutexOptions struct {
 	Data []byte
 }
 
-// An RWMutex is a lock that one writer or any number of readers hold (the shared locks
-// recipe of the ZooKeeper recipe guide). All contenders are in one queue, in the order
-// in which their nodes were created. A reader waits for the nearest earlier writer, a
-// writer for all earlier contenders. So writers do not starve, and no reader overtakes
-// a waiting writer.
+// An RWMutex is a lock that one writer or any number of readers hold (the shared locks of
+// the ZooKeeper recipe guide). All contenders are in one queue, in the order in which their
+// nodes were created. A reader waits for the nearest earlier writer, a writer for all
+// earlier contenders. So writers do not starve, and no reader overtakes a waiting writer.
+// When a writer releases, all readers up to the next writer are granted at once. Among the
+// writers, only the writer behind the last reader wakes.
 //
-// When a writer releases, all readers behind it up to the next writer are granted at
-// once. Among the writers, only the one behind the last reader wakes.
+// A writer's hold has a token that is greater than that of every earlier writer. Readers
+// have no token, since several hold the lock at a time: they fence by Guard. Losses are as
+// for a Mutex.
 //
-// A writer's hold has a token that is greater than that of every earlier writer.
-// Readers have no token, since several hold the lock at a time; they fence by Guard.
-//
-// A reader cannot become the writer: it would wait for itself. Lock and TryLock refuse
-// with ErrUpgrade when their ctx derives from a read hold on the same lock
-// (Hold.Context), and Lock and RLock refuse with ErrHeld when it derives from a
-// writer's hold. This applies to several clients of one service too. A writer can
-// become a reader, see Downgrade.
+// A writer can become a reader, see Downgrade. A reader cannot become the writer, since it
+// would wait for itself: Lock and TryLock refuse with ErrUpgrade if their ctx derives from
+// a read hold on the same lock (Hold.Context). Lock and RLock refuse with ErrHeld if their
+// ctx derives from a writer's hold. This applies to several clients of one service too.
 //
 // Do not acquire the read lock again under a read hold, but pass the Hold. If a writer
 // comes in between, the second acquisition waits for the writer, and the writer for the
 // first. With the ctx of the read hold, RLock then fails with ErrHeld; while no writer
-// waits or tries, it succeeds. With another ctx a second acquisition by the same
-// process waits like any other.
+// waits or tries, it succeeds. With another ctx it waits like any other.
 //
-// Layout: as a Mutex's, with nodes _c_<uuid>-__READ__<number> and
-// _c_<uuid>-__WRIT__<number>, as Curator's InterProcessReadWriteLock names them, so
-// that both exclude each other on one path. (A writer of Curator's that downgrades
-// acquires the read lock as well. Its reader's node is at the tail, so a waiting writer
-// is granted beside it. This is Curator's own behaviour.)
-//
-// An RWMutex is safe for concurrent use and owns no resources.
+// Curator's InterProcessReadWriteLock and an RWMutex exclude each other on one path, except
+// beside a writer of Curator's that downgrades: see layout.md, which also describes the
+// nodes. An RWMutex is safe for concurrent use and needs no closing.
 type RWMutex struct {
 	c     *Client
 	path  recipePath

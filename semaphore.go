@@ -25,54 +25,30 @@ type SemaphoreOptions struct {
 	AdoptLimit bool
 }
 
-// A Semaphore is a number of permits, shared by all clients that use the same path. An
-// acquisition takes any number of permits, all or none. An acquisition of several
-// permits is one request, so two callers never hold half each and wait for the other
-// half for ever. The ZooKeeper recipe guide has no semaphore; this is its lock, with a
-// limit instead of one, as Curator has it too.
+// A Semaphore is a number of permits, shared by all clients of one path: the lock of the
+// ZooKeeper recipe guide with a limit in place of one, as in Curator. An acquisition takes any
+// number of permits, all or none, so two callers never hold half each and wait for the other
+// half.
 //
-// Requests are granted in the order in which their nodes were created. Small requests
-// do not overtake a large one ahead of them; the large request holds them up until it
-// fits. The turn of a request comes as soon as its weight and the weights of all
-// earlier requests are within the limit. No client polls. A release wakes the first
-// waiter, and each grant one more, however many wait.
+// Requests are granted in the order in which their nodes were created. A small request does not
+// overtake a large request that waits ahead of it. No client polls: a release wakes the first
+// waiter, and each grant one more. So if the process of a waiter whose turn has come is paused,
+// the waiters right behind it wait until it resumes or its session ends.
 //
-// The limit is stored on the service, so that all clients agree on it. The first client
-// stores the limit that it expects. A client that expects a different one is refused
-// with ErrLimit unless it adopts the stored limit, so a program that is rolled out with
-// a new limit cannot exceed the old one. SetLimit changes the limit. Raising it wakes
-// waiters at once. Lowering it revokes nothing: holders keep their permits, and no
-// request is granted until the sum fits again. The permits held never exceed the limit
-// that was stored when the turn of the latest of the holders came; a client may notice
-// its turn after the limit has been lowered again.
+// The first client stores the limit on the service. A client that expects another limit is
+// refused with ErrLimit unless it adopts the stored one. SetLimit changes it. Raising it wakes
+// waiters. Lowering it revokes nothing: no request is granted until the sum fits again. The
+// permits held never exceed the limit that was stored when the turn of the latest holder came.
 //
-// Several clients have permits at a time, so holds have no token. They fence by Guard.
-// A crash or a lost session returns the permits. A waiter learns of its turn from its
-// predecessor in the queue. So if the process of a waiter whose turn has come is
-// paused, those right behind it wait too, until it resumes or its session ends.
+// Holds have no token: fence by Guard. A crash or a lost session returns the permits.
 //
-// A semaphore is not reentrant. A caller that acquires one permit after another, while
-// others do the same, can wait for ever. Acquire them together. An Acquire whose ctx
-// derives from holds on the same semaphore (Hold.Context) fails with ErrHeld if its
-// permits and theirs together exceed the limit. It also fails with ErrHeld if a request
-// that came between them does not fit beside theirs: that request waits for the holds,
-// and the Acquire would wait for that request. The request of a TryAcquire counts too,
-// for the two round trips until its node is removed. If the limit was set after that
-// request came, Acquire does not fail but waits. Other holds of the same process do not
-// count. TryAcquire returns ErrLocked in these cases.
+// A semaphore is not reentrant: acquire at once the permits that belong together. If ctx derives
+// from holds on the same semaphore (Hold.Context), Acquire fails with ErrHeld, and TryAcquire
+// with ErrLocked, when its permits and theirs exceed the limit, or when a request that came in
+// between waits for these holds. (A TryAcquire is such a request for two round trips. If the
+// limit was set after the request came, Acquire waits.) Other holds of the process do not count.
 //
-// Layout: path/limit is a persistent node with the limit as a decimal number. It
-// outlives all clients, and an operator can read it and set it by hand. (Set it; do not
-// delete it and create another: a client that is alone may not notice.) The directory
-// path/requests (a container, created on first use) belongs to the semaphore. Its data
-// names the semaphore, and each request is an ephemeral sequential node in it, named
-// _c_<uuid>-permit-<weight>-<number>. Children with other names are ignored. A request
-// that was granted after it had waited is marked: its owner writes the same data once
-// more, so that its version is not zero. Nothing of a semaphore is left when path/limit
-// is deleted and no client uses it.
-//
-// A Semaphore is safe for concurrent use and owns no resources; there is nothing to
-// close. Two of them with one client and path are one semaphore.
+// A Semaphore is safe for concurrent use and needs no closing. layout.md has its nodes.
 type Semaphore struct {
 	c        *Client
 	path     recipePath

@@ -46,66 +46,31 @@ type ShardsOptions struct {
 	Restart func(failures int, err error) time.Duration
 }
 
-// Shards divides a fixed number of pieces of work among the processes that take part, such that
-// each piece, a shard, has one owner. The processes come and go; a change moves few shards. It is
-// for the partitions of a stream, for tenants, for buckets of timers: work that all processes
-// together have to do, and each part of it only one of them.
+// Shards divides a fixed number of pieces of work, the shards, among processes: partitions
+// of a stream, tenants, buckets of timers. Each shard has one owner, and a change of the
+// processes moves few shards. A process is a member while it runs All or Run.
 //
-// Each process is a member as long as it runs All or Run. Every member computes the same
-// assignment from the ids and the weights of the members. The assignment only says which member
-// asks for a shard. To own the shard, the member acquires its lock, so whatever members believe,
-// a shard has one owner: a Shard is a Hold, which can be lost, and which carries a token and a
-// guard.
+// Every member computes the same assignment from the ids and weights of the members. It
+// only says which member asks for a shard; the owner is the holder of the shard's lock. So
+// two members never own one shard, as with a Mutex: a Shard is a Hold with a token and a
+// guard. A member gets its share by weight, rounded down or up. If a member joins or
+// leaves, its share moves, n/m of m members, and about √n/2 other shards, at most 2√n + 2
+// in all cases that were tried. A member that comes back has its former shards again. Once
+// members no longer change and every moving shard is released, each shard has its owner
+// after a few round trips.
 //
-// When the members change and a shard is to move, its owner is asked to give it up (Hold.Revoked;
-// in Run, the context of the function ends), finishes, and releases it. Its successor, which waits
-// for the lock, is granted one round trip later. Other shards go on meanwhile. A member that has
-// died is a member until the service has ended its session; then its shards move, to all the
-// others. A loss of contact that is shorter than the session timeout moves nothing, and neither
-// does a restart under the same ID within that time. A member whose ctx ends, or whose client
-// closes, gives its shards to the others at once, and takes them back when it comes again.
+// When a shard is to move, its owner is asked to give it up (Hold.Revoked; in Run, the
+// context of the function ends) and releases it. The successor is granted one round trip
+// later. The shards of a dead member move when the service has ended its session. A shorter
+// loss of contact moves nothing, nor does a restart under the same ID within that time. If
+// a member's ctx ends or its client closes, the others get its shards at once.
 //
-// What is guaranteed:
+// All members must have the same number of shards; another number is refused with
+// ErrInvalid. Change the number only when every Run has returned and every shard of every
+// All is released.
 //
-//   - Two members never own one shard, as two clients never hold one Mutex: see Hold for what a
-//     paused process believes, and how to fence it.
-//   - The number of shards that the assignment gives to a member is its share by weight, rounded
-//     down or up. With equal weights, the numbers differ by at most one.
-//   - If a member joins or leaves, its share moves, n/m of m members, and some other shards, which
-//     keep the numbers even: about √n/2, and not more than 2√n + 2 in any case that was tried, of
-//     many thousands. They cannot be a constant number, since the assignment depends on nothing but
-//     the members that are there: assignShards has the proof. In return, a member that goes and comes
-//     back, however much later, has its former shards again.
-//   - When the members do not change any more, and every shard that was to move is released, each
-//     shard has its owner after a few round trips.
-//
-// The assignment is not a schedule: between the release by one owner and the grant to the next, a
-// shard has no owner, and nothing says in which order shards move.
-//
-// Members that start at the same time do not wait for each other: the first one acquires all
-// shards, and gives them up as the others come.
-//
-// All members must have the same number of shards. A member that comes while others have another
-// number is refused with ErrInvalid. So the number cannot be changed while members run: it is part
-// of how keys map to shards, and two members with different numbers could work on one key. A member
-// whose ctx has ended is not counted any more while it finishes: change the number only when every
-// Run has returned, and every shard of every All is released.
-//
-// A change of the members costs each client the reads of Group.Watch, one request for each shard
-// that it gives up, and two to five for each that it gets, or three to seven if the client never
-// had it. Nothing is polled. The client has the watches of Group.Watch, one for each shard that it
-// owns, and three for each that it waits for. The assignment of 10,000 shards to 100 members takes
-// some milliseconds of one processor.
-//
-// Layout: path is a directory (a container, created on first use with missing ancestors) whose
-// data names the recipe. path/workers is the Group of the members; the data of a member is JSON
-// with the number of shards, the weight and the Data. path/shards/<number> is the directory of a
-// Mutex for each shard, from 0 on, in which only members have nodes. An operator can use them: a
-// Revoke of the Mutex restarts the work on the shard, since its owner releases it and acquires it
-// again.
-//
-// A Shards is safe for concurrent use and owns no resources; there is nothing to close. Each call
-// of All or Run is a member of its own.
+// A Shards is safe for concurrent use and needs no closing. Each call of All or Run is a
+// member. The protocol is at assignShards, the nodes are in the guide layout.md.
 type Shards struct {
 	c     *Client
 	path  recipePath

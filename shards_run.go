@@ -11,25 +11,21 @@ import (
 	"time"
 )
 
-// All makes the caller a member and yields each shard that it comes to own, until ctx ends or the
-// body breaks off. It does not end by itself while the caller owns all that it ought to own. A
-// shard belongs to the body, which must release it, or have another goroutine do so: when its work
-// is finished after Revoked is closed. A shard that is released while the member still ought to
-// own it is acquired, and yielded, again. The body should not block for long: a shard that waits to
-// be yielded is owned, and nothing works on it.
+// All makes the caller a member and yields each shard that it comes to own, until ctx ends
+// or the body breaks off. The body must release a shard, itself or later by another
+// goroutine, when Revoked is closed and the work is finished. A shard that is released
+// while the member still ought to own it is acquired and yielded again. The body should not
+// block for long: a shard that waits to be yielded is owned, and nothing works on it.
 //
-// When the loop ends, the member leaves the group, and gives back the shards that were not
-// yielded. The end of the loop waits for that: without contact, not longer than the session can
-// last. All other shards are asked for, as when they move: their owners release them, or
-// ForceAfter ends them, also after the loop. To stop at once, close the client.
+// When the loop ends, the member leaves and gives back the shards that were not yielded;
+// without contact that takes at most as long as the session can last. Its other shards are
+// asked for, as when they move, and ForceAfter ends their holds, also after the loop. To
+// stop at once, close the client. A lost session ends all holds but not the loop: shards
+// are yielded again.
 //
 // If ctx ends, the loop just ends. Otherwise the last pair is nil and the error: ErrClosed;
-// ErrDenied; ErrBadPath; ErrInvalid for the options, or if an older member has another number of
-// shards; ErrDuplicate if another process has joined with the same ID; ErrDecode if the data of an
-// older member is not that of a member; those of Mutex.Lock for the lock of a shard.
-//
-// A lost session does not end the loop: the holds of all shards end, the member joins again, and
-// shards that are still assigned to it are yielded again, as new holds.
+// ErrDenied; ErrBadPath; ErrInvalid for options or another number of shards; ErrDuplicate
+// for an ID in use; ErrDecode for data of a member; those of Mutex.Lock.
 func (s *Shards) All(ctx context.Context) iter.Seq2[*Shard, error] { return s.each(ctx, "all") }
 
 func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
@@ -60,33 +56,18 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 }
 
 // Run makes the caller a member and calls f for each shard that it comes to own, each in a
-// goroutine of its own. It returns when ctx ends, or on a failure, after all calls have returned.
+// goroutine of its own. It returns when ctx ends or on a failure, after all calls have returned.
 //
-// The context of f ends when the shard is to move, when its hold is lost, and when ctx ends. f
-// should finish then, and return; after that Run releases the shard, and the next member is
-// granted. Until then the hold stands, so f can still write under it: with
-// sh.Context(context.WithoutCancel(ctx)), which ends with the hold alone. ForceAfter bounds that
-// time: it ends the hold, and not the call. A call that does not return then can still run when this
-// member owns the shard again, and Run calls f for it once more. context.Cause tells why the context
-// has ended: a *[HandOverError] if the shard is to move, an error that matches ErrLost if the hold
-// was lost, the cause of ctx if that has ended, and the error of Run if Run ends by itself.
+// The context of f ends when the shard is to move, when its hold is lost, and when ctx ends;
+// context.Cause says why (*[HandOverError], ErrLost, or the cause of ctx). f must return then.
+// The hold stands until f returns, so f can write with sh.Context(context.WithoutCancel(ctx)).
+// ForceAfter ends the hold earlier, and not the call: it can still run when f is called again.
 //
-// If f returns nil earlier, the work on the shard is done as far as this process is concerned: Run
-// keeps the shard without a further call. If f returns an error, Run logs it and calls f
-// again after a pause, of which ShardsOptions.Restart decides; without that it grows to one
-// second. (An error does not end Run by itself: the shard would move to the next member, and end
-// that too.) If f panics or ends its goroutine, that is an error too. The stack and the type of the
-// panic's value are logged, but not the value.
-//
-// An error with which f returns after its context has ended, such as that of its last checkpoint, is
-// logged and given to Restart like any other, and is part of the result of Run. It is no such error
-// that the context has ended: f can return ctx.Err() or context.Cause(ctx), wrapped or not. An error
-// that wraps others besides (errors.Join) is one.
-//
-// When ctx ends, the result is nil, or has the latest 16 of the errors with which f has returned
-// after its context had ended, also those of shards that moved before. Otherwise it is, joined with these, an error of
-// All; ErrInvalid also if f is nil; or the error of f with which Restart ends Run. A call that does
-// not return keeps Run from returning.
+// If f returns nil earlier, Run keeps the shard without a further call. If f fails, panics or
+// ends its goroutine, Run logs it and calls f again after the pause of ShardsOptions.Restart.
+// After the end of ctx the result is nil, or the latest 16 errors that f returned after its
+// context had ended; the context's own error does not count. Otherwise the result has an error
+// of All, or the one with which Restart ended Run. ErrInvalid: f is nil.
 func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard) error) error {
 	needContext(ctx)
 	const op = "run"

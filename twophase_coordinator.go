@@ -31,38 +31,27 @@ type CoordinatorOptions[T any] struct {
 	Unserved Unserved
 }
 
-// A Coordinator proposes transactions to sites and decides them: the two-phase
-// commit of the ZooKeeper recipe guide. A transaction here is one that sites vote on;
-// the writes that the service applies at once are a [Txn]. Each site is served by a
-// [Participant], in any process. A transaction commits if every site votes yes, and
-// aborts otherwise. All sites learn the same decision, whatever crashes.
+// A Coordinator proposes transactions to sites and decides them: the two-phase commit of
+// the ZooKeeper recipe guide. Sites vote on such a transaction; writes that the service
+// applies at once are a [Txn]. A [Participant] serves each site, in any process. A
+// transaction commits if every site votes yes, and aborts otherwise. All sites learn the
+// same decision, whatever crashes.
 //
-// The protocol does not block. A site that has voted yes waits for the decision. If
-// the coordinator is gone, the site waits at most until the deadline of the
-// transaction: after the deadline any site decides. A dead site does not hold up a
-// decision either: when its session has ended the transaction aborts, unless the site
-// has voted; see Unserved. (A site that is dead when a commit is decided commits when
-// it is served again.)
+// The protocol does not block. A site that has voted yes waits for the decision, but at
+// most until the deadline of the transaction: after that any site decides. A dead site
+// holds up no decision either: when its session has ended the transaction aborts, unless
+// the site has voted; see Unserved. A site that is dead when a commit is decided commits
+// when it is served again.
 //
-// The sites are not isolated: a reader can see that some sites have committed and
-// others have not yet. The protocol cannot undo the damage if an operator deletes its
-// nodes: see ErrInDoubt.
+// The sites are not isolated: a reader can see some sites committed before others. The
+// protocol cannot undo the damage if an operator deletes its nodes: see ErrInDoubt.
 //
-// The number of requests of a transaction grows linearly with the number of its
-// sites, of which there can be MaxSites, or fewer if the service takes less in one
-// commit (backend.Limits). Propose writes everything in one request, with a payload of at
-// most some 700 kB.
+// A transaction can have MaxSites sites, or fewer if the service takes less in one commit
+// (backend.Limits), and a payload of at most some 700 kB. Its requests grow linearly with
+// the number of sites.
 //
-// Layout: below path, tx/<id> is the record of a transaction. Its children are
-// open-<mark>, until the proposer has received the decision; live-<uuid>, ephemeral,
-// for each Propose under way; yes-<zxid>-<site>, a vote; and decision-<zxid>.
-// sites/<site> is the inbox of a site, and <id>~<mark> in it is a branch.
-// serving/<site> is the lock of the process that serves the site, with the layout of
-// a Mutex. present/<site>, ephemeral, exists while that process serves it. The nodes
-// are removed when the transaction is done with, see Propose; inboxes stay. A record
-// that is deleted by hand takes its decision with it, see ErrInDoubt.
-//
-// A Coordinator is safe for concurrent use and holds no resources.
+// A Coordinator is safe for concurrent use and needs no closing. layout.md describes its
+// nodes.
 type Coordinator[T any] struct {
 	txSpace
 	opts CoordinatorOptions[T]
@@ -105,37 +94,21 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 	return co
 }
 
-// Propose proposes a transaction and returns its decision when that has been made. An
-// abort is not an error; Reason says why. Decision.ID is set in any case.
+// Propose proposes a transaction and returns its decision. An abort is not an error; Reason
+// says why. Decision.ID is set in any case.
 //
-// As long as the record of a transaction exists, a proposal with its ID is the same
-// transaction, not a second one: Propose waits for the decision, whichever process
-// proposed it first, and returns it. The record exists until a Propose of it has
-// returned, or Recover has returned its decision, and the sites have acknowledged;
-// with KeepRecords, until Forget. So after a crash or an error, propose the same
-// transaction again to learn the decision. Without KeepRecords this has a gap: if the
-// process crashes after the record was removed, and before it has stored the decision
-// itself, that proposal is a new transaction, and its sites carry it out again.
+// While the record of a transaction exists, a proposal with its ID waits for the same
+// decision. So after a crash or an error, propose it again. The record is removed in the
+// background after a Propose or Recover has returned the decision and the sites have
+// acknowledged; with KeepRecords, by Forget. If a process crashes after that and has not
+// stored the decision, its next proposal is a new transaction. Do not reuse an ID.
 //
-// The record is removed in the background, a moment after Propose has returned and
-// its sites have acknowledged. Close waits for Propose's part in that while the
-// service answers. If the process dies right then, the record is left to Recover, and
-// until Recover is called the ID belongs to the old transaction. Do not use an ID
-// again. If a transaction with other sites or another payload (as the codec encodes
-// it) has the ID, the error matches ErrDuplicate.
+// If ctx ends first, an undecided transaction is aborted unless another Propose of it runs.
+// If the session is lost while the transaction is created, the error matches ErrUncertain;
+// later losses do not end the call. Propose again in both cases.
 //
-// If ctx ends first, and no other Propose of the transaction is under way, the
-// transaction is aborted unless it was decided already; propose it again to learn the
-// decision. Lost sessions do not end the call, with one exception: if the session was
-// lost while the transaction was being created, so that it may exist or not, the
-// error matches ErrUncertain; propose it again.
-//
-// ErrNotFound: a site was never served, or is not served, see Unserved; the text says
-// which. Nothing was created then. ErrInDoubt: an outsider overwrote or deleted the
-// decision; or the record vanished while this call waited for the decision: an
-// outsider deleted it, or its decision was returned by a Recover that took this
-// proposer for gone, or by another Propose of the same ID while this one had no
-// session. ErrInvalid, ErrTooLarge: the proposal is not valid, or too large.
+// Errors: ErrDuplicate if another proposal has the ID; ErrNotFound if a site is not served,
+// see Unserved; ErrInvalid; ErrTooLarge; ErrInDoubt if the decision is gone.
 func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {
 	needContext(ctx)
 	none := Decision{ID: p.ID}

@@ -129,25 +129,19 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 	return st, nil
 }
 
-// Recover finishes the transactions of proposers that are gone: it aborts those that
-// are undecided, and returns the decisions that are still owed to a proposer. It does
-// not wait for sites: they finish when they are served. It waits for the transactions
-// of proposers that are alive, until their deadlines, and of proposers that the service
-// does not know to be dead yet, until it has ended their sessions.
+// Recover finishes the transactions of proposers that are gone: it aborts undecided ones,
+// and returns the decisions that are still owed to a proposer. It does not wait for sites.
+// It waits for transactions of live proposers until their deadlines, and for those of dead
+// proposers until the service has ended their sessions.
 //
-// Call it when a coordinator starts, and from time to time. Only Recover collects
-// these records: that of a transaction whose decision is still owed to a proposer
-// that died; that of a finished transaction if the process that held it last died (a
-// proposer before it removed its nodes, or a site between its acknowledgement and the
-// look whether it was the last); and that of a transaction which the last request of
-// a dead proposer created late. Nodes in the directory that are not records are
-// skipped. A transaction in doubt (see ErrInDoubt) is logged and left as it is; List
-// shows it. ErrKind: the path is another recipe's.
+// Call Recover when a coordinator starts, and from time to time, since only Recover
+// collects the records that dead processes have left. A transaction that Recover has
+// returned is finished and its ID is free: a new proposal with that ID makes a new
+// transaction. So a program that retries Propose does that before Recover, or uses
+// KeepRecords, with which Recover returns every transaction until Forget is called for it.
 //
-// A transaction that Recover has returned is done with, and its ID is free again:
-// proposing it again makes a new transaction. So a program that means to retry
-// Propose does that before Recover, or instead; or it uses KeepRecords, with which
-// Recover returns every transaction for which Forget has not been called.
+// A transaction in doubt (see ErrInDoubt) is logged and left as it is; List shows it. Nodes
+// that are not records are skipped. ErrKind: the path belongs to another recipe.
 func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	if err := co.path.check("recover"); err != nil {
 		return nil, err

@@ -15,49 +15,31 @@ type ValueOptions[T any] struct {
 	Codec Codec[T]
 }
 
-// A Value is one value of type T, such as a configuration, that any number of
-// clients read, replace and follow (the configuration of the ZooKeeper recipe
-// guide).
+// A Value is one value of type T, such as a configuration, that any number of clients read,
+// replace and follow (the configuration of the ZooKeeper recipe guide). Two Values with the
+// same path are the same value. A Value is safe for concurrent use and needs no closing.
 //
-// Every write is applied exactly once or not at all, even if its reply was lost: a
-// blind repetition would undo a write of another client in the meantime. The error
-// matches ErrUncertain only if ctx or the session ends before the outcome is known,
-// or if an outsider has deleted the library's own node that records the outcome.
-// The write may have been applied then; read before you write again.
+// Every write is applied exactly once or not at all, even if its reply was lost. The error
+// matches ErrUncertain only if ctx or the session ends before the outcome is known, or if
+// an outsider has deleted the library's node that records the outcome: read before you
+// write again. Reads can lag behind other clients, but never behind a state that the
+// session has seen.
 //
-// A value is identified by its Czxid and Version together, because a node that was
-// deleted and made again begins with its first version again. The service compares
-// only versions. So CompareAndSet, Update and Delete read the Czxid right before
-// they write, and write under the version. One case remains: between that read and
-// the write, another client deletes the node, makes it again and changes it so
-// often that it has the same version. No commit can exclude that case.
-// CompareAndSet and Update detect it from the reply: the error matches ErrConflict,
-// and the Versioned returned with it is not zero, because the value was written all
-// the same, over a value that the caller has not read. (If the reply is lost, they
-// detect it by a read, which comes too late if the node was deleted once more.)
-// Delete cannot detect it. If that matters, do not delete a value; set one that
-// means "none".
+// Czxid and Version together identify a value, since a node that was deleted and made again
+// begins with its first version. The service compares only versions, so CompareAndSet,
+// Update and Delete read the Czxid right before they write. One case remains: between that
+// read and the write another client deletes the node, makes it again and changes it until
+// it has the same version. CompareAndSet and Update detect this from the reply: the error
+// matches ErrConflict, and the Versioned returned with it is not zero, since the value was
+// written over a value that the caller has not read. (If the reply is lost they detect it
+// by a read, too late if the node was deleted once more.) Delete cannot detect it. If that
+// matters, set a value that means "none" in place of a deletion.
 //
-// Reads can lag behind other clients, but never behind a state that the session has
-// seen.
-//
-// Values, and recipes of every other kind, can be used below the path of a value, in
-// any order: a tree of settings, or a lock that guards the value. A directory that the
-// library has made above them is no value: it reads as ErrNotFound until a value is set
-// there. Delete makes the node a directory again if there are nodes below it.
-//
-// Layout: the node at path, persistent, with the bytes of the codec and nothing
-// else, so that other programs can read it and write it by hand. (A node that has no
-// bytes and was never written since its creation is a directory.) Missing ancestors are
-// made as containers, whose data says that they are directories. Nothing is written to
-// the parent of a value. If a value is set in a directory, which the service may remove
-// with its data once it is empty, the same commit creates the persistent node _coord-pin
-// below it, which goes when the value is deleted; programs that delete a value by hand
-// have to delete it too. If a value that had no such node is deleted and there are nodes
-// below it, its path remains one of a value: other recipes are refused there with ErrKind.
-//
-// A Value is safe for concurrent use. It holds no resources and needs no closing.
-// Two Values with the same path are the same value.
+// Recipes of every kind can be used below the path of a value. A directory that the library
+// has made above them is no value: it reads as ErrNotFound. Delete makes the node a
+// directory again if there are nodes below it. The node holds the bytes of the codec and
+// nothing else, so other programs can read and write it; layout.md says what they must know
+// of a value in a directory.
 type Value[T any] struct {
 	cell
 	codec Codec[T]
@@ -169,22 +151,20 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 	return v.written(op, val, st, err)
 }
 
-// Update reads the value, calls fn, and replaces the value with the result of fn.
-// If another client changed the value first, it repeats this after a short pause
-// that grows. If there is no value, fn gets the zero T and the value is created.
-// Update is for changes that depend on the current value: each successful update
-// has seen the result of the one before it.
+// Update reads the value, calls fn, and replaces the value with the result of fn. If
+// another client changed the value first, Update repeats this after a short pause that
+// grows. If there is no value, fn gets the zero T. Each successful update has seen the
+// result of the update before it.
 //
-// It writes what the codec makes of T. So an older version of a program erases the fields
-// that its T does not have: JSON leaves them out when it reads. If versions run together,
-// keep what is unknown in T (a json.RawMessage), give each new field a path of its own, or
-// refuse what is unknown, with StrictJSON.
+// Update writes what the codec makes of T. So an older version of a program erases the
+// fields that its T does not have. If versions run together, keep unknown fields in T (a
+// json.RawMessage), give each new field a path of its own, or refuse unknown fields with
+// StrictJSON.
 //
-// fn may be called several times, runs without locks held, and should be quick. If
-// fn returns an error, Update ends with an error that wraps it, and nothing is
-// written. This applies only to the current value: if fn saw a stale one, it is
-// called again. Other errors: ErrDecode; and those of CompareAndSet, with
-// ErrConflict only in the case in which the value was written, see Value.
+// fn may be called several times, runs without locks held, and should be quick. If fn
+// returns an error for the current value, Update ends with an error that wraps it, and
+// writes nothing; if fn saw a stale value, it is called again. Other errors: ErrDecode, and
+// those of CompareAndSet, with ErrConflict only if the value was written, see Value.
 func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versioned[T], error) {
 	if err := v.path.check("update"); err != nil {
 		return Versioned[T]{}, err
@@ -253,24 +233,19 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 	return setOp(&v.cell, data, true, opError("set", v.path.full, err))
 }
 
-// Watch returns a channel that receives the current value and then every change. It
-// is latest-wins: a slow reader misses intermediate values but never the newest,
-// and receives no value twice.
+// Watch returns a channel that receives the current value and then every change. It is
+// latest-wins: a slow reader misses intermediate values but never the newest, and receives
+// no value twice. A Watch also keeps Load current, whether or not its elements are
+// received.
 //
-// If there is no value, the element has ErrNotFound in Err, so a deletion is
-// visible. A value that was deleted and made again always counts as a change. If
-// the codec cannot decode the data, the element has ErrDecode in Err, and the watch
-// continues. It also continues if the session is lost: the state that the next
-// session finds is sent if it is new. Elements never go back to an older state.
+// If there is no value, the element has ErrNotFound in Err; if the codec cannot decode the
+// data, it has ErrDecode. Both do not end the watch, and neither does a lost session: the
+// state that the next session finds is sent if it is new. A value that was deleted and made
+// again always counts as a change. Elements never go back to an older state.
 //
-// The channel is closed when ctx ends. If the watch cannot continue (ErrClosed,
-// ErrDenied, ErrBadPath), the last element has that error in Err and no value, and
-// then the channel is closed.
-//
-// A Watch also keeps Load current, whether or not its elements are received.
-//
-// The codec's Decode runs in a goroutine of the client. A change costs the event
-// and one read.
+// The channel is closed when ctx ends. If the watch cannot continue (ErrClosed, ErrDenied,
+// ErrBadPath), the last element has that error in Err. Decode runs in a goroutine of the
+// client. A change costs the event and one read.
 func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 	failed := func(err error) Versioned[T] { return Versioned[T]{Err: err} }
 	w := &valueWatch[T]{k: &v.known, c: v.c, path: v.path.full}

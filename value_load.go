@@ -11,42 +11,19 @@ import (
 )
 
 // Load returns the latest value that a Watch of this Value has seen, and its age. It sends
-// no request, waits for nothing and allocates nothing. It is for configuration that is read
-// at each request of a service:
+// no request, waits for nothing and allocates nothing. Without a running Watch of this
+// Value, Load follows no changes; nothing has to receive from the channel of the Watch.
 //
-//	changes := limits.Watch(ctx) // keeps Load current until ctx ends
-//	if first := <-changes; first.Err != nil {
-//		return first.Err // better not to start than to start without limits
-//	}
-//	...
-//	now, age := limits.Load()
+// If the value was deleted or cannot be decoded, Load still returns the last good value,
+// with ErrNotFound or ErrDecode in Err. A Czxid of 0 means that no good value was seen yet.
+// Before the first read of a Watch, Err is ErrNotFound (ErrBadPath for a bad path) and the
+// age is the greatest Duration. States never go back, except with a restored snapshot of
+// the service.
 //
-// Nothing has to receive from the channel. Without a Watch, Load does not follow changes:
-// Get, writes, and Watches of another Value with the same path do not count.
-//
-// A bad change does not take the last good value away. If the value was deleted, or the
-// codec cannot decode it, Load still returns the last value that could be decoded, with its
-// Czxid, Version and Mzxid, and reports the change in Err: ErrNotFound or ErrDecode. Err is
-// nil again when a good value has been seen. Export Err and the age as metrics: a service
-// that continues with an old configuration should do so visibly. The codec can reject
-// values that decode but make no sense, so that they count as ErrDecode.
-//
-// A Czxid of 0 means that no good value has been seen yet: there is none, or the first one
-// is bad. Before the first read of a Watch, Err is ErrNotFound too and the age is the
-// greatest Duration. For a bad path, Err is ErrBadPath.
-//
-// The age is the time since the state that Load reports, including an error, was last known
-// to be current. It is 0 while a Watch has contact and knows of no change. It grows while
-// the session is suspended or lost and until the next session has read the value, while a
-// change is being read, and after the last Watch has ended. The client notices a connection
-// that breaks at once, but silence of the network only when an answer is overdue, within the
-// session timeout; so the age can be too low by that time, and, after the process or
-// its machine was paused, by the time of the pause. Current means current as a read of this
-// session is: it can lag behind other clients.
-//
-// The states never go back to an older one, also over deletions, except with the service
-// itself, when an older snapshot of it is restored. All callers of Load and the receivers of the Watch's elements
-// share the memory that Value refers to, so it must not be changed.
+// The age is the time since the reported state was last known to be current, as a read of
+// this session is. It is 0 while a Watch has contact and knows of no change. It can be too
+// low while silence of the network is not noticed, for less than the session timeout, and
+// after a pause of the process. All callers share what Value refers to: do not change it.
 func (v *Value[T]) Load() (now Versioned[T], age time.Duration) {
 	k := v.known.latest.Load()
 	if k == nil {

@@ -11,7 +11,7 @@ import (
 // queueCrashTests are tests of Queue on each service.
 type queueCrashTests struct{ Services }
 
-// TestQueue/WhatACrashCostsAQueue is the table of the manual: a consumer that dies has claimed what the
+// TestQueue/WhatACrashCostsAQueue is the table of the comment of Consumer: a consumer that dies has claimed what the
 // table says, and those items are redelivered as a second attempt.
 func (on queueCrashTests) WhatACrashCostsAQueue(t *testing.T) {
 	t.Parallel()
