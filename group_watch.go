@@ -30,17 +30,17 @@ type GroupUpdate[T any] struct {
 }
 
 // Watch reports the members, and then every change. The first element has all members in
-// Joined, and comes also if the group is empty. While another Watch or a Picker of this
-// Group is in use, the first element is the latest state that they have seen.
+// Joined, and comes also if the group is empty. While another Watch or a Picker of this Group
+// is in use, the first element is the latest state that they have seen.
 //
-// The channel is latest-wins: a slow reader misses intermediate states but never the
-// newest, and the changes of elements that it did not receive are merged into the next one.
-// Watch continues over lost sessions, during which Members stay unchanged, and over a
-// missing directory. The channel is closed when ctx ends, and after an element with Err.
+// The channel is latest-wins: a slow reader misses intermediate states but never the newest,
+// and the changes of elements that it did not receive are merged into the next one. Watch
+// continues over lost sessions, during which Members stay unchanged, and over a missing
+// directory. The channel is closed when ctx ends, and after an element with Err.
 //
-// If the service has trees and batches (see Features of package backend) and all members
-// can be read, a join or a change of a value costs one request, and a leave none. Otherwise
-// each join or leave costs a list of all members besides.
+// If the service has trees and batches (see Features of package backend) and all members can
+// be read, a join or a change of a value costs one request, and a leave none. Otherwise each
+// join or leave costs a list of all members besides.
 func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	needContext(ctx)
 	out := newSignal[GroupUpdate[T]]()

@@ -102,13 +102,13 @@ type QueueOptions[T any] struct {
 // safe for concurrent use and needs no closing.
 //
 // Delivery is at least once: a consumer takes an item, processes it and acknowledges it. An
-// item that Put has reported is never lost, and no item is delivered again after an Ack
-// that returned nil. Without faults no item is delivered twice. [Consumer] says what
-// happens when a consumer dies. If a call ends, or the client closes, before a caller has
-// received the item, the item is given back, which counts no attempt, as long as the
-// service answers. Close waits at most two seconds for this. Pop delivers at most once.
+// item that Put has reported is never lost, and no item is delivered again after an Ack that
+// returned nil. Without faults no item is delivered twice. [Consumer] says what happens when
+// a consumer dies. If a call ends, or the client closes, before a caller has received the
+// item, the item is given back, which counts no attempt, as long as the service answers.
+// Close waits at most two seconds for this. Pop delivers at most once.
 //
-// Values are taken in the order in which they were put, and those of one PutAll in their
+// Values are taken in the order in which they were put, and the values of one PutAll in their
 // order. An item that is given back keeps its place. After 32 takes or one second at the
 // latest, a consumer sees an item that another one has given back. When several consumers
 // race for the head, an item can be taken before an older one.
@@ -119,8 +119,7 @@ type QueueOptions[T any] struct {
 // session of one of them has ended. More clients in such a state change nothing.
 //
 // The cost does not depend on the length, which can be about two million items. The guides
-// sizing.md and layout.md list the requests and the nodes; queue_engine.go has the
-// protocol.
+// sizing.md and layout.md list the requests and the nodes; queue_engine.go has the protocol.
 type Queue[T any] struct {
 	Consumer[T]
 }

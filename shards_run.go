@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// All makes the caller a member and yields each shard that it comes to own, until ctx ends
-// or the body breaks off. The body must release a shard, itself or later by another
-// goroutine, when Revoked is closed and the work is finished. A shard that is released
-// while the member still ought to own it is acquired and yielded again. The body should not
-// block for long: a shard that waits to be yielded is owned, and nothing works on it.
+// All makes the caller a member and yields each shard that it acquires, until ctx ends or the
+// body breaks off. The body must release a shard, itself or later by another goroutine, when
+// Revoked is closed and the work is finished. A shard that is released while it is still
+// assigned to the member is acquired and yielded again. The body should not block for long: a
+// shard that waits to be yielded is owned, and nothing works on it.
 //
 // When the loop ends, the member leaves and gives back the shards that were not yielded;
 // without contact that takes at most as long as the session can last. Its other shards are
-// asked for, as when they move, and ForceAfter ends their holds, also after the loop. To
-// stop at once, close the client. A lost session ends all holds but not the loop: shards
-// are yielded again.
+// asked for, as when they move, and ForceAfter ends their holds, also after the loop. To stop
+// at once, close the client. A lost session ends all holds but not the loop: shards are
+// yielded again.
 //
 // If ctx ends, the loop just ends. Otherwise the last pair is nil and the error: ErrClosed;
-// ErrDenied; ErrBadPath; ErrInvalid for options or another number of shards; ErrDuplicate
-// for an ID in use; ErrDecode for data of a member; those of Mutex.Lock.
+// ErrDenied; ErrBadPath; ErrInvalid for options or another number of shards; ErrDuplicate for
+// an ID in use; ErrDecode for data of a member; those of Mutex.Lock.
 func (s *Shards) All(ctx context.Context) iter.Seq2[*Shard, error] { return s.each(ctx, "all") }
 
 func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
@@ -55,19 +55,21 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 	}
 }
 
-// Run makes the caller a member and calls f for each shard that it comes to own, each in a
-// goroutine of its own. It returns when ctx ends or on a failure, after all calls have returned.
+// Run makes the caller a member and calls f for each shard that it acquires, each in a
+// goroutine of its own. It returns when ctx ends or on a failure, after all calls have
+// returned.
 //
 // The context of f ends when the shard is to move, when its hold is lost, and when ctx ends;
-// context.Cause says why (*[HandOverError], ErrLost, or the cause of ctx). f must return then.
-// The hold stands until f returns, so f can write with sh.Context(context.WithoutCancel(ctx)).
-// ForceAfter ends the hold earlier, and not the call: it can still run when f is called again.
+// context.Cause says why (*[HandOverError], ErrLost, or the cause of ctx). f must return
+// then. The hold stands until f returns, so f can write with
+// sh.Context(context.WithoutCancel(ctx)). ForceAfter ends the hold earlier, and not the call:
+// it can still run when f is called again.
 //
 // If f returns nil earlier, Run keeps the shard without a further call. If f fails, panics or
 // ends its goroutine, Run logs it and calls f again after the pause of ShardsOptions.Restart.
 // After the end of ctx the result is nil, or the latest 16 errors that f returned after its
-// context had ended; the context's own error does not count. Otherwise the result has an error
-// of All, or the one with which Restart ended Run. ErrInvalid: f is nil.
+// context had ended; the context's own error does not count. Otherwise the result has an
+// error of All, or the one with which Restart ended Run. ErrInvalid: f is nil.
 func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard) error) error {
 	needContext(ctx)
 	const op = "run"
