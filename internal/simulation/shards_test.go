@@ -23,8 +23,12 @@ type shardsPlay struct {
 func (p *shardsPlay) own(id string, sh *coord.Shard) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.owners[sh.Index] = sh
-	p.ids[sh.Index] = id
+	// A member can learn late that it was granted the shard, when its node is deleted and another
+	// member owns the shard: its token is smaller.
+	if owner := p.owners[sh.Index]; owner == nil || owner.Token() < sh.Token() {
+		p.owners[sh.Index] = sh
+		p.ids[sh.Index] = id
+	}
 	p.loads[id]++
 	p.grants++
 }
