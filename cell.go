@@ -101,7 +101,7 @@ func (n *cell) write(ctx context.Context, s *session, f footing, data []byte, ve
 	}
 }
 
-// wasSet returns the content after a write of set. f is what was found before the write. If the
+// wasSet returns the content of the node after a write by set. f is the state of the node that the client found before. If the
 // node was deleted and created again since then, see settle.
 func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) (content, error) {
 	x := content{created: -1, version: -1, changed: zxid}

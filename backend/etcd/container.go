@@ -163,7 +163,7 @@ func (s *session) collect() {
 // errRefused marks the error of a request that the service has refused, and will refuse again.
 var errRefused = errors.New("etcd: refused")
 
-// errInUse is the error of a removal of containers of which one, or the epoch, has changed.
+// errInUse is the error of a removal of several containers when one of them, or the epoch of the session, has changed.
 var errInUse = errors.New("etcd: a container is in use again")
 
 // ask sends a request of the collection.

@@ -420,7 +420,7 @@ func TestEtcd_TheReplyToARemovalIsLost(t *testing.T) {
 	goes(t, see, "/top")
 }
 
-// The database has reached its quota. The session that searches goes on, so that the directories make room.
+// The database has reached its quota. The session that searches for empty containers still removes them, which frees space.
 func TestEtcd_WithoutSpaceContainersGo(t *testing.T) {
 	t.Parallel()
 	s := smallService(t)
@@ -429,7 +429,7 @@ func TestEtcd_WithoutSpaceContainersGo(t *testing.T) {
 	a := open(t, s.link("a"))
 	commit(t, dead, backend.Create("/box", nil, backend.Container))
 	commit(t, dead, backend.Create("/box/n", nil, backend.Persistent))
-	// A container that nobody uses goes by a search. So the session has the key for it.
+	// Only a search removes a container that no client has used. So the removal shows that this session has the sweeper's key.
 	commit(t, dead, backend.Create("/unused", nil, backend.Container))
 	goes(t, a, "/unused")
 	commit(t, dead, backend.Create("/data", nil, backend.Persistent))

@@ -169,9 +169,9 @@ func (c *historyClient) look(h *historyTree, others *historyClient) string {
 	return c.past.contradicts(sights)
 }
 
-// No history that goes on shows a session that the service has gone back. One that begins again from an earlier
-// state shows it if the session's latest deletion is undone, or its latest write is, and no client has written
-// the node or a directory above it since.
+// A session is never told that the service has gone back while the service continues its history. After a
+// restoration of an earlier state the session is told so if the restoration has undone its latest deletion, or its
+// latest write, and no client has written the node or a directory above it since.
 func TestZooKeeper_OnlyAnotherHistoryContradictsWhatASessionHasSeen(t *testing.T) {
 	rounds := 6000
 	shown, hidden, undone := 0, 0, 0

@@ -86,7 +86,7 @@ func (r *restoration) pass(s backend.Session, zxid int64) {
 	}
 }
 
-// Sessions that the backup has, and of which each has seen another change that it does not have.
+// The backup contains all four sessions. Each session has seen one change that the backup does not contain.
 func TestZooKeeper_RestoredServiceEndsSessions(t *testing.T) {
 	for _, servers := range []int{1, 3} {
 		for name, passed := range map[string]bool{
@@ -250,8 +250,8 @@ func TestZooKeeper_RestartsAndElectionsKeepSessions(t *testing.T) {
 	}
 }
 
-// A client goes on with its next session, in the state that the backup has: its holds are lost, what it released
-// is held by nobody but the session that was lost, and its recipes compare no numbers of both histories.
+// After the restoration the client opens its next session. Its holds are lost. A lock that it released is held only by
+// its lost session, until that session ends. Its recipes compare no numbers of the two histories.
 func TestZooKeeper_RestoredServiceHasOneHolder(t *testing.T) {
 	t.Parallel()
 	r := newRestoration(t, 1)

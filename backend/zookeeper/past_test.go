@@ -251,7 +251,7 @@ func TestZooKeeper_ServiceThatWentBackEndsTheSession(t *testing.T) {
 	}
 }
 
-// Whatever else a server answers, the session goes on: at this connection if the answer is of the protocol.
+// No odd answer to a look ends the session. The session keeps the connection if the answer follows the protocol.
 func TestZooKeeper_OddAnswersToTheLookShowNothing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -63,8 +63,8 @@
 //
 // This is not exact. If the zxids of the restored service have passed those of the session before it
 // connects, and other clients have changed those nodes and the directories above them, nothing shows that
-// the history is another one, and the session goes on. A session that has neither changed nor read a node
-// finds nothing, either. The ephemeral nodes of the lost session that the backup has stay until the service
+// the history is another one, and the session continues. The same holds for a session that has neither changed nor
+// read a node. The ephemeral nodes of the lost session that the backup has stay until the service
 // ends that session, after its timeout.
 //
 // # Watches

@@ -8,7 +8,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// Services are those that the tests run on.
+// Services are the services that a suite runs on.
 type Services struct {
 	Memory bool // in fake time
 
