@@ -247,6 +247,7 @@ func (on directoryPinTests) ALostReplyBeforeAnotherWriteIsPinned(t *testing.T) {
 		var lose coordtest.Nth
 		a, b := w.Open("a", &backendtest.Hooks{After: lose.After}), w.Open("b", nil)
 		v, other := coord.NewValue(a, "/x/v", textValue), coord.NewValue(b, "/x/v", textValue)
+		w.commit(backend.Create(w.Path("/x"), nil, backend.Persistent)) // not collected while it is empty
 		old, err := v.Set(ctx, "old")
 		w.must(err)
 		w.must(other.Delete(ctx, old))
@@ -280,6 +281,7 @@ func (on directoryPinTests) AWriteWhoseNodeIsGoneIsUncertain(t *testing.T) {
 				var after coordtest.Nth
 				a, b := w.Open("a", &backendtest.Hooks{After: after.After}), w.Open("b", nil)
 				v := coord.NewValue(a, "/x/v", textValue)
+				w.commit(backend.Create(w.Path("/x"), nil, backend.Persistent)) // not collected while it is empty
 				old, err := v.Set(ctx, "old")
 				w.must(err)
 				w.must(coord.NewValue(b, "/x/v", textValue).Delete(ctx, old))
