@@ -93,7 +93,7 @@ func (b *Barrier) Set(ctx context.Context) error {
 		err = backend.Uncertain(err)
 	}
 	if err == nil {
-		tell(ctx, b.c, trace.BarrierSet{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
+		emit(ctx, b.c, trace.BarrierSet{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
 	}
 	return opError("set", b.path.full, err)
 }
@@ -110,7 +110,7 @@ func (b *Barrier) Remove(ctx context.Context) error {
 		return struct{}{}, b.remove(ctx, s)
 	})
 	if err == nil {
-		tell(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
+		emit(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
 	}
 	return opError("remove", b.path.full, err)
 }
@@ -124,11 +124,11 @@ func (b *Barrier) Wait(ctx context.Context) error {
 	if err := b.check(ctx, op); err != nil {
 		return err
 	}
-	trail := b.c.trail("barrier", b.path.full, op)
+	span := b.c.newSpan("barrier", b.path.full, op)
 	seen := int64(0) // the czxid of the barrier's node that the call waits for
-	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, trail, &seen) })
+	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, span, &seen) })
 	err = opError(op, b.path.full, err)
-	trail.over(ctx, err)
+	span.over(ctx, err)
 	return err
 }
 
@@ -200,7 +200,7 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 				return err
 			}
 			// Another client has used the directory since, or it is gone.
-			s.c.unlearn(path)
+			s.c.forgetState(path)
 			if err := s.b.Sync(ctx, path); err != nil {
 				return err
 			}
@@ -265,7 +265,7 @@ func (b *Barrier) ensurePin(ctx context.Context, s *session, at barrierAt) error
 	if at.footing.mark == nil || !used || !s.b.Features().Has(backend.Containers) {
 		return nil // created as a barrier, here or by another library
 	}
-	need := footing{pin: pinNeeded}
+	need := dirState{pin: pinNeeded}
 	ops := append([]backend.Op{backend.Check(b.path.full, at.stat.Version)}, need.pinOps(b.path.full)...)
 	err := s.commitAgain(ctx, ops...)
 	if atPin(err, b.path.full) && (answers(err, backend.ErrExists) || answers(err, backend.ErrDenied)) {
@@ -278,7 +278,7 @@ func (b *Barrier) ensurePin(ctx context.Context, s *session, at barrierAt) error
 type barrierAt struct {
 	stat    backend.Stat
 	set     bool // false: the node is a directory, in which no barrier is set
-	footing footing
+	footing dirState
 }
 
 // look reads the node of the barrier. It returns an error if the node belongs to
@@ -291,11 +291,11 @@ func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen i
 	if err != nil || stat.Czxid == seen && at.set {
 		return at, err
 	}
-	at.footing, err = s.examine(ctx, ground{dir: b.path.full, recipe: layout.KindBarrier}, data, stat)
+	at.footing, err = s.examine(ctx, recipeDir{dir: b.path.full, recipe: layout.KindBarrier}, data, stat)
 	return at, err
 }
 
-func (b *Barrier) await(ctx context.Context, s *session, trail *trail, seen *int64) error {
+func (b *Barrier) await(ctx context.Context, s *session, span *span, seen *int64) error {
 	// The server of this session may not know yet of a barrier that was set before
 	// Wait was called. It does after a Sync.
 	if err := s.b.Sync(ctx, b.path.full); err != nil {
@@ -312,7 +312,7 @@ func (b *Barrier) await(ctx context.Context, s *session, trail *trail, seen *int
 			return err
 		}
 		*seen = at.stat.Czxid
-		trail.waiting(ctx, b.path.full, -1)
+		span.waiting(ctx, b.path.full, -1)
 		if err := s.awaitFired(ctx, w); err != nil {
 			return err
 		}

@@ -120,10 +120,10 @@ func (k *Cache) Run(ctx context.Context) error {
 		k.running = false
 		k.mu.Unlock()
 	}()
-	err := k.c.followLive(ctx, func(ctx context.Context, v *vigil) error { return k.mirror(ctx, v.s) })
+	err := k.c.followLive(ctx, func(ctx context.Context, v *watchLoop) error { return k.mirror(ctx, v.s) })
 	err = opError(op, k.path.full, err)
 	if ctx.Err() == nil {
-		tell(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})
+		emit(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})
 	}
 	return err
 }

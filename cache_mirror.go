@@ -159,7 +159,7 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 func (m *mirror) tellSynced(ctx context.Context) {
 	m.told = m.pass
 	if m.c.trace != nil {
-		tell(ctx, m.c, trace.CacheSynced{Subject: m.subject(), Nodes: m.Len(), Took: time.Since(m.began), Again: m.pass > 1})
+		emit(ctx, m.c, trace.CacheSynced{Subject: m.subject(), Nodes: m.Len(), Took: time.Since(m.began), Again: m.pass > 1})
 	}
 }
 

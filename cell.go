@@ -19,7 +19,7 @@ func (n *cell) fits(data []byte) error {
 		return fmt.Errorf("%w: it would look like the directory of a %s", ErrInvalid, kind)
 	}
 	replace := []backend.Op{backend.Delete(n.path.full, 0), backend.Create(n.path.full, data, backend.Persistent), n.c.proof()}
-	set := append(n.writing(footing{pin: pinNeeded}, data, 0), n.c.proof())
+	set := append(n.writing(dirState{pin: pinNeeded}, data, 0), n.c.proof())
 	limits := n.c.rules().Limits()
 	return errors.Unwrap(cmp.Or(limits.Refuse(replace), limits.Refuse(set)))
 }
@@ -29,8 +29,8 @@ func (n *cell) fits(data []byte) error {
 // under the version that it has examined, because another recipe may write its mark there.
 func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error) {
 	for {
-		_, known := n.c.known(n.ground())
-		f, err := s.footing(ctx, n.ground())
+		_, known := n.c.knownState(n.recipeDir())
+		f, err := s.dirState(ctx, n.recipeDir())
 		if err == nil {
 			version := int32(backend.AnyVersion)
 			if f.directory || !known && f.czxid != 0 {
@@ -45,7 +45,7 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 		}
 		missing := isNotFound(err)
 		if missing || isUncertain(err) || answers(err, backend.ErrBadVersion) {
-			n.c.unlearn(n.path.full) // it is missing, or another than the one that was examined
+			n.c.forgetState(n.path.full) // it is missing, or another than the one that was examined
 		}
 		if !missing && !answers(err, backend.ErrBadVersion) {
 			return content{}, err
@@ -63,24 +63,24 @@ func (n *cell) set(ctx context.Context, s *session, data []byte) (content, error
 }
 
 // writing returns the operations of write, the write of the data first.
-func (n *cell) writing(f footing, data []byte, version int32) []backend.Op {
+func (n *cell) writing(f dirState, data []byte, version int32) []backend.Op {
 	return append([]backend.Op{backend.SetData(n.path.full, data, version)}, f.pinOps(n.path.full)...)
 }
 
 // write writes data under a version. f is what was found there. If the node was, or may have
 // been, made as a directory, the same commit ensures that it has a pin: a container that is
 // collected takes its data along.
-func (n *cell) write(ctx context.Context, s *session, f footing, data []byte, version int32) ([]backend.Result, int64, error) {
+func (n *cell) write(ctx context.Context, s *session, f dirState, data []byte, version int32) ([]backend.Result, int64, error) {
 	for {
 		results, zxid, err := s.commitOnce(ctx, n.writing(f, data, version)...)
 		switch {
 		case err == nil:
 			if (f.directory || f.pin == pinNeeded) && results != nil {
-				now := footing{kind: n.recipe, czxid: results[0].Stat.Czxid, version: backend.AnyVersion}
+				now := dirState{kind: n.recipe, czxid: results[0].Stat.Czxid, version: backend.AnyVersion}
 				if f.pin != noPin {
 					now.pin = pinned
 				}
-				s.learned(n.path.full, now)
+				s.setState(n.path.full, now)
 			}
 			return results, zxid, nil
 		case !atPin(err, n.path.full):
@@ -103,7 +103,7 @@ func (n *cell) write(ctx context.Context, s *session, f footing, data []byte, ve
 
 // wasSet returns the content of the node after a write by set. f is the state of the node that the client found before. If the
 // node was deleted and created again since then, see settle.
-func (n *cell) wasSet(ctx context.Context, s *session, f footing, results []backend.Result, zxid int64) (content, error) {
+func (n *cell) wasSet(ctx context.Context, s *session, f dirState, results []backend.Result, zxid int64) (content, error) {
 	x := content{created: -1, version: -1, changed: zxid}
 	var stat backend.Stat
 	if results != nil {
@@ -149,7 +149,7 @@ var errOpen = errors.New("the node that was written is not examined yet")
 // container. If neither is possible, the error matches ErrUncertain: the write was applied, and may
 // not last.
 func (n *cell) settle(ctx context.Context, s *session, w written) error {
-	n.c.unlearn(n.path.full) // the node was created again since it was examined
+	n.c.forgetState(n.path.full) // the node was created again since it was examined
 	err := n.takeBack(ctx, s, w)
 	if errors.Is(err, errOpen) {
 		// The write is undone, or gets its pin, even if the call ends before.
@@ -182,7 +182,7 @@ func (n *cell) takeBack(ctx context.Context, s *session, w written) error {
 	case err != nil:
 		return open(err)
 	}
-	found, err := s.among(ctx, n.ground(), names)
+	found, err := s.otherKind(ctx, n.recipeDir(), names)
 	switch {
 	case err != nil:
 		return open(err)
@@ -213,9 +213,9 @@ func (n *cell) takeBack(ctx context.Context, s *session, w written) error {
 	return refusal
 }
 
-// footingInTxn is what a write of a transaction has to know. That of a Value reads the node each
+// dirStateInTxn is what a write of a transaction has to know. That of a Value reads the node each
 // time, since it may have to create it; that of a plain node only at the first use.
-func (n *cell) footingInTxn(ctx context.Context, s *session, value bool) (footing, error) {
+func (n *cell) dirStateInTxn(ctx context.Context, s *session, value bool) (dirState, error) {
 	if value {
 		st, err := n.read(ctx, s)
 		if err == nil && !st.at.directory && st.created == 0 {
@@ -223,7 +223,7 @@ func (n *cell) footingInTxn(ctx context.Context, s *session, value bool) (footin
 		}
 		return st.at, err
 	}
-	f, err := s.footing(ctx, n.ground())
+	f, err := s.dirState(ctx, n.recipeDir())
 	if f.plain && f.pin == pinNeeded {
 		f.pin, f.directory = noPin, false
 	}
@@ -242,14 +242,14 @@ func (n *cell) setInTxn(ctx context.Context, s *session, all []backend.Op, stat 
 			return nil
 		}
 	}
-	f, known := n.c.known(n.ground())
+	f, known := n.c.knownState(n.recipeDir())
 	switch {
 	case stat.Czxid == 0 || stat.Czxid > zxid:
 		return n.vanished(s, w)
 	case !known || f.czxid != stat.Czxid || w.pin == noPin && stat.Container:
 		return n.settle(ctx, s, w)
 	case f.directory: // it is a value now
-		s.learned(n.path.full, footing{kind: n.recipe, czxid: stat.Czxid, version: backend.AnyVersion, pin: w.pin})
+		s.setState(n.path.full, dirState{kind: n.recipe, czxid: stat.Czxid, version: backend.AnyVersion, pin: w.pin})
 	}
 	return nil
 }
@@ -270,7 +270,7 @@ func (n *cell) pinLater(ctx context.Context, s *session, w written, open func(er
 	if w.pin != noPin || !s.b.Features().Has(backend.Containers) {
 		return nil
 	}
-	need, stat := footing{pin: pinNeeded}, w.stat
+	need, stat := dirState{pin: pinNeeded}, w.stat
 	for {
 		err := s.commitAgain(ctx, append([]backend.Op{backend.Check(n.path.full, stat.Version)}, need.pinOps(n.path.full)...)...)
 		switch {
@@ -324,7 +324,7 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 		_, zxid, err := s.commitOnce(ctx, ops...)
 		switch {
 		case err == nil:
-			s.learned(n.path.full, footing{kind: n.recipe, czxid: zxid, version: backend.AnyVersion})
+			s.setState(n.path.full, dirState{kind: n.recipe, czxid: zxid, version: backend.AnyVersion})
 			return content{created: zxid, version: version, changed: zxid}, nil
 		case answers(err, backend.ErrExists):
 			// A read can lag behind this answer.
@@ -363,7 +363,7 @@ func (n *cell) fill(ctx context.Context, s *session, old content, data []byte) (
 	f := old.at
 	results, zxid, err := n.write(ctx, s, f, data, f.version)
 	if err != nil {
-		n.c.unlearn(n.path.full)
+		n.c.forgetState(n.path.full)
 		return content{}, conflict(err)
 	}
 	return content{created: n.writtenIn(ctx, s, f.czxid, results, zxid), version: f.version + 1, changed: zxid}, nil
@@ -407,7 +407,7 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 		if err != nil {
 			return content{}, conflict(err)
 		}
-		n.c.unlearn(path)
+		n.c.forgetState(path)
 		return content{created: zxid, version: version, changed: zxid}, nil
 	}
 	results, zxid, err := n.write(ctx, s, f, data, old.version)
@@ -450,7 +450,7 @@ func (n *cell) remove(ctx context.Context, s *session, old content) error {
 		return errVersions
 	}
 	err = s.unset(ctx, n.path.full, old.version, now.at.pin, layout.KindValue)
-	n.c.unlearn(n.path.full)
+	n.c.forgetState(n.path.full)
 	return conflict(err)
 }
 
@@ -548,18 +548,18 @@ type cell struct {
 	recipe layout.RecipeKind
 }
 
-func (n *cell) ground() ground { return ground{dir: n.path.full, recipe: n.recipe} }
+func (n *cell) recipeDir() recipeDir { return recipeDir{dir: n.path.full, recipe: n.recipe} }
 
-// meet returns what is known of the node, and refuses content that belongs to another recipe.
+// checkKind returns what is known of the node, and refuses content that belongs to another recipe.
 // It costs no request unless the node has children, which are listed once.
-func (n *cell) meet(ctx context.Context, s *session, data []byte, stat backend.Stat) (footing, error) {
+func (n *cell) checkKind(ctx context.Context, s *session, data []byte, stat backend.Stat) (dirState, error) {
 	directory := layout.IsDirectory(data, stat)
 	if _, marked := layout.ParseMark(data); !marked || directory {
-		if f, ok := n.c.known(n.ground()); ok && f.czxid == stat.Czxid && f.directory == directory && (!directory || f.version == stat.Version) {
+		if f, ok := n.c.knownState(n.recipeDir()); ok && f.czxid == stat.Czxid && f.directory == directory && (!directory || f.version == stat.Version) {
 			return f, nil
 		}
 	}
-	return s.examine(ctx, n.ground(), data, stat)
+	return s.examine(ctx, n.recipeDir(), data, stat)
 }
 
 // content is the content of a cell at one time. created is 0 if there is no value.
@@ -569,14 +569,14 @@ type content struct {
 	version int32
 	changed int64 // mzxid
 
-	at footing // what the read has found: a directory instead of a value, say. Zero: not known
+	at dirState // what the read has found: a directory instead of a value, say. Zero: not known
 }
 
 func (x content) same(y content) bool { return x.created == y.created && x.changed == y.changed }
 
 // see returns the content of a node that was read.
 func (n *cell) see(ctx context.Context, s *session, data []byte, stat backend.Stat) (content, error) {
-	f, err := n.meet(ctx, s, data, stat)
+	f, err := n.checkKind(ctx, s, data, stat)
 	switch {
 	case err != nil:
 		return content{}, err
@@ -601,7 +601,7 @@ func (n *cell) read(ctx context.Context, s *session) (content, error) {
 
 // look reads the cell with a watch that stays armed. If the node is missing, the
 // watch is for its creation.
-func (n *cell) look(ctx context.Context, g *vigil) (content, error) {
+func (n *cell) look(ctx context.Context, g *watchLoop) (content, error) {
 	var x content
 	_, err := g.s.readOrAwait(ctx, g.ws, n.path.full, func(w *backend.Watch) error {
 		data, stat, err := g.s.b.Get(ctx, n.path.full, w)
@@ -620,7 +620,7 @@ func (n *cell) expect(ctx context.Context, s *session, want content) (content, e
 	for synced := false; ; synced = true {
 		var now content
 		var err error
-		f, known := n.c.known(n.ground())
+		f, known := n.c.knownState(n.recipeDir())
 		if want.created == 0 {
 			want.version = 0
 		}

@@ -15,14 +15,14 @@ const (
 	closeWait  = 2 * time.Second // for Close
 )
 
-// A cleanUp removes the remains of a call: the node of a wait that was given up, an
+// A cleanUp removes the leftovers of a call: the node of a wait that was given up, an
 // item that no handler received, the record of a finished transaction. It is
 // independent of the call's ctx.
 //
 // The call waits for its clean-up (wait) as long as the service can be expected to
 // answer. A clean-up that is not done when the call returns is noted, and the next
 // acquisition of this client in the same directory waits for it first
-// (Client.awaitCleanUps): a client never meets its own ghost. A service that answers,
+// (Client.awaitCleanUps): a client never waits for its own leftovers. A service that answers,
 // even with a refusal, delays neither call.
 //
 // Close waits for every clean-up under way before it ends the session, as long as there
@@ -168,11 +168,11 @@ func (u *cleanUp) end() {
 	u.setAnswered()
 	close(u.done)
 	for _, dir := range u.dirs {
-		list := c.ghosts[dir]
+		list := c.leftBehind[dir]
 		if i := slices.Index(list, u); len(list) > 1 {
-			c.ghosts[dir] = slices.Delete(list, i, i+1)
+			c.leftBehind[dir] = slices.Delete(list, i, i+1)
 		} else {
-			delete(c.ghosts, dir)
+			delete(c.leftBehind, dir)
 		}
 	}
 	c.cleanUps--
@@ -182,7 +182,7 @@ func (u *cleanUp) end() {
 	}
 }
 
-// wait returns when the clean-up, of a call on the session s with remains in dir, is
+// wait returns when the clean-up, of a call on the session s with leftovers in dir, is
 // done or has been refused. It returns earlier without contact, or without an answer
 // for giveUpWait. A clean-up that is not done then is noted.
 func (u *cleanUp) wait(s *session, dir string) {
@@ -246,18 +246,18 @@ func (u *cleanUp) note(dir string) {
 	}
 	if !slices.Contains(u.dirs, dir) {
 		u.dirs = append(u.dirs, dir)
-		c.ghosts[dir] = append(c.ghosts[dir], u)
+		c.leftBehind[dir] = append(c.leftBehind[dir], u)
 	}
 }
 
-// awaitCleanUps waits until no remains of earlier calls of this client are in dir, or
-// until the service has refused to remove them: remains only delay the caller then. If
-// a ghost would do harm, own is the prefix of the caller's nodes. Then a refusal does
-// not end the wait, and awaitCleanUps does not wait for remains that the same call has
+// awaitCleanUps waits until no leftovers of earlier calls of this client are in dir, or
+// until the service has refused to remove them: leftovers only delay the caller then. If
+// a leftover node would do harm, own is the prefix of the caller's nodes. Then a refusal does
+// not end the wait, and awaitCleanUps does not wait for leftovers that the same call has
 // left on a lost session.
 func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 	c.mu.Lock()
-	list := slices.Clone(c.ghosts[dir])
+	list := slices.Clone(c.leftBehind[dir])
 	if own != "" {
 		list = slices.DeleteFunc(list, func(u *cleanUp) bool { return u.of == own })
 	}
@@ -283,11 +283,11 @@ func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 	return nil
 }
 
-// hasRemains reports whether awaitCleanUps would wait in dir.
-func (c *Client) hasRemains(dir string) bool {
+// hasLeftovers reports whether awaitCleanUps would wait in dir.
+func (c *Client) hasLeftovers(dir string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.ghosts[dir], func(u *cleanUp) bool { return !u.isAnswered })
+	return slices.ContainsFunc(c.leftBehind[dir], func(u *cleanUp) bool { return !u.isAnswered })
 }
 
 // isClosing reports whether Close was called.
@@ -342,9 +342,9 @@ func (s *session) retry(ctx context.Context, u *cleanUp, what, path string, do f
 	}
 }
 
-// removal removes a node of this client in the background, for as long as the session
+// goRemove removes a node of this client in the background, for as long as the session
 // lives. When the client closes, the node goes with the session.
-func (s *session) removal(path string) *cleanUp {
+func (s *session) goRemove(path string) *cleanUp {
 	if s.c.isClosing() {
 		return nil
 	}
@@ -353,21 +353,21 @@ func (s *session) removal(path string) *cleanUp {
 
 // removeLater removes a node in the background: the end of the caller's ctx must not
 // leave a node that blocks all contenders behind it.
-func (s *session) removeLater(path string) { s.removal(path).note(parent(path)) }
+func (s *session) removeLater(path string) { s.goRemove(path).note(parent(path)) }
 
-// giveUp removes a node that is not needed any more, and waits for that, see
+// removeAndWait removes a node that is not needed any more, and waits for that, see
 // cleanUp.wait. It returns the removal, or nil if the node goes with its session.
-func (s *session) giveUp(path string) *cleanUp {
+func (s *session) removeAndWait(path string) *cleanUp {
 	if s.b.Err() != nil {
 		return nil
 	}
-	u := s.removal(path)
+	u := s.goRemove(path)
 	u.wait(s, parent(path))
 	return u
 }
 
-// giveUpAll is giveUp for several nodes, with one commit.
-func (s *session) giveUpAll(paths []string) {
+// removeAllAndWait is giveUp for several nodes, with one commit.
+func (s *session) removeAllAndWait(paths []string) {
 	if len(paths) == 0 || s.b.Err() != nil || s.c.isClosing() {
 		return
 	}

@@ -16,16 +16,16 @@ const journalDir = ownDir + "/journal"
 // ownDir is the directory that belongs to the library, below the namespace.
 const ownDir = "/_coord"
 
-// receipt is a small ephemeral node that proves whether a commit was applied. Each commit
-// that must not apply twice also writes its own id there. Each receipt serves one commit
+// journalEntry is a small ephemeral node that proves whether a commit was applied. Each commit
+// that must not apply twice also writes its own id there. Each journal entry serves one commit
 // at a time, so its data refers to that commit.
-type receipt struct{ path string }
+type journalEntry struct{ path string }
 
 // commitOnce applies ops exactly once or not at all, and reports which. If the outcome
-// of the commit is unknown, it reads the receipt after a Sync: the id is in the receipt if
+// of the commit is unknown, it reads the journal entry after a Sync: the id is in the journal entry if
 // and only if the commit was applied. If it was not applied, commitOnce sends it again.
 // The error matches ErrUncertain only if the session, or ctx, ends first, or if the
-// receipt cannot be read: an outsider has deleted it, for example. Without space on the service
+// journal entry cannot be read: an outsider has deleted it, for example. Without space on the service
 // commitOnce deletes all the same, see commitWithout.
 //
 // The results are nil if the commit was found to be applied after its reply was lost;
@@ -33,7 +33,7 @@ type receipt struct{ path string }
 func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
 	for {
 		id := s.c.newGUID(ops[0].Path)
-		r, err := s.takeReceipt(ctx)
+		r, err := s.takeEntry(ctx)
 		if answers(err, backend.ErrNoSpace) && backend.OnlyDeletes(ops) {
 			return s.commitWithout(ctx, ops)
 		}
@@ -45,13 +45,13 @@ func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []
 			return s.commitWithout(ctx, ops)
 		}
 		if errors.Is(err, errAgain) {
-			continue // an outsider deleted the receipt
+			continue // an outsider deleted the journal entry
 		}
 		return results, zxid, err
 	}
 }
 
-// commitWithout is commitOnce without a receipt, for deletions on a service that has no space for one. If the reply is
+// commitWithout is commitOnce without a journal entry, for deletions on a service that has no space for one. If the reply is
 // lost, the error matches ErrUncertain, since nothing proves which client has deleted the nodes.
 func (s *session) commitWithout(ctx context.Context, ops []backend.Op) ([]backend.Result, int64, error) {
 	results, err := s.b.Commit(ctx, ops...)
@@ -65,7 +65,7 @@ func (s *session) commitWithout(ctx context.Context, ops []backend.Op) ([]backen
 	return results, stat.AsOf, nil
 }
 
-func (s *session) commitUnder(ctx context.Context, r *receipt, id string, ops []backend.Op) ([]backend.Result, int64, error) {
+func (s *session) commitUnder(ctx context.Context, r *journalEntry, id string, ops []backend.Op) ([]backend.Result, int64, error) {
 	all := append(ops[:len(ops):len(ops)], backend.SetData(r.path, []byte(id), backend.AnyVersion))
 	path := all[0].Path
 	pause := pauses{c: s.c}
@@ -74,7 +74,7 @@ func (s *session) commitUnder(ctx context.Context, r *receipt, id string, ops []
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
 			s.sent(began, &results[len(ops)].Stat)
-			s.giveReceipt(r)
+			s.returnEntry(r)
 			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
 		}
 		if !isUncertain(err) {
@@ -85,16 +85,16 @@ func (s *session) commitUnder(ctx context.Context, r *receipt, id string, ops []
 				}
 				e.Index = -1 // the caller's operations did not cause it
 			}
-			s.giveReceipt(r)
+			s.returnEntry(r)
 			return nil, 0, err
 		}
 		if isOver(err) || ctx.Err() != nil {
-			s.dropReceipt(r.path) // its data means nothing before the commit has settled
+			s.dropEntry(r.path) // its data means nothing before the commit has settled
 			return nil, 0, err
 		}
 		lost := err
 		if err := s.b.Sync(ctx, r.path); err != nil {
-			s.dropReceipt(r.path)
+			s.dropEntry(r.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		}
 		data, stat, err := s.b.Get(ctx, r.path, nil)
@@ -102,11 +102,11 @@ func (s *session) commitUnder(ctx context.Context, r *receipt, id string, ops []
 		case isNotFound(err):
 			return nil, 0, lost // the outcome cannot be determined any more
 		case err != nil:
-			s.dropReceipt(r.path)
+			s.dropEntry(r.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
 			s.resolved(ctx, path, true)
-			s.giveReceipt(r)
+			s.returnEntry(r)
 			return nil, stat.Mzxid, nil
 		}
 		s.resolved(ctx, path, false)
@@ -118,7 +118,7 @@ func (s *session) commitUnder(ctx context.Context, r *receipt, id string, ops []
 // of which some are conditions, and so many bytes. It leaves room for the few operations
 // that belong to the whole commit, and is at least one.
 func (s *session) most(n, ops, checks, size int) int {
-	const whole = 7 // a bucket, a tally and the counts of a queue, a waiter, and the receipt
+	const whole = 7 // a bucket, a tally and the counts of a queue, a waiter, and the journal entry
 	l := s.b.Limits()
 	n = min(n, l.Bytes/size)
 	if l.Ops > 0 {
@@ -150,12 +150,12 @@ func blamed(err error) int {
 	return e.Index
 }
 
-// takeReceipt returns a free receipt of the session, or a new one.
-func (s *session) takeReceipt(ctx context.Context) (*receipt, error) {
+// takeEntry returns a free journal entry of the session, or a new one.
+func (s *session) takeEntry(ctx context.Context) (*journalEntry, error) {
 	s.mu.Lock()
-	if n := len(s.receipts); n > 0 {
-		r := s.receipts[n-1]
-		s.receipts = s.receipts[:n-1]
+	if n := len(s.entries); n > 0 {
+		r := s.entries[n-1]
+		s.entries = s.entries[:n-1]
 		s.mu.Unlock()
 		return r, nil
 	}
@@ -166,12 +166,12 @@ func (s *session) takeReceipt(ctx context.Context) (*receipt, error) {
 	// client uses this name.
 	_, err := s.makeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.ensure(ctx, dir) })
 	if isUncertain(err) {
-		s.dropReceipt(path)
+		s.dropEntry(path)
 	}
 	if err != nil {
 		return nil, s.notSent(ctx, err)
 	}
-	return &receipt{path}, nil
+	return &journalEntry{path}, nil
 }
 
 // notSent returns the error of a call that failed with err in a step before its own
@@ -184,9 +184,9 @@ func (s *session) notSent(ctx context.Context, err error) error {
 	return cmp.Or(s.contextError(ctx), s.b.Err(), err)
 }
 
-// dropReceipt removes a receipt in the background. If the journal was created with other
-// credentials, the service can refuse that; the receipt then goes with its session.
-func (s *session) dropReceipt(path string) {
+// dropEntry removes a journal entry in the background. If the journal was created with other
+// credentials, the service can refuse that; the journal entry then goes with its session.
+func (s *session) dropEntry(path string) {
 	if s.c.isClosing() {
 		return
 	}
@@ -198,8 +198,8 @@ func (s *session) dropReceipt(path string) {
 	})
 }
 
-func (s *session) giveReceipt(r *receipt) {
+func (s *session) returnEntry(r *journalEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.receipts = append(s.receipts, r)
+	s.entries = append(s.entries, r)
 }

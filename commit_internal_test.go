@@ -102,7 +102,7 @@ func TestCommitOnceAppliesOnceWhateverIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := newOnceScene(t)
-				if _, _, err := x.set(t.Context()); err != nil { // makes the receipt
+				if _, _, err := x.set(t.Context()); err != nil { // makes the journal entry
 					t.Fatal(err)
 				}
 				x.sent = 0
@@ -202,7 +202,7 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			synctest.Wait()
-			// The receipt could show the outcome of the abandoned operation, so it is removed.
+			// The journal entry could show the outcome of the abandoned operation, so it is removed.
 			names, _, err := x.s.b.Children(t.Context(), journalDir, nil)
 			if err != nil || len(names) != 0 {
 				t.Errorf("receipts %v, %v, want none", names, err)
@@ -215,7 +215,7 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 	})
 }
 
-// If the receipt cannot be created, nothing of the caller is sent.
+// If the journal entry cannot be created, nothing of the caller is sent.
 func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)

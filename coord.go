@@ -70,40 +70,40 @@ type Options struct {
 // Close the client when it is no longer needed.
 type Client struct {
 	backend backend.Backend
-	root    string            // the namespace, "" for none
-	log     *outbox.Logger    // only Close waits for it, as for trace
-	trace   *outbox.Box[tale] // nil without Trace
-	traced  atomic.Uint64     // the latest ID of an acquisition that was traced
-	opened  atomic.Int64      // the number of sessions that were opened
-	hooks   hook.Hooks        // only tests set any
-	began   time.Time         // for the monotonic clock, see local
-	skew    time.Duration     // added to the clocks; only tests set it
+	root    string                   // the namespace, "" for none
+	log     *outbox.Logger           // only Close waits for it, as for trace
+	trace   *outbox.Box[tracedEvent] // nil without Trace
+	traced  atomic.Uint64            // the latest ID of an acquisition that was traced
+	opened  atomic.Int64             // the number of sessions that were opened
+	hooks   hook.Hooks               // only tests set any
+	began   time.Time                // for the monotonic clock, see local
+	skew    time.Duration            // added to the clocks; only tests set it
 
 	current atomic.Pointer[session]
 	state   *latest[State]
 	closing chan struct{} // closed when Close begins
 	stop    context.CancelFunc
 
-	mu     sync.Mutex
-	closed bool                 // Close was called
-	ending bool                 // the client is about to end the session
-	work   sync.WaitGroup       // every goroutine of the client; Add under mu while not closed, or for a clean-up
-	calm   map[string]struct{}  // directories, see isCalm
-	locals map[string]any       // the callers of this client on one path, by directory; opaque here, see localQueue
-	asked  map[string]time.Time // until when no lock is kept, by directory, see stay
-	seen   map[string]string    // paths of nodes, by directory, see asksKeeper
-	ended  chan struct{}        // closed when Close is complete
+	mu        sync.Mutex
+	closed    bool                 // Close was called
+	ending    bool                 // the client is about to end the session
+	work      sync.WaitGroup       // every goroutine of the client; Add under mu while not closed, or for a clean-up
+	calm      map[string]struct{}  // directories, see isCalm
+	locals    map[string]any       // the callers of this client on one path, by directory; opaque here, see localQueue
+	contended map[string]time.Time // until when no lock is kept, by directory, see keptLock
+	seen      map[string]string    // paths of nodes, by directory, see asksKeeper
+	ended     chan struct{}        // closed when Close is complete
 
 	idleMu sync.Mutex // locked after the mutex of a queue of locals
-	idle   list.List  // the kept locks that are idle, the one that is idle for the longest time first; opaque here, see stay
+	idle   list.List  // the kept locks that are idle, the one that is idle for the longest time first; opaque here, see keptLock
 
 	contexts sync.WaitGroup // contexts of holds that are not removed from their parents yet
 
-	cleanUps int                   // number of clean-ups under way, see cleanUp
-	clean    chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
-	ghosts   map[string][]*cleanUp // noted clean-ups, by directory
+	cleanUps   int                   // number of clean-ups under way, see cleanUp
+	clean      chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
+	leftBehind map[string][]*cleanUp // noted clean-ups, by directory
 
-	grounds map[string]footing // knowledge about the recipes' paths, see kinds.go
+	dirs map[string]dirState // knowledge about the recipes' paths, see kinds.go
 }
 
 // State is the state of the client's session.
@@ -154,18 +154,18 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 		opts = *o
 	}
 	c := &Client{
-		backend: b,
-		root:    strings.TrimSuffix(opts.Namespace, "/"),
-		log:     outbox.NewLogger(opts.Logger),
-		hooks:   hook.Of(ctx),
-		skew:    hook.Of(ctx).Skew,
-		began:   time.Now(),
-		closing: make(chan struct{}),
-		calm:    make(map[string]struct{}),
-		grounds: make(map[string]footing),
-		locals:  make(map[string]any),
-		ended:   make(chan struct{}),
-		ghosts:  make(map[string][]*cleanUp),
+		backend:    b,
+		root:       strings.TrimSuffix(opts.Namespace, "/"),
+		log:        outbox.NewLogger(opts.Logger),
+		hooks:      hook.Of(ctx),
+		skew:       hook.Of(ctx).Skew,
+		began:      time.Now(),
+		closing:    make(chan struct{}),
+		calm:       make(map[string]struct{}),
+		dirs:       make(map[string]dirState),
+		locals:     make(map[string]any),
+		ended:      make(chan struct{}),
+		leftBehind: make(map[string][]*cleanUp),
 	}
 	if c.root != "" {
 		err := checkPath(c.root)
@@ -191,12 +191,12 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 			return nil, &backend.Error{Op: "open", Path: c.root, Err: errors.Unwrap(err)}
 		}
 	}
-	c.begin(s)
+	c.beginSession(s)
 	c.state = newLatest(State{Phase: PhaseConnected, Session: bs.ID()})
 	if c.hooks.Opened != nil {
 		c.hooks.Opened(func() []hook.Hold { return c.current.Load().standing() })
 	}
-	tell(ctx, c, trace.StateChanged{Phase: PhaseConnected.String(), Session: bs.ID()})
+	emit(ctx, c, trace.StateChanged{Phase: PhaseConnected.String(), Session: bs.ID()})
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c.stop = stop
 	c.goWork(func() { c.keepSession(life, s) })
@@ -383,7 +383,7 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 			return
 		}
 		s = newSession(c, bs)
-		c.begin(s)
+		c.beginSession(s)
 		c.log.Info("coord: session opened", "session", sessionID(bs.ID()))
 		c.publish(State{Phase: PhaseConnected, Session: bs.ID()}, false)
 	}
@@ -427,7 +427,7 @@ func (c *Client) random(what string) uint64 {
 
 func (c *Client) publish(st State, final bool) {
 	c.state.set(st, final)
-	tell(context.Background(), c, trace.StateChanged{
+	emit(context.Background(), c, trace.StateChanged{
 		Phase: st.Phase.String(), Session: st.Session, Err: st.Err, Again: st.Phase == PhaseConnected,
 	})
 }

@@ -13,13 +13,13 @@ import (
 )
 
 // maxGrounds bounds the number of directories that a client remembers.
-const maxGrounds = 4096
+const maxDirs = 4096
 
 // makeRoom forgets one directory, any of them, if the maximum is reached. A client that
 // uses a few more paths in turn would know none of them if makeRoom forgot all at once.
 func makeRoom[V any](m map[string]V) {
 	for dir := range m {
-		if len(m) >= maxGrounds {
+		if len(m) >= maxDirs {
 			delete(m, dir)
 		}
 		return
@@ -29,7 +29,7 @@ func makeRoom[V any](m map[string]V) {
 // spec describes a node to create: a sequential ephemeral child of dir, with a GUID of
 // its own in the name.
 type spec struct {
-	ground
+	recipeDir
 	kind   string // what the sequence number follows in the name, such as "lock-"
 	prefix string // the path of the node without its number
 	data   []byte
@@ -44,7 +44,7 @@ type spec struct {
 	check backend.Op
 }
 
-func newSpec(c *Client, g ground, kind string, data []byte) spec {
+func newSpec(c *Client, g recipeDir, kind string, data []byte) spec {
 	var buf [128]byte
 	b := append(buf[:0], g.dir...)
 	b = append(b, '/')
@@ -52,7 +52,7 @@ func newSpec(c *Client, g ground, kind string, data []byte) spec {
 	b = c.appendGUID(b, g.dir)
 	b = append(b, '-')
 	b = append(b, kind...)
-	return spec{ground: g, kind: kind, prefix: string(b), data: data}
+	return spec{recipeDir: g, kind: kind, prefix: string(b), data: data}
 }
 
 // create creates the node of sp exactly once, or none that lasts: when it returns an
@@ -68,16 +68,16 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		if sp.made {
 			n, found, err := s.adopt(ctx, sp)
 			if err != nil {
-				s.retract(sp)
+				s.removeAttempt(sp)
 				return node{}, err
 			}
 			s.resolved(ctx, sp.prefix, found)
 			sp.made = false
 			if found {
 				// The Stat that shows whether the directory is the known one was lost.
-				if f, ok := s.c.known(sp.ground); !ok || f.mark != nil {
-					if _, err := s.examineAnew(ctx, sp.ground, n.path, 0); err != nil {
-						s.abandon(sp, n.path)
+				if f, ok := s.c.knownState(sp.recipeDir); !ok || f.mark != nil {
+					if _, err := s.examineAnew(ctx, sp.recipeDir, n.path, 0); err != nil {
+						s.removeCreated(sp, n.path)
 						return node{}, err
 					}
 				}
@@ -91,7 +91,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 		case isUncertain(err):
 			sp.made = true
 			if ctx.Err() != nil || isOver(err) {
-				s.retract(sp)
+				s.removeAttempt(sp)
 				return node{}, err
 			}
 			if pause.n == 3 {
@@ -102,8 +102,8 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 			// The directory never existed, or was a container and was reaped, or was
 			// replaced at the end of its numbers. Another kind of recipe can have been
 			// created in its place.
-			s.c.unlearn(sp.dir)
-			if err := s.makeDir(ctx, sp.ground); err != nil {
+			s.c.forgetState(sp.dir)
+			if err := s.makeDir(ctx, sp.recipeDir); err != nil {
 				return node{}, err
 			}
 		default:
@@ -115,7 +115,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 // resolved reports that the unknown outcome of a request was determined.
 func (s *session) resolved(ctx context.Context, path string, applied bool) {
 	s.c.log.Warn("coord: a reply was lost, the outcome was determined", "path", path, "applied", applied)
-	tell(ctx, s.c, trace.OutcomeResolved{Subject: trace.Subject{Node: path}, Applied: applied})
+	emit(ctx, s.c, trace.OutcomeResolved{Subject: trace.Subject{Node: path}, Applied: applied})
 }
 
 // createOnce sends one request to create the node.
@@ -127,7 +127,7 @@ func (s *session) resolved(ctx context.Context, path string, applied bool) {
 // kinds.go.
 func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 	op := backend.Create(sp.prefix, sp.data, backend.EphemeralSequential)
-	f, err := s.footing(ctx, sp.ground)
+	f, err := s.dirState(ctx, sp.recipeDir)
 	if err != nil {
 		return node{}, err
 	}
@@ -151,15 +151,15 @@ func (s *session) createOnce(ctx context.Context, sp *spec) (node, error) {
 			sp.check = backend.Op{}
 			return s.createOnce(ctx, sp)
 		case e.Index == 1 && errors.Is(err, backend.ErrBadVersion):
-			s.c.unlearn(sp.dir) // another client wrote a mark, or data, first
+			s.c.forgetState(sp.dir) // another client wrote a mark, or data, first
 			if f.version == backend.AnyVersion {
-				s.overwrite(ctx, sp.ground, f)
+				s.overwrite(ctx, sp.recipeDir, f)
 			}
 			return s.createOnce(ctx, sp)
 		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return node{}, err
 		}
-		s.c.leaveAlone(sp.ground)
+		s.c.leaveData(sp.recipeDir)
 	}
 	res, err := s.b.Commit(ctx, op)
 	if err != nil {
@@ -179,13 +179,13 @@ func (s *session) made(ctx context.Context, sp *spec, res backend.Result, dir *b
 		return node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
 	}
 	if dir != nil {
-		if now, anew := s.wrote(sp.ground, seq, *dir); anew {
-			listed, err := s.examineAnew(ctx, sp.ground, path, dir.Czxid)
+		if now, anew := s.wrote(sp.recipeDir, seq, *dir); anew {
+			listed, err := s.examineAnew(ctx, sp.recipeDir, path, dir.Czxid)
 			if err != nil {
-				s.abandon(sp, path)
+				s.removeCreated(sp, path)
 				return node{}, err
 			}
-			s.confirm(sp.ground, now)
+			s.confirm(sp.recipeDir, now)
 			if !listed {
 				// The node was deleted meanwhile, or the listing was denied, so the number is
 				// no reason to count the node as alone.
@@ -257,27 +257,27 @@ func (sp *spec) names(name string) bool {
 	return ok
 }
 
-// abandon removes a node of sp that create has made and does not return, see giveUp.
-func (s *session) abandon(sp *spec, path string) {
+// removeCreated removes a node of sp that create has made and does not return, see giveUp.
+func (s *session) removeCreated(sp *spec, path string) {
 	if sp.counted {
-		s.retract(sp)
+		s.removeAttempt(sp)
 		return
 	}
-	sp.left = s.giveUp(path)
+	sp.left = s.removeAndWait(path)
 }
 
-// retract removes the nodes that attempts to create sp may have made, and waits for that,
+// removeAttempt removes the nodes that attempts to create sp may have made, and waits for that,
 // see cleanUp.wait.
-func (s *session) retract(sp *spec) {
-	sp.left = s.disown(*sp)
+func (s *session) removeAttempt(sp *spec) {
+	sp.left = s.removeAttemptsLater(*sp)
 	sp.left.wait(s, sp.dir)
 }
 
-// disown removes in the background the nodes that attempts to create, all in one
+// removeAttemptsLater removes in the background the nodes that attempts to create, all in one
 // directory, may have made. It looks at least twice, and until it finds none. Nodes that
 // are counted it removes over the next session if this one is lost: the service may not
 // know of the loss yet.
-func (s *session) disown(specs ...spec) *cleanUp {
+func (s *session) removeAttemptsLater(specs ...spec) *cleanUp {
 	if s.c.isClosing() {
 		return nil // it goes with the session
 	}
@@ -330,11 +330,11 @@ func (s *session) removeOf(ctx context.Context, owner int64, path string) error 
 
 // makeDir creates the directory of a recipe, with its mark, and its missing parents. It
 // is no error if the directory exists.
-func (s *session) makeDir(ctx context.Context, g ground) error {
+func (s *session) makeDir(ctx context.Context, g recipeDir) error {
 	above := func(dir string) error { return s.ensure(ctx, dir) }
 	if g.whole != "" {
-		whole := ground{dir: g.top, recipe: g.whole}
-		if err := s.occupyAbove(ctx, g.dir, whole); err != nil {
+		whole := recipeDir{dir: g.top, recipe: g.whole}
+		if err := s.claimKindAbove(ctx, g.dir, whole); err != nil {
 			return err
 		}
 		above = func(dir string) error { return s.makePart(ctx, dir, whole) }
@@ -342,18 +342,18 @@ func (s *session) makeDir(ctx context.Context, g ground) error {
 	mark := g.recipe.Mark()
 	made, err := s.createDir(ctx, backend.Create(g.dir, mark, backend.Container), above)
 	if made {
-		s.learned(g.dir, footing{kind: g.recipe, mark: mark, version: backend.AnyVersion})
+		s.setState(g.dir, dirState{kind: g.recipe, mark: mark, version: backend.AnyVersion})
 	}
 	return s.notSent(ctx, err)
 }
 
 // makePart creates a directory, without a mark, of the recipe at g, and its missing
 // parents. The directory has the permissions of the recipe's other nodes.
-func (s *session) makePart(ctx context.Context, dir string, g ground) error {
+func (s *session) makePart(ctx context.Context, dir string, g recipeDir) error {
 	if dir == g.dir {
-		return s.occupyAnew(ctx, g)
+		return s.claimKindAnew(ctx, g)
 	}
-	if err := s.occupyAbove(ctx, dir, g); err != nil {
+	if err := s.claimKindAbove(ctx, dir, g); err != nil {
 		return err
 	}
 	_, err := s.createDir(ctx, backend.Create(dir, nil, backend.Container), func(dir string) error { return s.makePart(ctx, dir, g) })

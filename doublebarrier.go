@@ -50,8 +50,8 @@ type DoubleBarrier struct {
 	next    bool
 }
 
-func (d *DoubleBarrier) ground() ground {
-	return ground{dir: d.path.full, recipe: layout.KindDoubleBarrier}
+func (d *DoubleBarrier) recipeDir() recipeDir {
+	return recipeDir{dir: d.path.full, recipe: layout.KindDoubleBarrier}
 }
 
 // NewDoubleBarrier returns the double barrier at path for n members. It does no
@@ -112,11 +112,11 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(op, d.path.full, err)
 	}
-	trail := d.c.trail("doublebarrier", d.path.full, op)
-	sp := newSpec(d.c, d.ground().within(d.members, layout.KindMembers), layout.EntrantInfix, nil)
+	span := d.c.newSpan("doublebarrier", d.path.full, op)
+	sp := newSpec(d.c, d.recipeDir().part(d.members, layout.KindMembers), layout.EntrantInfix, nil)
 	sp.counted = true
 	for {
-		m := &entrant{d: d, trail: trail}
+		m := &entrant{d: d, span: span}
 		e, err := m.enter(ctx, sp)
 		if err == nil {
 			return e, nil
@@ -124,11 +124,11 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		err, again := d.c.afterAttempt(ctx, err)
 		if !again {
 			err = opError(op, d.path.full, err)
-			trail.over(ctx, err)
+			span.over(ctx, err)
 			return nil, err
 		}
 		d.c.log.Debug("coord: entering the barrier anew", "path", d.path.full, "error", err)
-		trail.requeued(ctx, err)
+		span.requeued(ctx, err)
 	}
 }
 

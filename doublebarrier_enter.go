@@ -15,7 +15,7 @@ import (
 // entrant is one node of an Enter, which waits for a round to take it in.
 type entrant struct {
 	d      *DoubleBarrier
-	trail  *trail // nil without Trace
+	span   *span // nil without Trace
 	s      *session
 	path   string
 	czxid  int64  // of the node at path; 0 if unknown
@@ -41,7 +41,7 @@ func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.occupy(ctx, m.d.ground()); err != nil {
+	if err := s.claimKind(ctx, m.d.recipeDir()); err != nil {
 		return nil, err
 	}
 	n, err := s.create(ctx, &sp)
@@ -158,7 +158,7 @@ func (m *entrant) step(ctx context.Context, state entrantState) (entrantEvent, e
 // wait waits until one of the entrant's watches fires. The usual reason is that the
 // round has opened.
 func (m *entrant) wait(ctx context.Context) (entrantEvent, error) {
-	m.trail.waiting(ctx, m.path, -1)
+	m.span.waiting(ctx, m.path, -1)
 	select {
 	case <-m.ready.Fired():
 	case <-m.ahead.w.Fired():
@@ -237,8 +237,8 @@ func (m *entrant) open(ctx context.Context, r round) error {
 	if err := m.commit(ctx, ops...); err != nil {
 		return err
 	}
-	if m.trail != nil {
-		tell(ctx, m.d.c, trace.RoundOpened{Subject: m.trail.at(m.path), Members: len(named)})
+	if m.span != nil {
+		emit(ctx, m.d.c, trace.RoundOpened{Subject: m.span.at(m.path), Members: len(named)})
 	}
 	if !slices.Contains(named, base(m.path)) {
 		return errAgain
@@ -303,13 +303,13 @@ func (m *entrant) agree(names []string) error {
 // the armed watch on the node, or nil. It returns errAgain if own has fired.
 func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) error {
 	e := &Entry{d: m.d, names: names, since: m.czxid, extra: path == m.guest}
-	e.Hold = &Hold{s: m.s, path: path, trail: m.trail, recipe: e}
+	e.Hold = &Hold{s: m.s, path: path, span: m.span, recipe: e}
 	c := m.d.c
 	if err := m.s.grant(e.Hold, own); err != nil {
 		return err
 	}
 	m.entry = e
-	m.trail.grant(ctx, e.Hold, 1)
+	m.span.grant(ctx, e.Hold, 1)
 	if own != nil {
 		m.own = nil
 		if !c.goWork(func() { e.watchNode(path, own) }) {

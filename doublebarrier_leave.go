@@ -54,8 +54,8 @@ func (e *Entry) Leave(ctx context.Context) error {
 	if err := e.Release(); err != nil {
 		return opError(op, e.d.path.full, err)
 	}
-	trail := e.trail.next(op)
-	err := e.leave(ctx, e.s, trail)
+	span := e.span.next(op)
+	err := e.leave(ctx, e.s, span)
 	for errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil {
 		var s *session
 		if s, err = e.d.c.session(ctx); err != nil {
@@ -63,22 +63,22 @@ func (e *Entry) Leave(ctx context.Context) error {
 		}
 		// The server of a new session may not even know of the round yet.
 		if err = s.b.Sync(ctx, e.d.members); err == nil {
-			err = e.leave(ctx, s, trail)
+			err = e.leave(ctx, s, span)
 		}
 	}
 	if err == nil {
-		trail.over(ctx, nil)
+		span.over(ctx, nil)
 		return nil
 	}
 	e.d.takeOut(e.s, "", op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
 	err, _ = e.d.c.afterAttempt(ctx, err)
 	err = opError(op, e.d.path.full, err)
-	trail.over(ctx, err)
+	span.over(ctx, err)
 	return err
 }
 
 // leave removes the entry's node and waits for the other members, in session s.
-func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
+func (e *Entry) leave(ctx context.Context, s *session, span *span) error {
 	d, own := e.d, base(e.Path())
 	if e.extra && s == e.s {
 		if err := s.remove(ctx, e.Path()); err != nil {
@@ -116,7 +116,7 @@ func (e *Entry) leave(ctx context.Context, s *session, trail *trail) error {
 		if other.w == nil {
 			continue // deleted already
 		}
-		trail.waiting(ctx, e.Path(), -1)
+		span.waiting(ctx, e.Path(), -1)
 		select {
 		case <-other.w.Fired():
 		case <-s.b.Done():
@@ -174,6 +174,6 @@ func (e *Entry) release(h *Hold) error {
 	return err
 }
 
-func (e *Entry) remains(*Hold, error) remains { return remains{} }
+func (e *Entry) leftovers(*Hold, error) leftovers { return leftovers{} }
 
 func (e *Entry) lost(*Hold) {}

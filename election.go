@@ -104,23 +104,23 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	if err := led.l.heldUnder(ctx, r); err != nil {
 		return nil, opError(op, e.path.full, err)
 	}
-	r.trail = e.c.trail("election", e.path.full, op)
+	r.span = e.c.newSpan("election", e.path.full, op)
 	if e.stepDown {
-		r.contact = new(contact)
+		r.status = new(sessionStatus)
 	}
 	h, err := led.l.acquire(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if r.contact != nil {
+	if r.status != nil {
 		// If the client is closed by now, the term has ended with it.
-		e.c.goWork(func() { h.endSuspended(*r.contact) })
+		e.c.goWork(func() { h.endSuspended(*r.status) })
 	}
 	return &Term{h, led}, nil
 }
 
 // endSuspended ends the hold as soon as its session is suspended.
-func (h *Hold) endSuspended(at contact) {
+func (h *Hold) endSuspended(at sessionStatus) {
 	if at.phase == backend.PhaseConnected {
 		select {
 		case <-at.changed: // also if contact has returned already
@@ -334,12 +334,12 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		var e *backend.Error
 		switch {
 		case err == nil:
-			if t.trail != nil {
-				t.trail.tell(ctx, trace.LeaderAnnounced{Subject: t.trail.at(path), Token: t.token, After: t.trail.held()})
+			if t.span != nil {
+				t.span.emit(ctx, trace.LeaderAnnounced{Subject: t.span.at(path), Token: t.token, After: t.span.held()})
 			}
 			return nil
 		case isNotFound(err) && errors.As(err, &e) && e.Index == 0:
-			t.gone(ctx, path)
+			t.nodeGone(ctx, path)
 		case isOver(err):
 			t.lose(err)
 		case isNotFound(err), answers(err, backend.ErrBadVersion), answers(err, backend.ErrExists):
@@ -371,12 +371,12 @@ func (x *leading) release(h *Hold) error {
 	return err
 }
 
-// remains are, if the session lives on, first the node of a leader that has stepped down,
+// leftovers are, if the session lives on, first the node of a leader that has stepped down,
 // then the announcement. In the other order, an Announce under way could create the
 // announcement again.
-func (x *leading) remains(h *Hold, cause error) remains {
+func (x *leading) leftovers(h *Hold, cause error) leftovers {
 	path := h.Path()
-	left := remains{dir: parent(path), remove: h.s.remove}
+	left := leftovers{dir: parent(path), remove: h.s.remove}
 	if errors.Is(cause, ErrSuspended) {
 		left.paths = append(left.paths, path)
 	}

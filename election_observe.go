@@ -81,7 +81,7 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 	var last Leader
 	told := false
 	failed := func(err error) Leader { return Leader{Err: err} }
-	return observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *vigil, out signal[Leader]) error {
+	return observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *watchLoop, out signal[Leader]) error {
 		if v.first {
 			if err := v.s.b.Sync(ctx, e.path.full); err != nil {
 				return err

@@ -9,9 +9,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// vigil is the part of one session in following changes: a set of watches, those that
+// watchLoop is the part of one session in following changes: a set of watches, those that
 // have fired, and a watch of a tree. Armed watches stay armed from one look to the next.
-type vigil struct {
+type watchLoop struct {
 	s     *session
 	ws    *backend.WatchSet
 	tree  *backend.TreeWatch // or nil
@@ -20,7 +20,7 @@ type vigil struct {
 }
 
 // renew stops all watches, before a look that reads everything again.
-func (v *vigil) renew() {
+func (v *watchLoop) renew() {
 	v.ws.Stop()
 	v.ws = backend.NewWatchSet()
 }
@@ -29,7 +29,7 @@ func (v *vigil) renew() {
 // watches that look has armed fires or the tree reports something, until ctx ends or look
 // fails for good. It returns the reason: the error of ctx, ErrClosed, or look's. Every
 // reconnection fires all watches and ends the tree, so no stale read stays.
-func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
+func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, v *watchLoop) error) error {
 	_, err := onSession(ctx, c, func(s *session) (struct{}, error) { return struct{}{}, s.followOnce(ctx, look) })
 	switch {
 	case ctx.Err() != nil:
@@ -40,8 +40,8 @@ func (c *Client) followLive(ctx context.Context, look func(ctx context.Context, 
 	return err
 }
 
-func (s *session) followOnce(ctx context.Context, look func(ctx context.Context, v *vigil) error) error {
-	v := &vigil{s: s, ws: backend.NewWatchSet(), first: true}
+func (s *session) followOnce(ctx context.Context, look func(ctx context.Context, v *watchLoop) error) error {
+	v := &watchLoop{s: s, ws: backend.NewWatchSet(), first: true}
 	defer func() { // stops what the last look has armed
 		v.ws.Stop()
 		v.tree.Stop()
@@ -120,7 +120,7 @@ func (g signal[T]) untaken() (v T, ok bool) {
 // observe returns a latest-wins channel that look feeds, called as by followLive. The
 // channel is closed when ctx ends. If following fails for good, the last element is
 // failed(err), and then the channel is closed. over, if it is not nil, is called before.
-func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, failed func(error) T, over func(), look func(ctx context.Context, v *vigil, out signal[T]) error) <-chan T {
+func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, failed func(error) T, over func(), look func(ctx context.Context, v *watchLoop, out signal[T]) error) <-chan T {
 	needContext(ctx)
 	out := newSignal[T]()
 	end := func(err error) {
@@ -141,7 +141,7 @@ func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, fa
 		return out.ch
 	}
 	if !c.goWork(func() {
-		end(c.followLive(ctx, func(ctx context.Context, v *vigil) error { return look(ctx, v, out) }))
+		end(c.followLive(ctx, func(ctx context.Context, v *watchLoop) error { return look(ctx, v, out) }))
 	}) {
 		end(ErrClosed)
 	}

@@ -66,7 +66,9 @@ func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
 	return g
 }
 
-func (g *Group[T]) ground() ground { return ground{dir: g.path.full, recipe: layout.KindGroup} }
+func (g *Group[T]) recipeDir() recipeDir {
+	return recipeDir{dir: g.path.full, recipe: layout.KindGroup}
+}
 
 // A Member is one incarnation of a member as it was read. Memory that Value refers
 // to is shared with other readers and must not be changed.

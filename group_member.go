@@ -205,14 +205,14 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 // joined and parted trace the coming and going of the member.
 
 func (m *Membership[T]) joined(ctx context.Context, st *stand, op string, again bool) {
-	tell(ctx, m.g.c, trace.MemberJoined{
+	emit(ctx, m.g.c, trace.MemberJoined{
 		Subject: trace.Subject{Recipe: "group", Path: m.g.path.full, Op: op, Node: st.n.path},
 		Member:  m.id, Token: st.n.czxid, Again: again,
 	})
 }
 
 func (m *Membership[T]) parted(st *stand, err error, rejoins bool) {
-	tell(context.Background(), m.g.c, trace.MemberLeft{
+	emit(context.Background(), m.g.c, trace.MemberLeft{
 		Subject: trace.Subject{Recipe: "group", Path: m.g.path.full, Node: st.n.path},
 		Member:  m.id, Err: err, Rejoins: rejoins,
 	})
@@ -290,7 +290,7 @@ func (m *Membership[T]) abandon() {
 	c := m.g.c
 	c.goWork(func() {
 		c.overSessions(context.Background(), func(s *session) { // Close ends it
-			if u := s.disown(mine...); u != nil {
+			if u := s.removeAttemptsLater(mine...); u != nil {
 				<-u.done
 			}
 		})
@@ -335,8 +335,8 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	data, rev := m.data, m.rev
 	m.used = rev
 	m.mu.Unlock()
-	sp := newSpec(m.g.c, m.g.ground(), layout.MemberInfix+m.id+"-", data)
-	m.mine = append(m.mine, spec{ground: sp.ground, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
+	sp := newSpec(m.g.c, m.g.recipeDir(), layout.MemberInfix+m.id+"-", data)
+	m.mine = append(m.mine, spec{recipeDir: sp.recipeDir, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
 	n, err := s.create(calls, &sp)
 	m.removal = sp.left
@@ -346,7 +346,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 			return &stand{s, n, rev}, nil
 		}
 		if !answers(err, errGone) && !answers(err, ErrDuplicate) && s.b.Err() == nil {
-			m.removal = s.giveUp(n.path)
+			m.removal = s.removeAndWait(n.path)
 		}
 	}
 	if s.b.Err() == nil {
@@ -371,7 +371,7 @@ func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
 		// Data with which the next incarnation could not be created is refused now.
-		sp := newSpec(m.g.c, m.g.ground(), layout.MemberInfix+m.id+"-", nil)
+		sp := newSpec(m.g.c, m.g.recipeDir(), layout.MemberInfix+m.id+"-", nil)
 		err = m.g.c.rules().Limits().Refuse([]backend.Op{
 			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.Carry(sp.dir, sp.recipe.Mark()),
 		})

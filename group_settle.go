@@ -38,7 +38,7 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 		if err != nil && !isNotFound(err) {
 			return err
 		}
-		if err := s.misled(ctx, m.g.ground(), n.path, names); err != nil {
+		if err := s.confirmKind(ctx, m.g.recipeDir(), n.path, names); err != nil {
 			return err
 		}
 		l := m.rivals(names, n)

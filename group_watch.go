@@ -143,7 +143,7 @@ func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 	// The shared view is not used here: it may date from before contact was lost.
 	f := follower[T]{g: g}
 	var list []Member[T]
-	err := g.c.followLive(ctx, func(ctx context.Context, v *vigil) error {
+	err := g.c.followLive(ctx, func(ctx context.Context, v *watchLoop) error {
 		if v.first {
 			if err := v.s.b.Sync(ctx, g.path.full); err != nil {
 				return err
@@ -273,7 +273,7 @@ type follower[T any] struct {
 }
 
 // look implements a look of followLive.
-func (f *follower[T]) look(ctx context.Context, v *vigil) error {
+func (f *follower[T]) look(ctx context.Context, v *watchLoop) error {
 	if v.first {
 		f.trees = v.s.b.Features().Has(backend.Trees)
 		f.forget()
@@ -326,14 +326,14 @@ func (f *follower[T]) expire(name string) {
 }
 
 // dropTree stops the watch of the tree.
-func (f *follower[T]) dropTree(v *vigil) {
+func (f *follower[T]) dropTree(v *watchLoop) {
 	v.tree.Stop()
 	v.tree = nil
 	f.forget()
 }
 
 // takeTree applies the changes of the tree since the latest call to the names.
-func (f *follower[T]) takeTree(v *vigil) {
+func (f *follower[T]) takeTree(v *watchLoop) {
 	changes, over := v.tree.Take()
 	if over {
 		f.dropTree(v)
@@ -369,7 +369,7 @@ func (f *follower[T]) takeTree(v *vigil) {
 // list lists the directory. Without a tree it does that with a watch, and watches for
 // the creation of the directory if that is missing. With one, it arms the tree before
 // it lists for the first time.
-func (f *follower[T]) list(ctx context.Context, v *vigil) error {
+func (f *follower[T]) list(ctx context.Context, v *watchLoop) error {
 	if f.trees && v.tree == nil {
 		tree := backend.NewTreeWatch(0)
 		err := v.s.b.WatchTree(ctx, f.g.path.full, tree)
@@ -400,7 +400,7 @@ func (f *follower[T]) list(ctx context.Context, v *vigil) error {
 }
 
 // readMembers reads what is not up to date, and returns all members.
-func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[T], err error) {
+func (f *follower[T]) readMembers(ctx context.Context, v *watchLoop) (list []Member[T], err error) {
 	for lists := 0; ; {
 		if !f.listed {
 			if err := f.list(ctx, v); err != nil {
@@ -471,7 +471,7 @@ func (f *follower[T]) readMembers(ctx context.Context, v *vigil) (list []Member[
 
 // read reads the nodes. Without a tree it watches each of them. With one it also reads
 // the directory, unless its children were counted, and returns their number, else -1.
-func (f *follower[T]) read(ctx context.Context, v *vigil, nodes []layout.MemberNode) (got []reading[T], count int, err error) {
+func (f *follower[T]) read(ctx context.Context, v *watchLoop, nodes []layout.MemberNode) (got []reading[T], count int, err error) {
 	switch {
 	case !f.trees:
 		got, err = f.g.watch(ctx, v.s, nodes, v.ws)

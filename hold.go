@@ -28,31 +28,31 @@ import (
 type Hold struct {
 	s      *session // nil if the hold never stood; err is the reason then
 	token  int64
-	trail  *trail // nil without Trace
+	span   *span // nil without Trace
 	recipe recipe
-	stay   keeper // nil unless the node can outlast the hold
+	keeper nodeKeeper // nil unless the node can outlast the hold
 
-	mu      sync.Mutex
-	path    string        // of its node; a downgrade changes it
-	until   time.Time     // when the hold ends with ErrClaimTimeout; zero: never
-	moving  chan struct{} // closed when a downgrade under way is complete, nil if there is none
-	request *Revocation   // the request read from the node
-	revoked chan struct{} // made on first use
-	err     error         // why the hold ended
-	done    chan struct{} // made on first use
-	ends    []*onEnd      // further functions to call at the end
-	ended   released      // the value of err after a Release
-	giving  bool          // Release was called
-	given   bool          // the Release is complete
-	waiting chan struct{} // made by a concurrent second Release, closed when given is set
-	giveErr error
+	mu         sync.Mutex
+	path       string        // of its node; a downgrade changes it
+	until      time.Time     // when the hold ends with ErrClaimTimeout; zero: never
+	moving     chan struct{} // closed when a downgrade under way is complete, nil if there is none
+	request    *Revocation   // the request read from the node
+	revoked    chan struct{} // made on first use
+	err        error         // why the hold ended
+	done       chan struct{} // made on first use
+	ends       []*onEnd      // further functions to call at the end
+	ended      released      // the value of err after a Release
+	releasing  bool          // Release was called
+	isReleased bool          // the Release is complete
+	waiting    chan struct{} // made by a concurrent second Release, closed when given is set
+	releaseErr error
 
 	guarded int  // commits under the guard that are not answered
 	exposed bool // a commit under the guard can come at any time
 
 	own *backend.Watch // on the node, nil if none is armed
 
-	held time.Duration // until the Release began, for the trail; used by its goroutine
+	held time.Duration // until the Release began, for the span; used by its goroutine
 }
 
 // recipe is the recipe that granted a hold.
@@ -60,16 +60,16 @@ type recipe interface {
 	// release removes the node of a hold that its owner released, by Hold.remove, and
 	// hands the lock to the next local waiter, if any.
 	release(*Hold) error
-	// remains returns what a hold leaves on the service when it is lost for cause while
+	// leftovers returns what a hold leaves on the service when it is lost for cause while
 	// its session lives on. It is called before the hold is marked as lost and again
 	// after that.
-	remains(h *Hold, cause error) remains
+	leftovers(h *Hold, cause error) leftovers
 	// lost is called once, after a hold ended early. It must not do I/O.
 	lost(*Hold)
 }
 
-// keeper is what keeps the node of a hold for later holds of the client.
-type keeper interface {
+// nodeKeeper is what keeps the node of a hold for later holds of the client.
+type nodeKeeper interface {
 	// ownWatch returns the watch on the node. It may not be armed yet.
 	ownWatch() *backend.Watch
 	// watch begins to watch the node for all of these holds. It reports false if the client
@@ -77,8 +77,8 @@ type keeper interface {
 	watch() bool
 }
 
-// remains is what a lost hold leaves on the service.
-type remains struct {
+// leftovers is what a lost hold leaves on the service.
+type leftovers struct {
 	dir    string   // the next acquisition of the client in it waits for the removal
 	paths  []string // of the nodes, in the order in which they are to be removed
 	remove func(ctx context.Context, path string) error
@@ -209,7 +209,7 @@ func (h *Hold) Session() int64 {
 // changes it.
 func (h *Hold) Guard() Guard {
 	g := Guard{checks: []backend.Op{backend.Check(h.Path(), backend.AnyVersion)}}
-	if h.stay != nil {
+	if h.keeper != nil {
 		g.kept = []*Hold{h}
 	}
 	return g
@@ -264,7 +264,7 @@ func (h *Hold) isGuarded() bool {
 func (h *Hold) isDoubted() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.own.Kind() != 0 || h.stay != nil && h.stay.ownWatch().Kind() != 0
+	return h.own.Kind() != 0 || h.keeper != nil && h.keeper.ownWatch().Kind() != 0
 }
 
 // watchedBy records the watch on the node, or nil.
@@ -296,7 +296,7 @@ func (h *Hold) Verify(ctx context.Context) error {
 			// The name is never used again, so the node was deleted: by another client,
 			// or by a downgrade that has begun meanwhile.
 			var ended bool
-			if ended, err = h.gone(ctx, path); err == nil && !ended {
+			if ended, err = h.nodeGone(ctx, path); err == nil && !ended {
 				continue
 			}
 		}
@@ -326,52 +326,52 @@ func (h *Hold) Verify(ctx context.Context) error {
 //   - the reason for which the service refuses the removal, such as ErrDenied. Release goes
 //     on trying in the background.
 func (h *Hold) Release() error {
-	if h.begin() {
-		h.complete(h.recipe.release(h))
+	if h.beginRelease() {
+		h.endRelease(h.recipe.release(h))
 	}
-	return h.outcome()
+	return h.releaseOutcome()
 }
 
-// begin ends the hold for a Release. It reports false if the hold has ended before. If
+// beginRelease ends the hold for a Release. It reports false if the hold has ended before. If
 // it reports true, the caller removes the node and then calls complete.
-func (h *Hold) begin() bool {
+func (h *Hold) beginRelease() bool {
 	h.checkLease()
 	h.mu.Lock()
 	if h.err != nil {
 		h.mu.Unlock()
 		return false
 	}
-	h.giving = true
+	h.releasing = true
 	h.ended.path = h.path
 	ends := h.finish(&h.ended)
 	h.mu.Unlock()
-	h.held = h.trail.held()
-	h.s.forget(h)
+	h.held = h.span.held()
+	h.s.endHold(h)
 	runEnds(ends, &h.ended)
 	h.awaitMove(context.Background()) // the session bounds it
 	return true
 }
 
-// complete ends the Release that begin began, with its result.
-func (h *Hold) complete(err error) {
+// endRelease ends the Release that begin began, with its result.
+func (h *Hold) endRelease(err error) {
 	h.mu.Lock()
-	h.given, h.giveErr = true, err
+	h.isReleased, h.releaseErr = true, err
 	if h.waiting != nil {
 		close(h.waiting)
 	}
 	path := h.path
 	h.mu.Unlock()
-	h.trail.released(path, h.token, h.held, err)
+	h.span.released(path, h.token, h.held, err)
 }
 
-// outcome returns the result of the Release, for which it waits, or the loss.
-func (h *Hold) outcome() error {
+// releaseOutcome returns the result of the Release, for which it waits, or the loss.
+func (h *Hold) releaseOutcome() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.giving {
+	if !h.releasing {
 		return h.err
 	}
-	if !h.given {
+	if !h.isReleased {
 		if h.waiting == nil {
 			h.waiting = make(chan struct{})
 		}
@@ -380,7 +380,7 @@ func (h *Hold) outcome() error {
 		<-waiting
 		h.mu.Lock()
 	}
-	return h.giveErr
+	return h.releaseErr
 }
 
 // remove deletes the node of a hold that its owner releases, and returns the result of
@@ -460,7 +460,7 @@ func (h *Hold) lose(cause error) {
 	if !ok {
 		return
 	}
-	h.s.forget(h)
+	h.s.endHold(h)
 	e.removal.start()
 	runEnds(e.ends, e.err)
 	e.tell()
@@ -489,7 +489,7 @@ func (h *Hold) removalFor(cause error) lossRemoval {
 		return lossRemoval{}
 	}
 	r := lossRemoval{h: h, cause: cause}
-	if left := h.recipe.remains(h, cause); len(left.paths) > 0 {
+	if left := h.recipe.leftovers(h, cause); len(left.paths) > 0 {
 		r.u = h.s.c.beginCleanUp()
 		r.u.note(left.dir)
 	}
@@ -503,7 +503,7 @@ func (r lossRemoval) start() {
 	if r.h == nil {
 		return
 	}
-	left := r.h.recipe.remains(r.h, r.cause)
+	left := r.h.recipe.leftovers(r.h, r.cause)
 	if len(left.paths) == 0 {
 		r.u.end()
 		return
@@ -540,7 +540,7 @@ func (e *ending) tell() {
 	if !errors.Is(e.err.cause, ErrClosed) {
 		h.s.c.log.Warn("coord: hold lost", "path", e.err.path, "token", h.token, "error", e.err.cause)
 	}
-	h.trail.lost(e.err.path, h.token, e.err)
+	h.span.lost(e.err.path, h.token, e.err)
 	h.recipe.lost(h)
 }
 

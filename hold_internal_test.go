@@ -29,7 +29,7 @@ func TestLockAll_ASetThatKnowsOfALossHasEnded(t *testing.T) {
 // Of several refusals of one removal the first is the answer, and what comes after the end of the
 // removal is none.
 func TestCleanUp_FirstAnswerCounts(t *testing.T) {
-	c := &Client{ghosts: make(map[string][]*cleanUp)}
+	c := &Client{leftBehind: make(map[string][]*cleanUp)}
 	u := c.beginCleanUp()
 	u.refuse(ErrDenied)
 	u.refuse(ErrLimit)

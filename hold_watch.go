@@ -24,7 +24,7 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 			switch {
 			case isNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
 				own.Stop()
-				if ended, _ := h.gone(ctx, path); ended {
+				if ended, _ := h.nodeGone(ctx, path); ended {
 					return
 				}
 				own = nil
@@ -42,13 +42,13 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 				return
 			}
 			pause.reset()
-			h.look(data)
+			h.readRequest(data)
 		}
 		h.watchedBy(own)
 		select {
 		case <-own.Fired():
 			if own.Kind() == backend.Deleted {
-				if ended, _ := h.gone(ctx, path); ended {
+				if ended, _ := h.nodeGone(ctx, path); ended {
 					return
 				}
 			}
@@ -60,10 +60,10 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 	}
 }
 
-// gone is called when the node at path was found deleted. It ends the hold, unless the
+// nodeGone is called when the node at path was found deleted. It ends the hold, unless the
 // hold has moved to another node, and reports whether the hold has ended. If ctx ends
 // before that is known, the error is that of ctx.
-func (h *Hold) gone(ctx context.Context, path string) (ended bool, err error) {
+func (h *Hold) nodeGone(ctx context.Context, path string) (ended bool, err error) {
 	if err := h.awaitMove(ctx); err != nil {
 		return false, err
 	}
@@ -149,15 +149,15 @@ func (h *Hold) Revocation() (Revocation, bool) {
 	return *h.request, true
 }
 
-// look records a request in the data of the hold's node.
-func (h *Hold) look(data []byte) {
+// readRequest records a request in the data of the hold's node.
+func (h *Hold) readRequest(data []byte) {
 	if r, _ := layout.OpenEnvelope(data); r != nil {
-		h.ask((*Revocation)(r))
+		h.setRequest((*Revocation)(r))
 	}
 }
 
-// ask records a request to give the hold up.
-func (h *Hold) ask(r *Revocation) {
+// setRequest records a request to give the hold up.
+func (h *Hold) setRequest(r *Revocation) {
 	h.mu.Lock()
 	first := h.request == nil
 	if !first && h.request.Force {
@@ -169,7 +169,7 @@ func (h *Hold) ask(r *Revocation) {
 	}
 	path := h.path
 	h.mu.Unlock()
-	if first && h.trail != nil {
-		h.trail.tell(context.Background(), trace.RevocationRead{Subject: h.trail.at(path), By: r.By, Reason: r.Reason, Force: r.Force})
+	if first && h.span != nil {
+		h.span.emit(context.Background(), trace.RevocationRead{Subject: h.span.at(path), By: r.By, Reason: r.Reason, Force: r.Force})
 	}
 }

@@ -65,8 +65,8 @@ import (
 // came before it, or if a recipe of several nodes has nodes there. So of two kinds on one
 // path only the first one is granted, also if the mark is missing, denied or overwritten.
 
-// ground is a path that a recipe uses.
-type ground struct {
+// recipeDir is a path that a recipe uses.
+type recipeDir struct {
 	dir    string
 	recipe layout.RecipeKind
 
@@ -75,14 +75,14 @@ type ground struct {
 	whole layout.RecipeKind
 }
 
-// within returns the ground of a directory of the recipe at g. If g is zero, the
+// part returns the recipe directory of a directory of the recipe at g. If g is zero, the
 // directory is a recipe of its own.
-func (g ground) within(dir string, recipe layout.RecipeKind) ground {
-	return ground{dir: dir, recipe: recipe, top: g.dir, whole: g.recipe}
+func (g recipeDir) part(dir string, recipe layout.RecipeKind) recipeDir {
+	return recipeDir{dir: dir, recipe: recipe, top: g.dir, whole: g.recipe}
 }
 
-// footing is a client's knowledge of a ground.
-type footing struct {
+// dirState is a client's knowledge of a recipe directory.
+type dirState struct {
 	kind    layout.RecipeKind
 	mark    []byte // the data that a creation may write; nil: none
 	version int32  // the version for that write: AnyVersion if the directory carries the mark
@@ -110,7 +110,7 @@ const (
 )
 
 // pinOps returns the operations beside a write of the node at path.
-func (f *footing) pinOps(path string) []backend.Op {
+func (f *dirState) pinOps(path string) []backend.Op {
 	switch f.pin {
 	case pinNeeded:
 		return []backend.Op{backend.Create(path+"/"+layout.Pin, nil, backend.Persistent)}
@@ -128,7 +128,7 @@ func atPin(err error, path string) bool {
 
 // write returns the operation that ensures, beside a creation in dir, that it carries the
 // mark.
-func (f *footing) write(dir string) backend.Op {
+func (f *dirState) write(dir string) backend.Op {
 	if f.version == backend.AnyVersion {
 		return backend.Carry(dir, f.mark)
 	}
@@ -138,7 +138,7 @@ func (f *footing) write(dir string) backend.Op {
 // overwrite prepares the next creation in a directory in use whose mark was replaced by foreign data, if the service has refused
 // the Carry for that. A service that writes for a Carry overwrites the data; so does the next creation
 // here, at the version that overwrite reads. Another mark, or another directory, is examined instead.
-func (s *session) overwrite(ctx context.Context, g ground, f footing) {
+func (s *session) overwrite(ctx context.Context, g recipeDir, f dirState) {
 	data, stat, err := s.b.Get(ctx, g.dir, nil)
 	if err != nil {
 		return // the next look at the directory reports it
@@ -147,39 +147,39 @@ func (s *session) overwrite(ctx context.Context, g ground, f footing) {
 		return
 	}
 	f.version, f.zxid, f.foreign = stat.Version, stat.AsOf, true
-	s.c.learn(g.dir, f)
+	s.c.setState(g.dir, f)
 }
 
-// footing returns the knowledge of g. If there is none, it reads the node. Its error is
+// dirState returns the knowledge of g. If there is none, it reads the node. Its error is
 // a KindError if another kind is there, or ErrNotFound if there is no node.
-func (s *session) footing(ctx context.Context, g ground) (footing, error) {
-	if f, ok := s.c.known(g); ok {
+func (s *session) dirState(ctx context.Context, g recipeDir) (dirState, error) {
+	if f, ok := s.c.knownState(g); ok {
 		return f, nil
 	}
 	data, stat, err := s.b.Get(ctx, g.dir, nil)
 	if answers(err, backend.ErrDenied) {
 		if g.leaf() {
-			return s.unread(ctx, g)
+			return s.stateUnread(ctx, g)
 		}
-		f := footing{kind: g.recipe}
-		s.learned(g.dir, f)
+		f := dirState{kind: g.recipe}
+		s.setState(g.dir, f)
 		return f, nil
 	}
 	if err != nil {
-		return footing{}, err
+		return dirState{}, err
 	}
 	return s.examine(ctx, g, data, stat)
 }
 
-// unread is examine for a Value that the client may write and not read. What can be a directory
+// stateUnread is examine for a Value that the client may write and not read. What can be a directory
 // counts as one: it is written together with a pin, or not at all. It is not remembered, since a
 // node in its place could not be examined.
-func (s *session) unread(ctx context.Context, g ground) (footing, error) {
+func (s *session) stateUnread(ctx context.Context, g recipeDir) (dirState, error) {
 	stat, err := s.b.Exists(ctx, g.dir, nil)
 	if err != nil {
-		return footing{}, err
+		return dirState{}, err
 	}
-	f := footing{kind: g.recipe, czxid: stat.Czxid, version: stat.Version}
+	f := dirState{kind: g.recipe, czxid: stat.Czxid, version: stat.Version}
 	if s.b.Features().Has(backend.Containers) && (usedAsDir(stat) || layout.IsDirectory(nil, stat) && stat.DataLength == 0) {
 		f.directory, f.pin = true, pinNeeded
 	}
@@ -187,7 +187,7 @@ func (s *session) unread(ctx context.Context, g ground) (footing, error) {
 }
 
 // leaf reports whether the recipe at g is one node with data of the user.
-func (g ground) leaf() bool { return g.recipe == layout.KindValue || g.recipe == layout.KindCounter }
+func (g recipeDir) leaf() bool { return g.recipe == layout.KindValue || g.recipe == layout.KindCounter }
 
 // usedAsDir reports whether a node can be a container with data: it is one, or has had a child. A
 // node that was created as a Value has had none. Nor has a container before its first child, which its
@@ -198,16 +198,16 @@ func usedAsDir(stat backend.Stat) bool {
 }
 
 // examine decides whether the node read at g is a place for its kind.
-func (s *session) examine(ctx context.Context, g ground, data []byte, stat backend.Stat) (footing, error) {
-	f := footing{
+func (s *session) examine(ctx context.Context, g recipeDir, data []byte, stat backend.Stat) (dirState, error) {
+	f := dirState{
 		kind: g.recipe, czxid: stat.Czxid, version: stat.Version, zxid: stat.AsOf,
 		// Cversion is twice the creations, less the children. Without it the drift is too
 		// high, and foreign writes are not noticed.
 		drift: int64(stat.Version) - (int64(stat.Cversion)+int64(stat.NumChildren))/2,
 	}
-	refuse := func(found layout.RecipeKind) (footing, error) {
-		s.c.unlearn(g.dir)
-		return footing{}, &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
+	refuse := func(found layout.RecipeKind) (dirState, error) {
+		s.c.forgetState(g.dir)
+		return dirState{}, &KindError{Path: g.dir, Want: string(g.recipe), Found: string(found)}
 	}
 	leaf := g.leaf()
 	f.directory = layout.IsDirectory(data, stat)
@@ -219,7 +219,7 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		if found == g.recipe {
 			f.mark, f.version = data, backend.AnyVersion
 		}
-		s.learned(g.dir, f)
+		s.setState(g.dir, f)
 		return f, nil
 	}
 	var names []string
@@ -227,11 +227,11 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		var err error
 		names, _, err = s.b.Children(ctx, g.dir, nil)
 		if err != nil && !answers(err, backend.ErrDenied) {
-			return footing{}, err
+			return dirState{}, err
 		}
-		found, err := s.among(ctx, g, names)
+		found, err := s.otherKind(ctx, g, names)
 		if err != nil {
-			return footing{}, err
+			return dirState{}, err
 		}
 		if found != "" {
 			return refuse(found)
@@ -263,23 +263,23 @@ func (s *session) examine(ctx context.Context, g ground, data []byte, stat backe
 		f.pin = pinNeeded
 	}
 	f.plain = !marked && !stat.Container && (fresh || !f.directory)
-	s.learned(g.dir, f)
+	s.setState(g.dir, f)
 	return f, nil
 }
 
-// among returns the kind of another recipe that has nodes at g, or "". names are the
+// otherKind returns the kind of another recipe that has nodes at g, or "". names are the
 // children of g. A recipe of several nodes is recognized by its parts even if some of
 // them do not exist.
-func (s *session) among(ctx context.Context, g ground, names []string) (layout.RecipeKind, error) {
+func (s *session) otherKind(ctx context.Context, g recipeDir, names []string) (layout.RecipeKind, error) {
 	if found := g.recipe.Among(names); found != "" {
 		return found, nil
 	}
-	return s.inParts(ctx, g, names)
+	return s.otherKindInParts(ctx, g, names)
 }
 
-// inParts is among for the nodes in the parts of recipes of several nodes. It costs no
+// otherKindInParts is among for the nodes in the parts of recipes of several nodes. It costs no
 // request unless the name of such a part is among names.
-func (s *session) inParts(ctx context.Context, g ground, names []string) (layout.RecipeKind, error) {
+func (s *session) otherKindInParts(ctx context.Context, g recipeDir, names []string) (layout.RecipeKind, error) {
 	for _, part := range g.recipe.Parts(names) {
 		below, _, err := s.b.Children(ctx, g.dir+"/"+part.Name, nil)
 		if err != nil && !isNotFound(err) && !answers(err, backend.ErrDenied) {
@@ -292,23 +292,23 @@ func (s *session) inParts(ctx context.Context, g ground, names []string) (layout
 	return "", nil
 }
 
-// misled returns a KindError if a recipe of several nodes has the path g, at which the
+// confirmKind returns a KindError if a recipe of several nodes has the path g, at which the
 // node at path was created. The client has found the mark of its own kind there: another
 // client wrote it over that of the other kind, as described above, and has not removed it
 // yet, or has died. So it does that too. names are the children of g.
-func (s *session) misled(ctx context.Context, g ground, path string, names []string) error {
-	found, err := s.inParts(ctx, g, names)
+func (s *session) confirmKind(ctx context.Context, g recipeDir, path string, names []string) error {
+	found, err := s.otherKindInParts(ctx, g, names)
 	if found != "" {
 		_, err = s.examineAnew(ctx, g, path, 0)
 	}
 	return err
 }
 
-// occupy ensures, at the first use, that g is of its kind and carries its mark, for
+// claimKind ensures, at the first use, that g is of its kind and carries its mark, for
 // recipes that create no sequential nodes there.
-func (s *session) occupy(ctx context.Context, g ground) error {
+func (s *session) claimKind(ctx context.Context, g recipeDir) error {
 	for {
-		f, err := s.footing(ctx, g)
+		f, err := s.dirState(ctx, g)
 		switch {
 		case isNotFound(err):
 			if err := s.makeDir(ctx, g); err != nil {
@@ -322,90 +322,90 @@ func (s *session) occupy(ctx context.Context, g ground) error {
 		switch {
 		case err == nil:
 			f.version = backend.AnyVersion
-			s.learned(g.dir, f)
+			s.setState(g.dir, f)
 			return nil
 		case answers(err, backend.ErrDenied):
-			s.c.leaveAlone(g)
+			s.c.leaveData(g)
 			return nil
 		case mayRepeat(ctx, err), isNotFound(err), errors.Is(err, backend.ErrBadVersion):
-			s.c.unlearn(g.dir)
+			s.c.forgetState(g.dir)
 		default:
 			return s.notSent(ctx, err)
 		}
 	}
 }
 
-// occupyAnew is occupy after g, or a part of the recipe in it, was found to be missing.
-func (s *session) occupyAnew(ctx context.Context, g ground) error {
-	s.c.unlearn(g.dir)
-	return s.occupy(ctx, g)
+// claimKindAnew is occupy after g, or a part of the recipe in it, was found to be missing.
+func (s *session) claimKindAnew(ctx context.Context, g recipeDir) error {
+	s.c.forgetState(g.dir)
+	return s.claimKind(ctx, g)
 }
 
-// occupyAbove is occupyAnew before the client makes part, a directory of the recipe at
+// claimKindAbove is occupyAnew before the client makes part, a directory of the recipe at
 // g. The path may have been deleted and created again by another recipe since the
 // client's last look. A part that is further down needs no look: its parent is a part of
 // this recipe too, and exists.
-func (s *session) occupyAbove(ctx context.Context, part string, g ground) error {
+func (s *session) claimKindAbove(ctx context.Context, part string, g recipeDir) error {
 	if parent(part) != g.dir {
 		return nil
 	}
-	return s.occupyAnew(ctx, g)
+	return s.claimKindAnew(ctx, g)
 }
 
-// meet is occupy for calls that create nothing: a missing node is no error.
-func (s *session) meet(ctx context.Context, g ground) error {
-	_, err := s.footing(ctx, g)
+// checkKind is occupy for calls that create nothing: a missing node is no error.
+func (s *session) checkKind(ctx context.Context, g recipeDir) error {
+	_, err := s.dirState(ctx, g)
 	if isNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// known returns the client's knowledge of g. It ignores knowledge of another kind
+// knownState returns the client's knowledge of g. It ignores knowledge of another kind
 // there, since the directory can have been replaced.
-func (c *Client) known(g ground) (footing, bool) {
+func (c *Client) knownState(g recipeDir) (dirState, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f, ok := c.grounds[g.dir]
+	f, ok := c.dirs[g.dir]
 	return f, ok && f.kind == g.recipe
 }
 
-func (c *Client) learn(dir string, f footing) {
+func (c *Client) setState(dir string, f dirState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	makeRoom(c.grounds)
-	c.grounds[dir] = f
+	makeRoom(c.dirs)
+	c.dirs[dir] = f
 }
 
-// learned is learn with what a session has found. After the session it is of no use: the service can
+// setState is learn with what a session has found. After the session it is of no use: the service can
 // have been restored from a backup, and its numbers be those of another history.
-func (s *session) learned(dir string, f footing) {
+func (s *session) setState(dir string, f dirState) {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
 	if s.c.current.Load() == s {
-		makeRoom(s.c.grounds)
-		s.c.grounds[dir] = f
+		makeRoom(s.c.dirs)
+		s.c.dirs[dir] = f
 	}
 }
 
-// begin makes s the session of the client, and forgets what earlier sessions have found.
-func (c *Client) begin(s *session) {
+// beginSession makes s the session of the client, and forgets what earlier sessions have found.
+func (c *Client) beginSession(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.grounds)
+	clear(c.dirs)
 	c.current.Store(s)
 }
 
-func (c *Client) unlearn(dir string) {
+func (c *Client) forgetState(dir string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.grounds, dir)
+	delete(c.dirs, dir)
 }
 
-// leaveAlone records that the data of g must not be written.
-func (c *Client) leaveAlone(g ground) {
-	f, _ := c.known(g)
-	c.learn(g.dir, footing{kind: g.recipe, czxid: f.czxid})
+// leaveData records that the data of g must not be written.
+func (c *Client) leaveData(g recipeDir) {
+	f, _ := c.knownState(g)
+	c.setState(g.dir, dirState{kind: g.recipe, czxid: f.czxid})
 }
 
 // wrote records the Stat of a write of the mark together with the creation of the node
@@ -414,20 +414,20 @@ func (c *Client) leaveAlone(g ground) {
 // may have overwritten that of another kind, or the client has dropped its knowledge
 // meanwhile. It records nothing then; confirm does after the examination, unless
 // now is zero.
-func (s *session) wrote(g ground, seq int64, dir backend.Stat) (now footing, anew bool) {
+func (s *session) wrote(g recipeDir, seq int64, dir backend.Stat) (now dirState, anew bool) {
 	c := s.c
-	now = footing{
+	now = dirState{
 		kind: g.recipe, version: backend.AnyVersion, czxid: dir.Czxid,
 		drift: int64(dir.Version) - seq - 1, zxid: dir.Mzxid,
 	}
 	c.mu.Lock()
-	was, ok := c.grounds[g.dir]
+	was, ok := c.dirs[g.dir]
 	switch {
 	case !ok || was.kind != now.kind || c.current.Load() != s:
 		c.mu.Unlock()
 		// The path was refused, forgotten, or used as another kind before the reply arrived.
 		// A call that has learned the directory since knows more than this reply.
-		return footing{}, true
+		return dirState{}, true
 	case was.zxid >= now.zxid || was.mark == nil:
 		c.mu.Unlock()
 		return now, false // a late reply
@@ -439,7 +439,7 @@ func (s *session) wrote(g ground, seq int64, dir backend.Stat) (now footing, ane
 	// Of a directory that this client created, the czxid can be unknown. If the node is
 	// alone in it, it has no nodes of another kind.
 	if anew = was.czxid != now.czxid && (was.czxid != 0 || dir.NumChildren != 1); !anew {
-		c.grounds[g.dir] = now
+		c.dirs[g.dir] = now
 	}
 	c.mu.Unlock()
 	if foreign {
@@ -449,12 +449,12 @@ func (s *session) wrote(g ground, seq int64, dir backend.Stat) (now footing, ane
 }
 
 // confirm records now, which wrote returned, after the examination of the directory.
-func (s *session) confirm(g ground, now footing) {
+func (s *session) confirm(g recipeDir, now dirState) {
 	c := s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if was := c.grounds[g.dir]; c.current.Load() == s && was.kind == now.kind && was.mark != nil && was.zxid < now.zxid {
-		c.grounds[g.dir] = now
+	if was := c.dirs[g.dir]; c.current.Load() == s && was.kind == now.kind && was.mark != nil && was.zxid < now.zxid {
+		c.dirs[g.dir] = now
 	}
 }
 
@@ -464,14 +464,14 @@ func (s *session) confirm(g ground, now footing) {
 // decided, and the mark removed, the client goes on in the background, over the next
 // sessions: the mark would keep the other kind out. listed reports whether the
 // directory, as it was examined, still had the node at path.
-func (s *session) examineAnew(ctx context.Context, g ground, path string, czxid int64) (listed bool, err error) {
-	found, listed, err := s.takeBack(ctx, g, path, czxid)
+func (s *session) examineAnew(ctx context.Context, g recipeDir, path string, czxid int64) (listed bool, err error) {
+	found, listed, err := s.undoMark(ctx, g, path, czxid)
 	switch {
 	case err != nil:
 		s.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
 			s.c.overSessions(ctx, func(s *session) {
 				s.retry(ctx, u, "examine", g.dir, func(ctx context.Context) error {
-					_, _, err := s.takeBack(ctx, g, path, czxid)
+					_, _, err := s.undoMark(ctx, g, path, czxid)
 					return err
 				})
 			})
@@ -483,12 +483,12 @@ func (s *session) examineAnew(ctx context.Context, g ground, path string, czxid 
 	return listed, nil
 }
 
-// takeBack returns the kind of nodes at g of another kind, or "". If there are any, it
+// undoMark returns the kind of nodes at g of another kind, or "". If there are any, it
 // removes the node at path and writes the mark of a directory over that of this kind: then the
 // other nodes identify the kind of the directory, and its next use writes the mark of
 // that kind. Its commits are conditional, so they can be repeated. Without such nodes,
 // listed reports whether the node at path is in the listing.
-func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int64) (found layout.RecipeKind, listed bool, err error) {
+func (s *session) undoMark(ctx context.Context, g recipeDir, path string, czxid int64) (found layout.RecipeKind, listed bool, err error) {
 	own := []backend.Op{backend.Delete(path, backend.AnyVersion)}
 	pause := pauses{c: s.c}
 	for {
@@ -502,7 +502,7 @@ func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int
 		if err != nil {
 			return "", false, err
 		}
-		if found, err = s.among(ctx, g, names); err != nil {
+		if found, err = s.otherKind(ctx, g, names); err != nil {
 			return "", false, err
 		}
 		if found == "" {
@@ -533,7 +533,7 @@ func (s *session) takeBack(ctx context.Context, g ground, path string, czxid int
 		}
 		break
 	}
-	s.c.unlearn(g.dir)
+	s.c.forgetState(g.dir)
 	return found, false, nil
 }
 

@@ -58,7 +58,7 @@ type line struct {
 	c     *Client
 	dir   string
 	kinds layout.LineKinds
-	whole ground // of the recipe that the line is a part of, if any
+	whole recipeDir // of the recipe that the line is a part of, if any
 }
 
 // subject returns the subject of the events of op that belong to no acquisition.
@@ -66,7 +66,7 @@ func (l *line) subject(op, node string) trace.Subject {
 	return trace.Subject{Recipe: string(l.kinds.Recipe()), Path: l.dir, Op: op, Node: node}
 }
 
-func (l *line) ground() ground { return l.whole.within(l.dir, l.kinds.Recipe()) }
+func (l *line) recipeDir() recipeDir { return l.whole.part(l.dir, l.kinds.Recipe()) }
 
 // intruder returns a KindError if a contender of another recipe joined the directory
 // before the number seq.
@@ -82,19 +82,19 @@ func (l *line) intruder(names []string, seq int64) error {
 
 // request is one acquisition.
 type request struct {
-	op    string        // for errors
-	kind  string        // of the node
-	data  []byte        // of the node
-	try   bool          // ErrLocked instead of waiting
-	trail *trail        // nil without Trace
-	berth berth         // left by the previous holder, see localQueue; used once
-	owner recipe        // of the hold
-	keep  time.Duration // MutexOptions.Keep; the owner is a localQueue then
+	op       string        // for errors
+	kind     string        // of the node
+	data     []byte        // of the node
+	try      bool          // ErrLocked instead of waiting
+	span     *span         // nil without Trace
+	reserved reservedNode  // left by the previous holder, see localQueue; used once
+	owner    recipe        // of the hold
+	keep     time.Duration // MutexOptions.Keep; the owner is a localQueue then
 	// beforeWait, if not nil, is called before the call waits for other contenders, see retreat.
 	beforeWait func()
 	// contact, if not nil, receives the status of the session just before the grant.
-	contact *contact
-	*inquiry
+	status *sessionStatus
+	*holderLookup
 }
 
 // willWait is called before the call waits for other contenders.
@@ -105,27 +105,27 @@ func (r *request) willWait() {
 	}
 }
 
-// berth is a node, or a possible node, that the previous holder created for a local
+// reservedNode is a node, or a possible node, that the previous holder created for a local
 // waiter, or kept, so that the waiter creates none itself.
-type berth struct {
-	state  berthState
-	place  *place // of berthStands
-	prefix string // of berthMayStand
-	stay   *stay  // of berthKept
+type reservedNode struct {
+	state  reservedState
+	place  *place    // of reservedStands
+	prefix string    // of reservedMayStand
+	kept   *keptLock // of reservedKept
 }
 
-// berthState is the knowledge about the node of a berth.
-type berthState int8
+// reservedState is the knowledge about the node of a reserved node.
+type reservedState int8
 
 const (
-	noBerth       berthState = iota // no berth
-	berthStands                     // the node was created
-	berthMayStand                   // it may have been created, under a name with the prefix
-	berthKept                       // it is the node of a stay
+	noReserved       reservedState = iota // no reserved node
+	reservedStands                        // the node was created
+	reservedMayStand                      // it may have been created, under a name with the prefix
+	reservedKept                          // it is the node of a kept lock
 )
 
-// contact is the phase of a session, and the channel that signals the next one.
-type contact struct {
+// sessionStatus is the phase of a session, and the channel that signals the next one.
+type sessionStatus struct {
 	phase   backend.Phase
 	changed <-chan struct{}
 }
@@ -213,9 +213,9 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 				return h, nil
 			}
 		}
-		endInquiry := l.beginInquiry(ctx, r, p.s, p.path, err)
+		endInquiry := l.beginLookup(ctx, r, p.s, p.path, err)
 		if entered && !errors.Is(err, errGone) {
-			p.s.giveUp(p.path)
+			p.s.removeAndWait(p.path)
 		}
 		endInquiry()
 		if r.try {
@@ -224,24 +224,24 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 		err, again := l.c.afterAttempt(ctx, err)
 		if !again {
 			err = opError(r.op, l.dir, r.explain(err))
-			r.trail.over(ctx, err)
+			r.span.over(ctx, err)
 			return nil, err
 		}
 		r.willWait()
 		l.c.log.Debug("coord: back to the tail of the line", "path", l.dir, "error", err)
-		r.trail.requeued(ctx, err)
+		r.span.requeued(ctx, err)
 	}
 }
 
 // enter takes a place at the tail of the queue. With an error, the place has no node any
 // more, and may have a session.
 func (l *line) enter(ctx context.Context, r *request) (place, error) {
-	b := r.berth
-	r.berth = berth{}
-	if b.state == berthStands && b.place.s.b.Err() == nil {
+	b := r.reserved
+	r.reserved = reservedNode{}
+	if b.state == reservedStands && b.place.s.b.Err() == nil {
 		return *b.place, l.checkNumber(ctx, *b.place, r)
 	}
-	if b.state != berthMayStand { // a node that may exist must be looked for, whatever ends the call
+	if b.state != reservedMayStand { // a node that may exist must be looked for, whatever ends the call
 		if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
 			return place{}, err
 		}
@@ -257,10 +257,10 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 		}
 	}
 	var sp spec
-	if b.state == berthMayStand {
-		sp = spec{ground: l.ground(), kind: r.kind, prefix: b.prefix, data: r.data, made: true}
+	if b.state == reservedMayStand {
+		sp = spec{recipeDir: l.recipeDir(), kind: r.kind, prefix: b.prefix, data: r.data, made: true}
 	} else {
-		sp = newSpec(l.c, l.ground(), r.kind, r.data)
+		sp = newSpec(l.c, l.recipeDir(), r.kind, r.data)
 	}
 	n, err := s.create(ctx, &sp)
 	if err != nil {
@@ -306,7 +306,7 @@ func (l *line) look(ctx context.Context, s *session, r *request) (asks string, e
 }
 
 // asksKeeper reports whether a try has to create its node though a contender blocks it: that
-// contender is alone, and its client may keep the lock while no caller has it (stay). It gives
+// contender is alone, and its client may keep the lock while no caller has it (keptLock). It gives
 // the lock up when it sees another node, and not for a try that only looks. One try of a client
 // is enough for a node, since the client then deletes that node with the Release at the latest.
 // So the try that has created its node notes that of the keeper (setSeen), and no earlier: a
@@ -382,22 +382,22 @@ func (c *Client) setCalm(dir string, calm bool) {
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
 // a watch is armed later. It returns errAgain if own has fired.
 func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*Hold, error) {
-	h := &Hold{s: p.s, path: p.path, token: p.czxid, trail: r.trail, recipe: r.owner, own: own}
+	h := &Hold{s: p.s, path: p.path, token: p.czxid, span: r.span, recipe: r.owner, own: own}
 	if r.kind == layout.ReadInfix {
 		h.token = 0 // several readers hold it at a time
 	}
 	if q, ok := r.owner.(*localQueue); ok {
-		h.stay = q.stay(r, p, h)
+		h.keeper = q.newKept(r, p, h)
 	}
-	if r.contact != nil {
-		r.contact.phase, r.contact.changed = p.s.b.Status()
+	if r.status != nil {
+		r.status.phase, r.status.changed = p.s.b.Status()
 	}
 	if err := p.s.grant(h, own); err != nil {
 		return nil, err
 	}
-	r.trail.grant(ctx, h, 1)
+	r.span.grant(ctx, h, 1)
 	if own != nil {
-		h.look(p.data)
+		h.readRequest(p.data)
 	}
 	if own != nil && !l.c.goWork(func() { h.watchNode(p.path, own) }) {
 		own.Stop()

@@ -16,38 +16,38 @@ var errBehindOwn = fmt.Errorf("%w: another caller of this client is ahead", ErrL
 // mostOfID is the number of characters of a holder's ID that an error shows.
 const mostOfID = 100
 
-// An inquiry finds out which client holds the lock that a call did not get, for the
+// An holderLookup finds out which client holds the lock that a call did not get, for the
 // message of the call's error. Only a caller with an ID makes one, so other callers pay
-// no request for the message: their inquiry is nil. The message never contains Data.
-type inquiry struct {
+// no request for the message: their lookup is nil. The message never contains Data.
+type holderLookup struct {
 	holders []string // the nodes of the holders, as listed by a try that fails
 	answer  string
 }
 
-// newInquiry returns the inquiry of a call. It is not a part of the request: a request
+// newHolderLookup returns the lookup of a call. It is not a part of the request: a request
 // that a goroutine could keep would cost each call an allocation.
-func newInquiry(hasID bool) *inquiry {
+func newHolderLookup(hasID bool) *holderLookup {
 	if !hasID {
 		return nil
 	}
-	return &inquiry{}
+	return &holderLookup{}
 }
 
 // locked returns ErrLocked. holders returns the names of the holders' nodes, in the
 // order of the queue; the first is the one to name.
-func (q *inquiry) locked(holders func() []string) error {
+func (q *holderLookup) locked(holders func() []string) error {
 	if q != nil {
 		q.holders = holders()
 	}
 	return ErrLocked
 }
 
-// begin starts the inquiry if the call failed with err because of other contenders. The
+// begin starts the lookup if the call failed with err because of other contenders. The
 // caller removes its node meanwhile, and then calls end, which waits for the answer: as
 // long as there is contact, and not longer than giveUpWait after begin. list returns
 // the names of the holders' nodes among the children of dir; it is used unless the try
 // that failed has listed them.
-func (q *inquiry) begin(ctx context.Context, s *session, dir string, err error, list func(names []string) []string) (end func()) {
+func (q *holderLookup) begin(ctx context.Context, s *session, dir string, err error, list func(names []string) []string) (end func()) {
 	if q == nil || s == nil || !ofContext(err) && !(answers(err, ErrLocked) && len(q.holders) > 0) {
 		return func() {}
 	}
@@ -58,19 +58,19 @@ func (q *inquiry) begin(ctx context.Context, s *session, dir string, err error, 
 	done := make(chan struct{})
 	if !s.c.goWork(func() {
 		defer close(done)
-		q.ask(ctx, s, dir, list)
+		q.lookUp(ctx, s, dir, list)
 	}) {
 		close(done)
 	}
 	return func() {
-		s.waitFor(done, giveUpWait) // ctx ends the inquiry earlier
+		s.waitFor(done, giveUpWait) // ctx ends the lookup earlier
 		cancel()
 		<-done
 	}
 }
 
-// ask sets the answer, if there is one.
-func (q *inquiry) ask(ctx context.Context, s *session, dir string, list func(names []string) []string) {
+// lookUp sets the answer, if there is one.
+func (q *holderLookup) lookUp(ctx context.Context, s *session, dir string, list func(names []string) []string) {
 	if len(q.holders) == 0 {
 		names, _, err := s.b.Children(ctx, dir, nil)
 		if err != nil {
@@ -98,7 +98,7 @@ func (q *inquiry) ask(ctx context.Context, s *session, dir string, list func(nam
 
 // explain adds the answer to the error of a call that failed because of other
 // contenders.
-func (q *inquiry) explain(err error) error {
+func (q *holderLookup) explain(err error) error {
 	if q == nil || q.answer == "" || !errors.Is(err, ErrLocked) && !ofContext(err) {
 		return err
 	}
@@ -118,7 +118,7 @@ func holders(queue []layout.Position, own string) []string {
 	return names
 }
 
-// beginInquiry begins the inquiry of a call whose node, if it has one, is at own.
-func (l *line) beginInquiry(ctx context.Context, r *request, s *session, own string, err error) (end func()) {
+// beginLookup begins the lookup of a call whose node, if it has one, is at own.
+func (l *line) beginLookup(ctx context.Context, r *request, s *session, own string, err error) (end func()) {
 	return r.begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), base(own)) })
 }

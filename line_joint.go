@@ -17,7 +17,7 @@ import (
 // for each other, a hold without a node, or a loss that is not noticed.
 //
 //   - The retreat: before the call waits for a line, it deletes its nodes in the later lines,
-//     also those that its client has kept (stay) and that it has taken, and passes on its
+//     also those that its client has kept (keptLock) and that it has taken, and passes on its
 //     local turns there. Then it goes on one by one. So a call that waits has nodes and
 //     turns only up to the line that it waits for, as a caller that nests its locks has.
 //   - The local turns (localQueue) are taken in path order, before the commit. The call waits
@@ -77,9 +77,9 @@ func (j *joint) tryTurn(ctx context.Context) bool {
 	return j.turn
 }
 
-// retreat gives up the places of calls that have their turns, and passes the turns on. It does
+// leavePlaces gives up the places of calls that have their turns, and passes the turns on. It does
 // not depend on the context of the call.
-func retreat(list []joint) {
+func leavePlaces(list []joint) {
 	var paths []string
 	var live *session
 	leave := func(s *session, path string) {
@@ -89,18 +89,18 @@ func retreat(list []joint) {
 	}
 	for i := range list {
 		j := &list[i]
-		b := j.r.berth
-		j.r.berth = berth{}
+		b := j.r.reserved
+		j.r.reserved = reservedNode{}
 		switch b.state {
-		case berthStands:
+		case reservedStands:
 			leave(b.place.s, b.place.path)
-		case berthKept:
-			b.stay.drop()
-			leave(b.stay.s, b.stay.path)
+		case reservedKept:
+			b.kept.drop()
+			leave(b.kept.s, b.kept.path)
 		}
 	}
 	if live != nil {
-		live.giveUpAll(paths)
+		live.removeAllAndWait(paths)
 	}
 	for i := range list {
 		j := &list[i]
@@ -114,7 +114,7 @@ func retreat(list []joint) {
 // enterTogether creates the nodes of the calls that have none, with a joint commit. If it
 // fails, no node of it is left, or none that lasts, and each call takes a place by itself.
 func enterTogether(ctx context.Context, all []joint) {
-	list := slices.DeleteFunc(slices.Clone(all), func(j joint) bool { return j.r.berth.state != noBerth })
+	list := slices.DeleteFunc(slices.Clone(all), func(j joint) bool { return j.r.reserved.state != noReserved })
 	if len(list) < 2 {
 		return
 	}
@@ -130,7 +130,7 @@ func enterTogether(ctx context.Context, all []joint) {
 	}
 	nodes := s.createTogether(ctx, list)
 	for i, n := range nodes {
-		list[i].r.berth = berth{state: berthStands, place: &place{s: s, node: n}}
+		list[i].r.reserved = reservedNode{state: reservedStands, place: &place{s: s, node: n}}
 	}
 }
 
@@ -144,20 +144,20 @@ const mostJoint = 2
 func (s *session) createTogether(ctx context.Context, list []joint) []node {
 	n := len(list)
 	specs := make([]spec, n)
-	feet := make([]footing, n)
+	states := make([]dirState, n)
 	for range mostJoint {
 		var unknown []int
 		for i, j := range list {
-			specs[i] = newSpec(s.c, j.l.ground(), j.r.kind, j.r.data)
+			specs[i] = newSpec(s.c, j.l.recipeDir(), j.r.kind, j.r.data)
 			known := false
-			if feet[i], known = s.c.known(specs[i].ground); !known {
+			if states[i], known = s.c.knownState(specs[i].recipeDir); !known {
 				unknown = append(unknown, i)
 			}
 		}
-		if s.standOn(ctx, specs, feet, unknown) != nil {
+		if s.setDirStates(ctx, specs, states, unknown) != nil {
 			return nil
 		}
-		nodes, err := s.commitTogether(ctx, specs, feet)
+		nodes, err := s.commitTogether(ctx, specs, states)
 		switch {
 		case err == nil:
 			return nodes
@@ -168,9 +168,9 @@ func (s *session) createTogether(ctx context.Context, list []joint) []node {
 			}
 		case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrDenied):
 			for i := range specs {
-				s.c.unlearn(specs[i].dir)
-				if errors.Is(err, backend.ErrBadVersion) && feet[i].mark != nil && feet[i].version == backend.AnyVersion {
-					s.overwrite(ctx, specs[i].ground, feet[i])
+				s.c.forgetState(specs[i].dir)
+				if errors.Is(err, backend.ErrBadVersion) && states[i].mark != nil && states[i].version == backend.AnyVersion {
+					s.overwrite(ctx, specs[i].recipeDir, states[i])
 				}
 			}
 		default:
@@ -180,25 +180,25 @@ func (s *session) createTogether(ctx context.Context, list []joint) []node {
 	return nil
 }
 
-// standOn sets the footings of the specs with the indices unknown, which are in path order. It
+// setDirStates sets the directory states of the specs with the indices unknown, which are in path order. It
 // creates missing directories one after the other, so that the permissions of a path above two
 // of them are those of the first one, as for callers that nest the locks.
-func (s *session) standOn(ctx context.Context, specs []spec, feet []footing, unknown []int) error {
+func (s *session) setDirStates(ctx context.Context, specs []spec, states []dirState, unknown []int) error {
 	if len(unknown) == 0 {
 		return nil
 	}
 	missing := make([]bool, len(unknown))
 	err := readAll(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
 		i := unknown[k]
-		if feet[i], err = s.footing(ctx, specs[i].ground); isNotFound(err) {
+		if states[i], err = s.dirState(ctx, specs[i].recipeDir); isNotFound(err) {
 			missing[k], err = true, nil
 		}
 		return err
 	})
 	for k, i := range unknown {
 		if err == nil && missing[k] {
-			if err = s.makeDir(ctx, specs[i].ground); err == nil {
-				feet[i], err = s.footing(ctx, specs[i].ground)
+			if err = s.makeDir(ctx, specs[i].recipeDir); err == nil {
+				states[i], err = s.dirState(ctx, specs[i].recipeDir)
 			}
 		}
 	}
@@ -206,13 +206,13 @@ func (s *session) standOn(ctx context.Context, specs []spec, feet []footing, unk
 }
 
 // commitTogether sends one joint commit.
-func (s *session) commitTogether(ctx context.Context, specs []spec, feet []footing) ([]node, error) {
+func (s *session) commitTogether(ctx context.Context, specs []spec, states []dirState) ([]node, error) {
 	ops := make([]backend.Op, 0, 2*len(specs))
 	for i := range specs {
 		sp := &specs[i]
 		ops = append(ops, backend.Create(sp.prefix, sp.data, backend.EphemeralSequential))
-		if feet[i].mark != nil {
-			ops = append(ops, feet[i].write(sp.dir))
+		if states[i].mark != nil {
+			ops = append(ops, states[i].write(sp.dir))
 		}
 	}
 	began := s.send()
@@ -228,7 +228,7 @@ func (s *session) commitTogether(ctx context.Context, specs []spec, feet []footi
 		paths[i] = created.Path
 		k++
 		var dir *backend.Stat
-		if feet[i].mark != nil {
+		if states[i].mark != nil {
 			dir = &res[k].Stat
 			k++
 			s.sent(began, dir)
@@ -240,7 +240,7 @@ func (s *session) commitTogether(ctx context.Context, specs []spec, feet []footi
 		err = errors.Join(err, merr)
 	}
 	if err != nil {
-		s.giveUpAll(paths)
+		s.removeAllAndWait(paths)
 		return nil, errGone
 	}
 	return nodes, nil
@@ -252,7 +252,7 @@ func (s *session) commitTogether(ctx context.Context, specs []spec, feet []footi
 // removed.
 func (s *session) adoptTogether(ctx context.Context, err error, specs []spec) (nodes []node, again bool) {
 	if ctx.Err() != nil || isOver(err) {
-		s.disownAll(specs)
+		s.removeAllAttemptsLater(specs)
 		return nil, false
 	}
 	nodes = make([]node, len(specs))
@@ -261,7 +261,7 @@ func (s *session) adoptTogether(ctx context.Context, err error, specs []spec) (n
 		nodes[i], found[i], err = s.adopt(ctx, &specs[i])
 		return err
 	}) != nil {
-		s.disownAll(specs)
+		s.removeAllAttemptsLater(specs)
 		return nil, false
 	}
 	var paths []string
@@ -275,24 +275,24 @@ func (s *session) adoptTogether(ctx context.Context, err error, specs []spec) (n
 	s.resolved(ctx, specs[0].prefix, len(paths) > 0)
 	// The Stats that show whether the directories are the known ones were lost.
 	if whole && readAll(ctx, len(specs), func(ctx context.Context, i int) error {
-		if f, ok := s.c.known(specs[i].ground); ok && f.mark == nil {
+		if f, ok := s.c.knownState(specs[i].recipeDir); ok && f.mark == nil {
 			return nil
 		}
-		_, err := s.examineAnew(ctx, specs[i].ground, nodes[i].path, 0)
+		_, err := s.examineAnew(ctx, specs[i].recipeDir, nodes[i].path, 0)
 		return err
 	}) == nil {
 		return nodes, false
 	}
-	s.giveUpAll(paths)
+	s.removeAllAndWait(paths)
 	return nil, len(paths) == 0
 }
 
-// disownAll is disown for nodes in several directories. It waits for the removals, see
+// removeAllAttemptsLater is disown for nodes in several directories. It waits for the removals, see
 // cleanUp.wait.
-func (s *session) disownAll(specs []spec) {
+func (s *session) removeAllAttemptsLater(specs []spec) {
 	all := make([]*cleanUp, len(specs))
 	for i, sp := range specs {
-		all[i] = s.disown(sp)
+		all[i] = s.removeAttemptsLater(sp)
 		all[i].note(sp.dir)
 	}
 	s.waitForAll(all...)

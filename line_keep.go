@@ -11,36 +11,36 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// leastUnkept is the shortest time after an ask in which the client keeps no lock on the
+// leastUnkept is the shortest time after contention in which the client keeps no lock on the
 // path.
 const leastUnkept = time.Second
 
 // mostKept is how many idle locks a client keeps.
-const mostKept = maxGrounds
+const mostKept = maxDirs
 
-// A stay is the time for which a client keeps the node of a lock beyond the first Release:
+// A keptLock is the time for which a client keeps the node of a lock beyond the first Release:
 // see MutexOptions.Keep. While it lasts, a Lock of the same client, and each hand-over to a
-// local waiter, sends nothing. All holds of a stay have the same node and token.
+// local waiter, sends nothing. All holds of a kept lock have the same node and token.
 //
 // The following rules make this safe. Model checking (internal/model/keep_test.go) found, for
 // each rule left out, a contender of another client that waits for ever, a hold without a
 // node, two holders, or a guarded write under a later hold.
-//   - A stay is possible only if its node was created alone in the directory. One request
+//   - A kept lock is possible only if its node was created alone in the directory. One request
 //     arms the watches on the directory and on the node for every change since that
 //     creation. So a contender that came before the request is not missed.
-//   - Each event of these watches is an ask, LookAgain included, and if the watches cannot
-//     be armed, that is an ask too. An ask ends the stay: if it is idle, the client deletes
+//   - Each event of these watches is contention, LookAgain included, and if the watches cannot
+//     be armed, that is contention too. Contention ends the kept lock: if it is idle, the client deletes
 //     the node at once, and otherwise the hold goes on as one that is not kept. It does not
-//     matter whether the contender that asked still stands.
+//     matter whether the contender that caused it still stands.
 //   - The tests of a Release and the marking as idle happen under the lock under which an
-//     ask ends the stay. A stay that is over has no further holds.
-//   - The watch on the node belongs to the stay, and serves each of its holds. A grant in
+//     contention ends the kept lock. A kept lock that is over has no further holds.
+//   - The watch on the node belongs to the kept lock, and serves each of its holds. A grant in
 //     memory tests the lease, the session and that watch, as every grant does.
 //   - A local waiter is passed the turn only while it waits, and then takes it.
-//   - A Release ends the stay if a commit under the guard of the hold can be on its way:
+//   - A Release ends the kept lock if a commit under the guard of the hold can be on its way:
 //     see Hold.isGuarded.
 //   - The turn is passed in memory only between callers that write the same data.
-type stay struct {
+type keptLock struct {
 	q *localQueue
 	place
 	data []byte        // of the node
@@ -53,28 +53,28 @@ type stay struct {
 	runs  bool
 
 	armed  chan struct{} // closed when the request that arms the watches is over
-	rested chan struct{} // receives when the stay becomes idle; for one value
-	excess chan struct{} // receives when the client has too many idle stays; for one value
-	over   chan struct{} // closed when the stay is over
+	rested chan struct{} // receives when the kept lock becomes idle; for one value
+	excess chan struct{} // receives when the client has too many idle kept locks; for one value
+	over   chan struct{} // closed when the kept lock is over
 
 	// Guarded by the queue's mu.
-	state stayState
-	hold  *Hold     // of stayHeld, nil while the turn is passed; of stayIdle, the latest
-	since time.Time // of stayIdle
-	asked bool      // of stayOver: a watch had fired when the stay ended
+	state     keptState
+	hold      *Hold     // of keptHeld, nil while the turn is passed; of keptIdle, the latest
+	since     time.Time // of keptIdle
+	contended bool      // of keptOver: a watch had fired when the kept lock ended
 
-	entry *list.Element // of stayIdle, in idle of the client; guarded by its idleMu
+	entry *list.Element // of keptIdle, in idle of the client; guarded by its idleMu
 }
 
-// listIdle adds k to the idle stays of the client. If there are too many, the one that is idle for
+// listIdle adds k to the idle kept locks of the client. If there are too many, the one that is idle for
 // the longest time is told to end.
-func (k *stay) listIdle() {
+func (k *keptLock) listIdle() {
 	c := k.s.c
 	c.idleMu.Lock()
 	defer c.idleMu.Unlock()
 	k.entry = c.idle.PushBack(k)
 	if c.idle.Len() > mostKept {
-		first := c.idle.Front().Value.(*stay)
+		first := c.idle.Front().Value.(*keptLock)
 		select {
 		case first.excess <- struct{}{}:
 		default:
@@ -82,8 +82,8 @@ func (k *stay) listIdle() {
 	}
 }
 
-// unlistIdle removes k from the idle stays of the client.
-func (k *stay) unlistIdle() {
+// unlistIdle removes k from the idle kept locks of the client.
+func (k *keptLock) unlistIdle() {
 	c := k.s.c
 	c.idleMu.Lock()
 	defer c.idleMu.Unlock()
@@ -91,29 +91,29 @@ func (k *stay) unlistIdle() {
 	k.entry = nil
 }
 
-// stayState is the state of a stay.
+// keptState is the state of a kept lock.
 //
 //	held: its holder releases, and may keep     -> idle, or held by the next local waiter
-//	      it may not keep; an ask; a loss       -> over
+//	      it may not keep; contention; a loss       -> over
 //	idle: a local caller takes the lock         -> held
-//	      an ask; Keep has passed; a loss;
-//	      too many idle stays of the client     -> over; the node is deleted
+//	      contention; Keep has passed; a loss;
+//	      too many idle kept locks of the client     -> over; the node is deleted
 //	over: final
-type stayState int8
+type keptState int8
 
 const (
-	stayHeld stayState = iota
-	stayIdle
-	stayOver
+	keptHeld keptState = iota
+	keptIdle
+	keptOver
 )
 
-// stay returns the stay that begins with the grant of h for r at p, or nil if the client
+// newKept returns the kept lock that begins with the grant of h for r at p, or nil if the client
 // does not keep the lock.
-func (q *localQueue) stay(r *request, p place, h *Hold) keeper {
-	if r.keep == 0 || p.siblings != 1 || p.s.isHigh(p.seq) || q.l.c.wasAsked(q.l.dir) {
+func (q *localQueue) newKept(r *request, p place, h *Hold) nodeKeeper {
+	if r.keep == 0 || p.siblings != 1 || p.s.isHigh(p.seq) || q.l.c.wasContended(q.l.dir) {
 		return nil
 	}
-	return &stay{
+	return &keptLock{
 		q: q, place: p, data: r.data, keep: r.keep,
 		own: backend.NewWatch(), dir: backend.NewWatch(),
 		armed: make(chan struct{}), rested: make(chan struct{}, 1), excess: make(chan struct{}, 1), over: make(chan struct{}),
@@ -121,79 +121,79 @@ func (q *localQueue) stay(r *request, p place, h *Hold) keeper {
 	}
 }
 
-// wasAsked reports whether an ask has ended a stay in dir a short time ago.
-func (c *Client) wasAsked(dir string) bool {
+// wasContended reports whether contention has ended a kept lock in dir a short time ago.
+func (c *Client) wasContended(dir string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	until, ok := c.asked[dir]
+	until, ok := c.contended[dir]
 	if ok && !time.Now().Before(until) {
-		delete(c.asked, dir)
+		delete(c.contended, dir)
 		ok = false
 	}
 	return ok
 }
 
-// noteAsk notes that an ask has ended the stay. Contenders that come again and again would
+// noteContention notes that contention has ended the kept lock. Contenders that come again and again would
 // otherwise meet an idle client each time.
-func (k *stay) noteAsk() {
+func (k *keptLock) noteContention() {
 	c := k.s.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.asked == nil {
-		c.asked = make(map[string]time.Time)
+	if c.contended == nil {
+		c.contended = make(map[string]time.Time)
 	}
-	makeRoom(c.asked)
-	c.asked[k.q.l.dir] = time.Now().Add(max(k.keep, leastUnkept))
+	makeRoom(c.contended)
+	c.contended[k.q.l.dir] = time.Now().Add(max(k.keep, leastUnkept))
 }
 
-// isAsked reports whether a watch of the stay has fired.
-func (k *stay) isAsked() bool { return k.dir.Kind() != 0 || k.own.Kind() != 0 }
+// isContended reports whether a watch of the kept lock has fired.
+func (k *keptLock) isContended() bool { return k.dir.Kind() != 0 || k.own.Kind() != 0 }
 
-// finish ends the stay. It returns the state in which it was, and its hold.
-func (k *stay) finish() (was stayState, h *Hold) {
+// finish ends the kept lock. It returns the state in which it was, and its hold.
+func (k *keptLock) finish() (was keptState, h *Hold) {
 	k.q.mu.Lock()
 	defer k.q.mu.Unlock()
 	return k.finishLocked()
 }
 
 // finishLocked is finish for a caller that holds the queue's mu.
-func (k *stay) finishLocked() (was stayState, h *Hold) {
+func (k *keptLock) finishLocked() (was keptState, h *Hold) {
 	was, h = k.state, k.hold
-	if was == stayIdle {
+	if was == keptIdle {
 		k.q.idle = nil
 		k.unlistIdle()
 	}
-	if was != stayOver {
-		k.state, k.asked = stayOver, k.isAsked()
+	if was != keptOver {
+		k.state, k.contended = keptOver, k.isContended()
 		close(k.over)
 	}
 	return was, h
 }
 
 // keepAt ends the turn of h without a request: the next local waiter gets the node, or the
-// stay becomes idle. It reports false if the node has to be deleted; the stay is over then.
-func (k *stay) keepAt(h *Hold) bool {
+// kept lock becomes idle. It reports false if the node has to be deleted; the kept lock is over then.
+func (k *keptLock) keepAt(h *Hold) bool {
 	q := k.q
 	if h.isGuarded() { // nothing is armed for a node that is deleted now
 		k.drop()
 		return false
 	}
 	able := k.watch() && k.s.b.Err() == nil
-	asked := k.isAsked()
-	if asked && able {
-		defer k.noteAsk()
+	contended := k.isContended()
+	if contended && able {
+		defer k.noteContention()
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if k.state == stayOver {
+	if k.state == keptOver {
 		return false
 	}
-	if !able || asked {
+	if !able || contended {
 		k.finishLocked()
 		return false
 	}
 	if len(q.waiting) == 0 {
-		k.state, k.since, q.idle = stayIdle, time.Now(), k
+		k.state, k.since, q.idle = keptIdle, time.Now(), k
 		k.listIdle()
 		select {
 		case k.rested <- struct{}{}:
@@ -207,58 +207,58 @@ func (k *stay) keepAt(h *Hold) bool {
 		return false
 	}
 	k.hold = nil
-	w.berth = berth{state: berthKept, stay: k}
+	w.reserved = reservedNode{state: reservedKept, kept: k}
 	q.move(w, waiterServe)
 	return true
 }
 
-// take gives the caller an idle stay of the queue, or returns nil. The caller holds q.mu.
-func (q *localQueue) take() *stay {
+// take gives the caller an idle kept lock of the queue, or returns nil. The caller holds q.mu.
+func (q *localQueue) take() *keptLock {
 	k := q.idle
-	if k == nil || k.isAsked() {
+	if k == nil || k.isContended() {
 		return nil
 	}
-	q.idle, k.state, k.hold = nil, stayHeld, nil
+	q.idle, k.state, k.hold = nil, keptHeld, nil
 	k.unlistIdle()
 	return k
 }
 
-// resume grants the lock to a caller that has the turn and the node of the stay k. If it
+// resume grants the lock to a caller that has the turn and the node of the kept lock k. If it
 // returns nil, the node is removed, and the caller takes a new place. It waits for the watches:
 // without them nothing says that the node still exists.
-func (q *localQueue) resume(ctx context.Context, r *request, k *stay) *Hold {
+func (q *localQueue) resume(ctx context.Context, r *request, k *keptLock) *Hold {
 	select {
 	case <-k.armed:
 	case <-ctx.Done():
 	}
 	if r.keep > 0 && bytes.Equal(r.data, k.data) && ctx.Err() == nil && !k.isOver() {
-		h := &Hold{s: k.s, path: k.path, token: k.czxid, trail: r.trail, recipe: q, stay: k}
+		h := &Hold{s: k.s, path: k.path, token: k.czxid, span: r.span, recipe: q, keeper: k}
 		if k.s.grant(h, k.own) == nil {
-			r.trail.grant(ctx, h, 1)
+			r.span.grant(ctx, h, 1)
 			q.mu.Lock()
 			k.hold = h
-			over := k.state == stayOver
+			over := k.state == keptOver
 			q.mu.Unlock()
-			if over { // an ask came before the hold that it concerns
+			if over { // contention came before the hold that it concerns
 				q.l.c.goWork(func() { h.watchNode("", nil) })
 			}
 			return h
 		}
 	}
 	k.drop()
-	k.s.giveUp(k.path)
+	k.s.removeAndWait(k.path)
 	return nil
 }
 
-// drop ends the stay for a caller that has its node and removes it.
-func (k *stay) drop() {
-	if k.isAsked() && k.s.b.Err() == nil {
-		k.noteAsk()
+// drop ends the kept lock for a caller that has its node and removes it.
+func (k *keptLock) drop() {
+	if k.isContended() && k.s.b.Err() == nil {
+		k.noteContention()
 	}
 	k.finish()
 }
 
-func (k *stay) isOver() bool {
+func (k *keptLock) isOver() bool {
 	select {
 	case <-k.over:
 		return true
@@ -267,21 +267,21 @@ func (k *stay) isOver() bool {
 	}
 }
 
-func (k *stay) ownWatch() *backend.Watch { return k.own }
+func (k *keptLock) ownWatch() *backend.Watch { return k.own }
 
-// watch begins to watch the stay. It reports false if the client is closed.
-func (k *stay) watch() bool {
+// watch begins to watch the kept lock. It reports false if the client is closed.
+func (k *keptLock) watch() bool {
 	k.begin.Do(func() { k.runs = k.s.c.goWork(k.run) })
 	return k.runs
 }
 
-// arm arms the watches of the stay.
-func (k *stay) arm(ctx context.Context) error {
+// arm arms the watches of the kept lock.
+func (k *keptLock) arm(ctx context.Context) error {
 	dir := k.q.l.dir
 	err := k.s.b.Arm(ctx, k.czxid,
 		backend.Target{Path: dir, Children: true, Watch: k.dir},
 		backend.Target{Path: k.path, Watch: k.own})
-	if err != nil || k.isAsked() {
+	if err != nil || k.isContended() {
 		return err
 	}
 	// Servers from 3.8.4 on withhold events of a node that the session may not read, see
@@ -295,9 +295,9 @@ func (k *stay) arm(ctx context.Context) error {
 	return nil
 }
 
-// run ends the stay when it is asked for, when Keep has passed since the latest Release, when
+// run ends the kept lock at contention, when Keep has passed since the latest Release, when
 // the client has too many idle ones, and with the session.
-func (k *stay) run() {
+func (k *keptLock) run() {
 	err := k.arm(context.Background()) // the session bounds it
 	close(k.armed)
 	timer := time.NewTimer(k.keep)
@@ -328,21 +328,21 @@ func (k *stay) run() {
 		}
 	}
 	was, h := k.finish()
-	// A Release that ends the stay for another reason is no ask, though the watches fire then.
-	asked := (err != nil || k.wasAsked()) && k.s.b.Err() == nil
-	if asked {
-		k.noteAsk()
+	// A Release that ends the kept lock for another reason is no contention, though the watches fire then.
+	contended := (err != nil || k.wasContended()) && k.s.b.Err() == nil
+	if contended {
+		k.noteContention()
 	}
 	k.dir.Stop()
-	if was == stayOver {
+	if was == keptOver {
 		k.own.Stop()
 		return
 	}
 	l := &k.q.l
-	if was == stayIdle {
+	if was == keptIdle {
 		k.own.Stop()
-		tell(context.Background(), l.c, trace.KeepEnded{Subject: l.subject("lock", k.path), Token: k.czxid, Asked: asked})
-		if err := k.q.giveWay(h); err != nil {
+		emit(context.Background(), l.c, trace.KeepEnded{Subject: l.subject("lock", k.path), Token: k.czxid, Asked: contended})
+		if err := k.q.removeAndCall(h); err != nil {
 			l.c.log.Debug("coord: a kept lock was given up", "path", k.path, "error", err)
 		}
 		return
@@ -357,16 +357,16 @@ func (k *stay) run() {
 	}
 }
 
-// wasAsked reports whether a watch had fired when the stay, which is over, ended.
-func (k *stay) wasAsked() bool {
+// wasContended reports whether a watch had fired when the kept lock, which is over, ended.
+func (k *keptLock) wasContended() bool {
 	k.q.mu.Lock()
 	defer k.q.mu.Unlock()
-	return k.asked
+	return k.contended
 }
 
-// left returns the time that is left of Keep, and whether the stay is idle.
-func (k *stay) left() (left time.Duration, idle bool) {
+// left returns the time that is left of Keep, and whether the kept lock is idle.
+func (k *keptLock) left() (left time.Duration, idle bool) {
 	k.q.mu.Lock()
 	defer k.q.mu.Unlock()
-	return k.keep - time.Since(k.since), k.state == stayIdle
+	return k.keep - time.Since(k.since), k.state == keptIdle
 }

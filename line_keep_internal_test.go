@@ -12,12 +12,12 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// A caller that was passed the turn with the node of a stay is not granted if the session is
+// A caller that was passed the turn with the node of a kept lock is not granted if the session is
 // lost, or the node deleted, before it goes on.
 func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
-	for name, strike := range map[string]func(st *memory.Store, link *memory.Link, k *stay){
-		"session": func(_ *memory.Store, link *memory.Link, k *stay) { link.Expire(k.s.b.ID()) },
-		"node": func(st *memory.Store, _ *memory.Link, k *stay) {
+	for name, strike := range map[string]func(st *memory.Store, link *memory.Link, k *keptLock){
+		"session": func(_ *memory.Store, link *memory.Link, k *keptLock) { link.Expire(k.s.b.ID()) },
+		"node": func(st *memory.Store, _ *memory.Link, k *keptLock) {
 			other, _ := st.Open(context.Background())
 			defer other.Close()
 			if _, err := other.Commit(context.Background(), backend.Delete(k.path, backend.AnyVersion)); err != nil {
@@ -42,12 +42,12 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 				synctest.Wait()
 				r := &request{op: "lock", data: m.data, keep: m.keep}
 				q, w, err := c.join(*m.line(), r)
-				if err != nil || w != nil || r.berth.state != berthKept {
-					t.Fatal(err, w, r.berth)
+				if err != nil || w != nil || r.reserved.state != reservedKept {
+					t.Fatal(err, w, r.reserved)
 				}
-				strike(st, link, r.berth.stay)
+				strike(st, link, r.reserved.kept)
 				synctest.Wait()
-				if h := q.resume(ctx, r, r.berth.stay); h != nil {
+				if h := q.resume(ctx, r, r.reserved.kept); h != nil {
 					t.Errorf("granted: %v", h.Err())
 				}
 				q.advance()
@@ -86,10 +86,10 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 	}
 	r := &request{op: "lock", data: m.data, keep: m.keep}
 	q, _, err := c.join(*m.line(), r)
-	if err != nil || r.berth.state != berthKept {
-		t.Fatal(err, r.berth)
+	if err != nil || r.reserved.state != reservedKept {
+		t.Fatal(err, r.reserved)
 	}
-	k := r.berth.stay
+	k := r.reserved.kept
 	<-k.armed
 	q.mu.Lock()
 	other, err := st.Open(ctx)
@@ -131,13 +131,13 @@ func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := h.stay.(*stay)
+	k := h.keeper.(*keptLock)
 	k.watch()
 	<-k.armed
 	k.q.mu.Lock()
 	released := make(chan error)
 	go func() { released <- h.Release() }()
-	awaitMutex("(*stay).keepAt")
+	awaitMutex("(*keptLock).keepAt")
 	granted := make(chan error)
 	go func() {
 		h, err := b.Lock(ctx)

@@ -19,13 +19,13 @@ import (
 // another client which is queued already, and the fence would then refuse that waiter.)
 //
 // A localQueue exists as long as a caller has or wants the lock, or the client keeps its
-// node: see stay.
+// node: see keptLock.
 type localQueue struct {
 	l line
 
 	mu      sync.Mutex
 	waiting []*localWaiter
-	idle    *stay // the node that the client keeps though no caller has the lock, or nil
+	idle    *keptLock // the node that the client keeps though no caller has the lock, or nil
 }
 
 // localWaiter is a caller that waits for its turn to have a node.
@@ -33,9 +33,9 @@ type localWaiter struct {
 	data []byte
 
 	// Guarded by the queue's mu until turn is closed.
-	state waiterState
-	turn  chan struct{} // closed exactly when the state becomes served
-	berth berth         // the berth of a served waiter
+	state    waiterState
+	turn     chan struct{} // closed exactly when the state becomes served
+	reserved reservedNode  // the reserved node of a served waiter
 }
 
 // waiterState is the state of a localWaiter. Only queued waiters are in the list of
@@ -43,9 +43,9 @@ type localWaiter struct {
 //
 //	queued: a releasing holder calls it             -> called
 //	        a releasing holder passes its node on   -> served, with that node
-//	        a caller without a node passes the turn -> served, without a berth
+//	        a caller without a node passes the turn -> served, without a reserved node
 //	        its ctx ends, or the client closes      -> left
-//	called: the holder has tried to create its node -> served, with the berth, if any
+//	called: the holder has tried to create its node -> served, with the reserved node, if any
 //	        its ctx ends, or the client closes      -> gone; the holder passes the turn on
 //	served: final; if its ctx has ended, the caller notices itself and passes the turn on
 type waiterState int8
@@ -88,7 +88,7 @@ func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
 }
 
 // join gives the caller of r the turn to have a node, or queues it. A nil waiter means that
-// the caller has the turn at once. If the client has kept a node, that is the caller's berth.
+// the caller has the turn at once. If the client has kept a node, that is the caller's reserved node.
 func (c *Client) join(l line, r *request) (*localQueue, *localWaiter, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *Client) join(l line, r *request) (*localQueue, *localWaiter, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if k := q.take(); k != nil {
-		r.berth = berth{state: berthKept, stay: k}
+		r.reserved = reservedNode{state: reservedKept, kept: k}
 		return q, nil, nil
 	}
 	if r.try {
@@ -146,12 +146,12 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	return ErrClosed
 }
 
-// pass gives the turn to a called waiter, with the berth that was created for it. It
+// pass gives the turn to a called waiter, with the reserved node that was created for it. It
 // reports false if the waiter has gone.
-func (q *localQueue) pass(w *localWaiter, b berth) bool {
+func (q *localQueue) pass(w *localWaiter, b reservedNode) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w.berth = b
+	w.reserved = b
 	return q.move(w, waiterServe) == waiterServed
 }
 
@@ -173,16 +173,16 @@ func (q *localQueue) advance() {
 // release ends the turn of a holder. It keeps the holder's node if it can, for the next
 // local caller.
 func (q *localQueue) release(h *Hold) error {
-	if k, ok := h.stay.(*stay); ok && k.keepAt(h) {
+	if k, ok := h.keeper.(*keptLock); ok && k.keepAt(h) {
 		return nil
 	}
-	return q.giveWay(h)
+	return q.removeAndCall(h)
 }
 
-// giveWay deletes the node of a hold that has ended, in one commit with the creation of a
+// removeAndCall deletes the node of a hold that has ended, in one commit with the creation of a
 // node for the next local waiter, if there is one. If that waiter has returned meanwhile,
 // giveWay removes the new node and waits for that, see cleanUp.wait.
-func (q *localQueue) giveWay(h *Hold) error {
+func (q *localQueue) removeAndCall(h *Hold) error {
 	w := q.call()
 	if w == nil {
 		err := q.l.release(h)
@@ -191,7 +191,7 @@ func (q *localQueue) giveWay(h *Hold) error {
 	}
 	b, err := q.l.handOver(h, w.data)
 	if !q.pass(w, b) {
-		u := q.abandon(h.s, b)
+		u := q.removeReserved(h.s, b)
 		u.note(q.l.dir) // the next local caller waits for it
 		q.advance()
 		u.wait(h.s, q.l.dir)
@@ -199,37 +199,37 @@ func (q *localQueue) giveWay(h *Hold) error {
 	return err
 }
 
-// abandon begins to remove the node of a berth that nothing uses.
-func (q *localQueue) abandon(s *session, b berth) *cleanUp {
+// removeReserved begins to remove the node of a reserved node that nothing uses.
+func (q *localQueue) removeReserved(s *session, b reservedNode) *cleanUp {
 	switch b.state {
-	case berthStands:
-		return s.removal(b.place.path)
-	case berthMayStand:
-		return s.disown(spec{ground: q.l.ground(), kind: layout.LockInfix, prefix: b.prefix})
+	case reservedStands:
+		return s.goRemove(b.place.path)
+	case reservedMayStand:
+		return s.removeAttemptsLater(spec{recipeDir: q.l.recipeDir(), kind: layout.LockInfix, prefix: b.prefix})
 	}
 	return nil
 }
 
 // lost passes on the turn of a holder whose hold ended early.
 func (q *localQueue) lost(h *Hold) {
-	if k, ok := h.stay.(*stay); ok {
+	if k, ok := h.keeper.(*keptLock); ok {
 		k.finish()
 	}
 	q.advance()
 }
 
-func (q *localQueue) remains(*Hold, error) remains { return remains{} }
+func (q *localQueue) leftovers(*Hold, error) leftovers { return leftovers{} }
 
 // handOver deletes the node of a hold and creates one for the next caller. Without a
-// berth, that caller creates its own. The error is that of Hold.remove.
-func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
+// reserved node, that caller creates its own. The error is that of Hold.remove.
+func (l *line) handOver(h *Hold, data []byte) (b reservedNode, err error) {
 	s := h.s
 	own, _ := l.kinds.Parse(base(h.Path()))
-	f, _ := s.c.known(l.ground())
+	f, _ := s.c.knownState(l.recipeDir())
 	if f.mark == nil || f.version != backend.AnyVersion || s.isHigh(own.Seq) {
 		return b, l.release(h)
 	}
-	sp := newSpec(l.c, l.ground(), layout.LockInfix, data)
+	sp := newSpec(l.c, l.recipeDir(), layout.LockInfix, data)
 	err = h.remove(func(ctx context.Context, del backend.Op) error {
 		res, err := s.b.Commit(ctx, del,
 			backend.Create(sp.prefix, data, backend.EphemeralSequential),
@@ -238,17 +238,17 @@ func (l *line) handOver(h *Hold, data []byte) (b berth, err error) {
 		switch {
 		case err == nil:
 			if n, err := s.made(ctx, &sp, res[1], &res[2].Stat); err == nil {
-				b = berth{state: berthStands, place: &place{s: s, node: n}}
+				b = reservedNode{state: reservedStands, place: &place{s: s, node: n}}
 			}
 		case isUncertain(err) && !isOver(err):
 			// If the commit was applied, the node is found by its name. A later attempt
 			// then fails, since the node that it deletes is gone.
-			b = berth{state: berthMayStand, prefix: sp.prefix}
+			b = reservedNode{state: reservedMayStand, prefix: sp.prefix}
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
-			s.c.leaveAlone(l.ground())
+			s.c.leaveData(l.recipeDir())
 		case errors.Is(err, backend.ErrBadVersion) && errors.As(err, &e) && e.Index == 2:
-			s.c.unlearn(l.dir) // foreign data
-			s.overwrite(ctx, l.ground(), f)
+			s.c.forgetState(l.dir) // foreign data
+			s.overwrite(ctx, l.recipeDir(), f)
 		}
 		return err
 	})

@@ -46,7 +46,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 	}
 	q := layout.Revocation{By: opts.By, Reason: opts.Reason, At: time.Now(), Force: opts.ForceAfter > 0}
 	for _, h := range holders {
-		if err := l.ask(ctx, h, &q, false); err != nil {
+		if err := l.request(ctx, h, &q, false); err != nil {
 			return opError("revoke", h, err)
 		}
 	}
@@ -71,7 +71,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 			forced = true
 		}
 		if forced {
-			if err := l.ask(ctx, h, &q, true); err != nil {
+			if err := l.request(ctx, h, &q, true); err != nil {
 				return opError("revoke", h, err)
 			}
 		}
@@ -79,7 +79,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 		// the request.
 		if at := strings.LastIndex(h, layout.WriteInfix); l.kinds == layout.SharedLine && at >= 0 {
 			twin := h[:at] + layout.ReadInfix + h[at+len(layout.WriteInfix):]
-			if err := l.ask(ctx, twin, &q, false); err != nil {
+			if err := l.request(ctx, twin, &q, false); err != nil {
 				return opError("revoke", twin, err)
 			}
 			holders = append(holders, twin)
@@ -104,17 +104,17 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 			paths = append(paths, l.dir+"/"+q.Name)
 		}
 		if paths == nil {
-			return nil, s.meet(ctx, l.ground()) // another kind of recipe may have the path
+			return nil, s.checkKind(ctx, l.recipeDir()) // another kind of recipe may have the path
 		}
 		return paths, nil
 	})
 }
 
-// ask writes the request into the node at path, or deletes the node if force is set. It
+// request writes the request into the node at path, or deletes the node if force is set. It
 // does so at the version that it has read; if the data has changed meanwhile, it reads
 // again. If the node is gone, the request is fulfilled. (A name is never used again, so
 // the request cannot reach a successor.)
-func (l *line) ask(ctx context.Context, path string, q *layout.Revocation, force bool) error {
+func (l *line) request(ctx context.Context, path string, q *layout.Revocation, force bool) error {
 	pause := pauses{c: l.c}
 	_, err := onSession(ctx, l.c, func(s *session) (struct{}, error) {
 		for {
@@ -148,7 +148,7 @@ func (l *line) ask(ctx context.Context, path string, q *layout.Revocation, force
 			_, err = s.b.Commit(ctx, op)
 			switch {
 			case err == nil:
-				tell(ctx, l.c, trace.RevocationSent{Subject: l.subject("revoke", path), By: mine.By, Reason: mine.Reason, Forced: force})
+				emit(ctx, l.c, trace.RevocationSent{Subject: l.subject("revoke", path), By: mine.By, Reason: mine.Reason, Forced: force})
 				return struct{}{}, nil
 			case isNotFound(err):
 				return struct{}{}, nil

@@ -125,7 +125,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 			if err := l.intruder(names, p.seq); err != nil {
 				return nil, err
 			}
-			if err := s.misled(ctx, l.ground(), p.path, names); err != nil {
+			if err := s.confirmKind(ctx, l.recipeDir(), p.path, names); err != nil {
 				return nil, err
 			}
 		}
@@ -206,14 +206,14 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 			return turnUnknown, err
 		}
 	}
-	r.trail.waiting(ctx, p.path, len(queue)-1)
+	r.span.waiting(ctx, p.path, len(queue)-1)
 	for turn != turnGranted && turn != turnUnknown {
 		e, err := w.next(ctx, s)
 		if err != nil {
 			return turnUnknown, err
 		}
 		if turn = turn.after(e); turn == turnNext {
-			r.trail.waiting(ctx, p.path, 1)
+			r.span.waiting(ctx, p.path, 1)
 		}
 	}
 	return turn, nil
@@ -354,7 +354,7 @@ func (l *line) checkNumber(ctx context.Context, p place, r *request) error {
 		return nil
 	}
 	if err := p.s.remove(ctx, p.path); err != nil {
-		p.s.giveUp(p.path)
+		p.s.removeAndWait(p.path)
 		return err
 	}
 	if p.s.left(p.seq) <= layout.LeftHard {
@@ -412,6 +412,6 @@ func (l *line) release(h *Hold) error {
 	return err
 }
 
-func (l *line) remains(*Hold, error) remains { return remains{} }
+func (l *line) leftovers(*Hold, error) leftovers { return leftovers{} }
 
 func (l *line) lost(*Hold) {}

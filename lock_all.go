@@ -59,7 +59,7 @@ func (s *HoldSet) lockTogether(ctx context.Context, list []joint) (n int, wait c
 		return 0, ctx, false, err
 	}
 	n = 1
-	if b := list[0].r.berth.state; b == noBerth || b == berthKept { // a handed-over node is granted first
+	if b := list[0].r.reserved.state; b == noReserved || b == reservedKept { // a handed-over node is granted first
 		for n < len(list) && list[n].tryTurn(ctx) {
 			n++
 		}
@@ -77,11 +77,11 @@ func (s *HoldSet) lockTogether(ctx context.Context, list []joint) (n int, wait c
 		}
 		j.r.beforeWait = func() {
 			together = false
-			retreat(list[i+1:])
+			leavePlaces(list[i+1:])
 		}
 		h, err := j.acquire(ctx, j.r)
 		if err != nil {
-			retreat(list[i+1:])
+			leavePlaces(list[i+1:])
 			return 0, ctx, false, err
 		}
 		s.holds = append(s.holds, h)

@@ -80,7 +80,7 @@ type Mutex struct {
 	keep  time.Duration
 	bad   error // of the options
 
-	whole ground // of the recipe that the lock is a part of, if any
+	whole recipeDir // of the recipe that the lock is a part of, if any
 }
 
 // NewMutex returns the lock at path. It does no I/O; a bad path is reported by
@@ -141,7 +141,7 @@ func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
 	if err := m.begin(ctx, r); err != nil {
 		return nil, err
 	}
-	if r.try && m.c.hasRemains(m.path.full) { // a release in the background has the local turn
+	if r.try && m.c.hasLeftovers(m.path.full) { // a release in the background has the local turn
 		if err := m.c.awaitCleanUps(ctx, m.path.full, ""); err != nil {
 			return nil, opError(r.op, m.path.full, err)
 		}
@@ -170,14 +170,14 @@ func (m *Mutex) begin(ctx context.Context, r *request) error {
 	if err := m.line().heldUnder(ctx, r); err != nil {
 		return opError(r.op, path, err)
 	}
-	r.trail = m.c.trail("mutex", path, r.op)
-	r.inquiry = newInquiry(m.hasID)
+	r.span = m.c.newSpan("mutex", path, r.op)
+	r.holderLookup = newHolderLookup(m.hasID)
 	r.keep = m.keep
 	return nil
 }
 
 // takeTurn waits for the caller's turn among the callers of the client. With the turn, the
-// request may get a berth.
+// request may get a reserved node.
 func (m *Mutex) takeTurn(ctx context.Context, r *request) error {
 	path := m.path.full
 	q, w, err := m.c.join(*m.line(), r)
@@ -185,14 +185,14 @@ func (m *Mutex) takeTurn(ctx context.Context, r *request) error {
 		return opError(r.op, path, err)
 	}
 	if w != nil {
-		r.trail.waiting(ctx, "", -1)
+		r.span.waiting(ctx, "", -1)
 		if err := q.wait(ctx, w); err != nil {
-			q.l.beginInquiry(ctx, r, m.c.current.Load(), "", err)()
+			q.l.beginLookup(ctx, r, m.c.current.Load(), "", err)()
 			err = opError(r.op, path, r.explain(err))
-			r.trail.over(ctx, err)
+			r.span.over(ctx, err)
 			return err
 		}
-		r.berth = w.berth
+		r.reserved = w.reserved
 	}
 	r.owner = q
 	return nil
@@ -202,9 +202,9 @@ func (m *Mutex) takeTurn(ctx context.Context, r *request) error {
 // on.
 func (m *Mutex) acquire(ctx context.Context, r *request) (*Hold, error) {
 	q := r.owner.(*localQueue)
-	if r.berth.state == berthKept {
-		k := r.berth.stay
-		r.berth = berth{}
+	if r.reserved.state == reservedKept {
+		k := r.reserved.kept
+		r.reserved = reservedNode{}
 		if h := q.resume(ctx, r, k); h != nil {
 			return h, nil
 		}

@@ -271,12 +271,12 @@ func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int6
 		ids[i] = q.q.c.newGUID(q.q.path.full)
 		all[i] = parcel{id: ids[i], data: data}
 	}
-	trail := q.q.trail(op)
-	n, err = q.q.put(ctx, trail, priority, due, all)
+	span := q.q.newSpan(op)
+	n, err = q.q.put(ctx, span, priority, due, all)
 	err = opError(op, q.q.path.full, err)
-	trail.over(ctx, err)
-	if trail != nil && n > 0 {
-		tell(ctx, q.q.c, trace.ItemsPut{Subject: trail.at(""), Items: ids[:n:n]})
+	span.over(ctx, err)
+	if span != nil && n > 0 {
+		emit(ctx, q.q.c, trace.ItemsPut{Subject: span.at(""), Items: ids[:n:n]})
 	}
 	return ids, n, err
 }

@@ -210,6 +210,6 @@ func ackAll(acks []*acking) {
 	}
 	together(len(acks), func(i int) {
 		a := acks[i]
-		a.cl.hold.complete(a.cl.end(context.Background(), a.outcome(<-a.turn)))
+		a.cl.hold.endRelease(a.cl.end(context.Background(), a.outcome(<-a.turn)))
 	})
 }

@@ -251,8 +251,8 @@ func (cl *itemClaim) ops(ops []backend.Op) []backend.Op {
 // stand turns the claims into holds.
 func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
 	for _, cl := range claims {
-		cl.hold = &Hold{s: s, path: cl.mark, token: zxid, trail: cl.q.trail("take"), recipe: cl}
-		if t := cl.hold.trail; t != nil {
+		cl.hold = &Hold{s: s, path: cl.mark, token: zxid, span: cl.q.newSpan("take"), recipe: cl}
+		if t := cl.hold.span; t != nil {
 			t.item, t.since = cl, t.began
 		}
 		if err := s.grant(cl.hold, nil); err != nil {
@@ -403,7 +403,7 @@ func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duratio
 func (cl *itemClaim) finishFor(ctx context.Context, v claimVerb, delay time.Duration, why deadReason) error {
 	if cl.decide(v, delay) {
 		cl.why = why
-		cl.hold.complete(cl.end(ctx, cl.commit(ctx, v)))
+		cl.hold.endRelease(cl.end(ctx, cl.commit(ctx, v)))
 	}
 	return cl.outcome(v)
 }
@@ -412,7 +412,7 @@ func (cl *itemClaim) finishFor(ctx context.Context, v claimVerb, delay time.Dura
 // has ended before. If it reports true, the caller commits v and completes the release
 // of the hold with what end returns.
 func (cl *itemClaim) decide(v claimVerb, delay time.Duration) bool {
-	if !cl.hold.begin() {
+	if !cl.hold.beginRelease() {
 		return false
 	}
 	cl.decided(v, delay)
@@ -439,18 +439,18 @@ func (cl *itemClaim) outcome(v claimVerb) error {
 // the item available to other consumers.
 func (cl *itemClaim) lost(*Hold) { cl.move(claimLose) }
 
-// remains is the mark, if the claim has timed out, or Work has ended it since the client closes.
+// leftovers is the mark, if the claim has timed out, or Work has ended it since the client closes.
 // (When the session is being closed, no removal begins any more, and the mark goes with it.)
-func (cl *itemClaim) remains(_ *Hold, cause error) remains {
+func (cl *itemClaim) leftovers(_ *Hold, cause error) leftovers {
 	cl.q.forget() // before Done is closed, since the item precedes others of a list
-	r := remains{dir: cl.q.items, paths: []string{cl.mark}}
+	r := leftovers{dir: cl.q.items, paths: []string{cl.mark}}
 	switch {
 	case errors.Is(cause, ErrClaimTimeout):
 		r.remove = cl.fail
 	case errors.Is(cause, ErrClosed):
 		r.remove = cl.restore
 	default:
-		return remains{}
+		return leftovers{}
 	}
 	return r
 }
@@ -490,7 +490,7 @@ func (cl *itemClaim) release(*Hold) error {
 // granted is the trace event for the start of a claim.
 func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
 	return trace.ItemClaimed{
-		Subject: cl.hold.trail.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
+		Subject: cl.hold.span.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		AfterLoss: cl.afterLoss(), Token: token, Waited: waited,
 	}
 }
@@ -498,7 +498,7 @@ func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
 // settled is the trace event for the end of a claim.
 func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Event {
 	e := trace.ItemSettled{
-		Subject: cl.hold.trail.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
+		Subject: cl.hold.span.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
 	}
 	switch {
@@ -678,9 +678,9 @@ func (q *queue) logBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 
 // tellBuried traces that an item was moved to the dead letters without a claim.
 func (q *queue) tellBuried(e *layout.QueueEntry, attempts int, why deadReason) {
-	if t := q.trail("take"); t != nil {
+	if t := q.newSpan("take"); t != nil {
 		w := t.at(e.Path())
 		w.ID = 0 // there was no claim
-		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead, Reason: why.word()})
+		emit(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead, Reason: why.word()})
 	}
 }

@@ -328,7 +328,7 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 	u := q.q.c.beginCleanUp()
 	defer u.end()
 	for {
-		claims, err := q.q.ask(ctx, op, want, try)
+		claims, err := q.q.request(ctx, op, want, try)
 		if err != nil {
 			return nil, opError(op, q.q.path.full, err)
 		}
@@ -444,7 +444,7 @@ func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
 	}
 	total := 0
 	_, err := onSessionOnce(ctx, q.q.c, func(s *session) (struct{}, error) {
-		if err := s.meet(ctx, q.q.ground()); err != nil {
+		if err := s.checkKind(ctx, q.q.recipeDir()); err != nil {
 			return struct{}{}, err
 		}
 		return struct{}{}, q.q.purge(ctx, s, &total)

@@ -189,7 +189,7 @@ func (q *queue) eachLetter(ctx context.Context, f func(l *letter) bool) error {
 
 // deadBuckets lists the buckets of the dead letters.
 func (q *queue) deadBuckets(ctx context.Context, s *session) ([]layout.Bucket, error) {
-	if err := s.meet(ctx, q.dead.ground()); err != nil {
+	if err := s.checkKind(ctx, q.dead.recipeDir()); err != nil {
 		return nil, err
 	}
 	names, err := s.list(ctx, q.dead.items)

@@ -333,40 +333,40 @@ type queue struct {
 	lim          limit         // of a queue with maxLen
 	counted      atomic.Bool   // out exists, as far as is known
 
-	mu      sync.Mutex
-	open    map[int64]openBucket  // by key: the bucket of the latest put
-	many    bool                  // of a DelayQueue: the last list of a put showed many buckets
-	asks    []*queueAsk           // callers that wait for items, see queue_feed.go
-	feeding bool                  // feed is running
-	idle    context.CancelFunc    // cancels the wait of feed; set while feed runs
-	more    chan struct{}         // of capacity 1: signals a new ask
-	ending  int                   // number of claims that are being given back in the background
-	ended   chan struct{}         // closed when ending returns to 0
-	acks    map[*session]*ackLine // the sessions with an Ack under way, see queue_ack.go
-	head    string                // the bucket that was first, "" if not known
-	ahead   ahead                 // what the last list showed beyond the items that were taken
-	gen     int                   // incremented when what lists show cannot be used any more
-	prompt  *session              // the session whose last list found an item at once, for a caller without a place; nil: none
-	popping map[string]bool       // paths of the items that Pops delete without a claim; whether this client claims or removes one itself
-	missed  time.Time             // when a Pop last found the item gone that it had read ahead
-	lists   uint                  // how many lists choose has seen
-	rivals  int                   // how many items further to look, since others take from the head
-	stuck   map[string]time.Time  // paths of items that cannot be moved or claimed, and until when they are ignored
-	swept   time.Time             // when sweepEmpty last found nothing
+	mu       sync.Mutex
+	open     map[int64]openBucket  // by key: the bucket of the latest put
+	many     bool                  // of a DelayQueue: the last list of a put showed many buckets
+	requests []*itemRequest        // callers that wait for items, see queue_feed.go
+	feeding  bool                  // feed is running
+	idle     context.CancelFunc    // cancels the wait of feed; set while feed runs
+	more     chan struct{}         // of capacity 1: signals a new ask
+	ending   int                   // number of claims that are being given back in the background
+	ended    chan struct{}         // closed when ending returns to 0
+	acks     map[*session]*ackLine // the sessions with an Ack under way, see queue_ack.go
+	head     string                // the bucket that was first, "" if not known
+	ahead    ahead                 // what the last list showed beyond the items that were taken
+	gen      int                   // incremented when what lists show cannot be used any more
+	prompt   *session              // the session whose last list found an item at once, for a caller without a place; nil: none
+	popping  map[string]bool       // paths of the items that Pops delete without a claim; whether this client claims or removes one itself
+	missed   time.Time             // when a Pop last found the item gone that it had read ahead
+	lists    uint                  // how many lists choose has seen
+	rivals   int                   // how many items further to look, since others take from the head
+	stuck    map[string]time.Time  // paths of items that cannot be moved or claimed, and until when they are ignored
+	swept    time.Time             // when sweepEmpty last found nothing
 
 	undecoded int // items in a row that this consumer could not decode, up to maxUndecodable
 }
 
-// trail starts the trace of a call.
-func (q *queue) trail(op string) *trail {
-	return q.c.trail(string(q.kind.recipe()), q.path.full, op)
+// newSpan starts the trace of a call.
+func (q *queue) newSpan(op string) *span {
+	return q.c.newSpan(string(q.kind.recipe()), q.path.full, op)
 }
 
 func (k queueKind) recipe() layout.RecipeKind {
 	return [...]layout.RecipeKind{fifoQueue: layout.KindQueue, priorityQueue: layout.KindPriorityQueue, delayQueue: layout.KindDelayQueue}[k]
 }
 
-func (q *queue) ground() ground { return ground{dir: q.path.full, recipe: q.kind.recipe()} }
+func (q *queue) recipeDir() recipeDir { return recipeDir{dir: q.path.full, recipe: q.kind.recipe()} }
 
 // openBucket is the bucket that a put tries first.
 type openBucket struct {
@@ -381,18 +381,18 @@ func newQueue(c *Client, path string, kind queueKind) *queue {
 	}
 	q.items = q.path.full + "/items"
 	q.in, q.out = q.items+"/"+layout.InName, q.items+"/"+layout.OutName
-	q.waiters = newSlotLine(c, q.ground().within(q.path.full+"/waiters", layout.KindWaiters), layout.WaiterInfix, itemSlots)
-	q.producers = newSlotLine(c, q.ground().within(q.path.full+"/producers", layout.KindWaiters), layout.RoomInfix, roomSlots)
+	q.waiters = newSlotLine(c, q.recipeDir().part(q.path.full+"/waiters", layout.KindWaiters), layout.WaiterInfix, itemSlots)
+	q.producers = newSlotLine(c, q.recipeDir().part(q.path.full+"/producers", layout.KindWaiters), layout.RoomInfix, roomSlots)
 	q.lim.turn, q.lim.dry = make(chan struct{}, 1), make(chan struct{})
 	return q
 }
 
 // makeItems makes the directory of buckets.
 func (q *queue) makeItems(ctx context.Context, s *session) error {
-	if err := s.occupyAnew(ctx, q.ground()); err != nil {
+	if err := s.claimKindAnew(ctx, q.recipeDir()); err != nil {
 		return err
 	}
-	_, err := s.makeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.occupyAnew(ctx, q.ground()) })
+	_, err := s.makeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.claimKindAnew(ctx, q.recipeDir()) })
 	return s.notSent(ctx, err)
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// queueAsk is a caller that waits for items.
-type queueAsk struct {
+// itemRequest is a caller that waits for items.
+type itemRequest struct {
 	want  int  // the maximum
 	try   bool // fails with ErrEmpty instead of waiting
 	reply chan handOut
@@ -26,40 +26,40 @@ type handOut struct {
 	err    error
 }
 
-// ask waits for at least one item and returns at most want. With try it fails with
+// request waits for at least one item and returns at most want. With try it fails with
 // ErrEmpty if no item is available. If ctx ends first, no claim is left behind for
 // the caller.
-func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims []*itemClaim, err error) {
+func (q *queue) request(ctx context.Context, op string, want int, try bool) (claims []*itemClaim, err error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, err
 	}
-	a := &queueAsk{want: want, try: try, reply: make(chan handOut, 1)}
+	a := &itemRequest{want: want, try: try, reply: make(chan handOut, 1)}
 	var waits <-chan struct{}
-	trail := q.trail(op)
-	if trail != nil {
+	span := q.newSpan(op)
+	if span != nil {
 		a.waits = make(chan struct{})
 		waits = a.waits
 		defer func() {
-			trail.over(ctx, opError(op, q.path.full, err))
-			q.tellClaims(ctx, claims, trail.began)
+			span.over(ctx, opError(op, q.path.full, err))
+			q.tellClaims(ctx, claims, span.began)
 		}()
 	}
 	q.mu.Lock()
-	q.asks = append(q.asks, a)
+	q.requests = append(q.requests, a)
 	if q.feeding {
 		select {
 		case q.more <- struct{}{}:
 		default:
 		}
 	} else if q.feeding = q.c.goWork(q.feed); !q.feeding {
-		q.asks = nil
+		q.requests = nil
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
 	q.mu.Unlock()
 	select {
 	case <-waits:
-		trail.waiting(ctx, "", -1)
+		span.waiting(ctx, "", -1)
 	case ans := <-a.reply:
 		return ans.claims, ans.err
 	case <-ctx.Done():
@@ -72,10 +72,10 @@ func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims 
 	case <-q.c.closing:
 	}
 	q.mu.Lock()
-	i := slices.Index(q.asks, a)
+	i := slices.Index(q.requests, a)
 	if i >= 0 {
-		q.asks = slices.Delete(q.asks, i, i+1)
-		if len(q.asks) == 0 && q.idle != nil {
+		q.requests = slices.Delete(q.requests, i, i+1)
+		if len(q.requests) == 0 && q.idle != nil {
 			q.idle()
 		}
 	}
@@ -89,9 +89,9 @@ func (q *queue) ask(ctx context.Context, op string, want int, try bool) (claims 
 
 // answer distributes the claims over the asks that are still present, in order, at
 // least one to each as far as they go. It gives the rest back.
-func (q *queue) answer(asks []*queueAsk, claims []*itemClaim) {
+func (q *queue) answer(asks []*itemRequest, claims []*itemClaim) {
 	q.mu.Lock()
-	asks = slices.DeleteFunc(slices.Clone(asks), func(a *queueAsk) bool { return !slices.Contains(q.asks, a) })
+	asks = slices.DeleteFunc(slices.Clone(asks), func(a *itemRequest) bool { return !slices.Contains(q.requests, a) })
 	for i, a := range asks {
 		n := min(a.want, max(1, len(claims)-(len(asks)-1-i)), len(claims))
 		if n == 0 {
@@ -99,7 +99,7 @@ func (q *queue) answer(asks []*queueAsk, claims []*itemClaim) {
 		}
 		a.reply <- handOut{claims: claims[:n:n]}
 		claims = claims[n:]
-		q.asks = slices.DeleteFunc(q.asks, func(b *queueAsk) bool { return b == a })
+		q.requests = slices.DeleteFunc(q.requests, func(b *itemRequest) bool { return b == a })
 	}
 	q.mu.Unlock()
 	q.tellClaims(context.Background(), claims, time.Time{})
@@ -115,7 +115,7 @@ func (q *queue) tellWaits() {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, a := range q.asks {
+	for _, a := range q.requests {
 		if a.waits != nil {
 			close(a.waits)
 			a.waits = nil
@@ -131,9 +131,9 @@ func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.
 	}
 	for _, cl := range claims {
 		if !began.IsZero() {
-			cl.hold.trail.began = began
+			cl.hold.span.began = began
 		}
-		cl.hold.trail.grant(ctx, cl.hold, 1)
+		cl.hold.span.grant(ctx, cl.hold, 1)
 	}
 }
 
@@ -209,12 +209,12 @@ func (f *feeder) settle(ctx context.Context) error {
 }
 
 // fail answers the asks with an error.
-func (q *queue) fail(asks []*queueAsk, err error) {
+func (q *queue) fail(asks []*itemRequest, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, a := range asks {
-		if i := slices.Index(q.asks, a); i >= 0 {
-			q.asks = slices.Delete(q.asks, i, i+1)
+		if i := slices.Index(q.requests, a); i >= 0 {
+			q.requests = slices.Delete(q.requests, i, i+1)
 			a.reply <- handOut{err: err}
 		}
 	}
@@ -226,7 +226,7 @@ func (q *queue) feed() {
 	for {
 		ctx, cancel := context.WithCancel(context.Background())
 		q.mu.Lock()
-		if len(q.asks) == 0 {
+		if len(q.requests) == 0 {
 			q.feeding, q.idle = false, nil
 			q.mu.Unlock()
 			cancel()
@@ -244,10 +244,10 @@ func (q *queue) feed() {
 }
 
 // present returns a copy of the current asks.
-func (q *queue) present() []*queueAsk {
+func (q *queue) present() []*itemRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return slices.Clone(q.asks)
+	return slices.Clone(q.requests)
 }
 
 // feedOn runs feeders, on one session after the other, until no caller asks.
@@ -274,7 +274,7 @@ type feeder struct {
 // run answers asks until none is left.
 func (f *feeder) run(ctx context.Context) error {
 	defer f.unwatch()
-	if err := f.s.meet(ctx, f.q.ground()); err != nil {
+	if err := f.s.checkKind(ctx, f.q.recipeDir()); err != nil {
 		return err
 	}
 	for {
@@ -305,7 +305,7 @@ func (f *feeder) run(ctx context.Context) error {
 			return err
 		case took:
 		default:
-			f.q.fail(slices.DeleteFunc(asks, func(a *queueAsk) bool { return !a.try }), ErrEmpty)
+			f.q.fail(slices.DeleteFunc(asks, func(a *itemRequest) bool { return !a.try }), ErrEmpty)
 			if len(f.q.present()) == 0 {
 				continue
 			}
@@ -318,7 +318,7 @@ func (f *feeder) run(ctx context.Context) error {
 
 // takeFor takes items for the asks and reports whether it found any. Close waits
 // for it, so that items claimed for an ask that is gone are given back first.
-func (f *feeder) takeFor(ctx context.Context, asks []*queueAsk, want int, tries bool) (bool, sight, error) {
+func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, sight, error) {
 	u := f.q.c.beginCleanUp()
 	if u == nil || f.q.c.isClosing() {
 		u.end()

@@ -52,7 +52,7 @@ type Item[T any] struct {
 func (it *Item[T]) Ack() error {
 	cl := it.claim
 	if cl.decide(verbAck, 0) {
-		cl.hold.complete(cl.end(context.Background(), cl.ackInLine()))
+		cl.hold.endRelease(cl.end(context.Background(), cl.ackInLine()))
 	}
 	return opError("ack", cl.e.Path(), cl.outcome(verbAck))
 }

@@ -235,22 +235,22 @@ type limitedPut struct {
 	q        *queue
 	lim      *limit
 	s        *session
-	trail    *trail
+	span     *span
 	key, due int64
 	batch    []parcel
 	with     []backend.Op // that are committed with the items, before all others
 	now      bool         // fails with ErrFull instead of waiting
 	place    slotPlace    // among the producers that wait
 	counted  bool         // the items need not be counted once more for this put
-	told     bool         // the trail knows that the put waits
+	told     bool         // the span knows that the put waits
 }
 
 // putLimited puts as much of the batch as there is room for. If there is no room, it waits for
 // some, or fails with ErrFull.
-func (q *queue) putLimited(ctx context.Context, s *session, trail *trail, key, due int64, batch []parcel) (int, error) {
-	p := &limitedPut{q: q, lim: &q.lim, s: s, trail: trail, key: key, due: due, batch: batch, told: trail == nil}
+func (q *queue) putLimited(ctx context.Context, s *session, span *span, key, due int64, batch []parcel) (int, error) {
+	p := &limitedPut{q: q, lim: &q.lim, s: s, span: span, key: key, due: due, batch: batch, told: span == nil}
 	for {
-		if err := q.takeTurn(ctx, s, trail); err != nil {
+		if err := q.takeTurn(ctx, s, span); err != nil {
 			return 0, err
 		}
 		n, err := p.run(ctx)
@@ -259,12 +259,12 @@ func (q *queue) putLimited(ctx context.Context, s *session, trail *trail, key, d
 			return n, err
 		}
 		// Without the turn, for which others wait: this calls the user's Trace.
-		trail.waiting(ctx, "", -1)
+		span.waiting(ctx, "", -1)
 		p.told = true
 	}
 }
 
-// run has the turn. It returns errAgain if the put is about to wait and the trail does not know
+// run has the turn. It returns errAgain if the put is about to wait and the span does not know
 // that yet.
 func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	q, s := p.q, p.s
@@ -426,8 +426,8 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 }
 
 // takeTurn waits until no other producer of the queue value has the turn.
-func (q *queue) takeTurn(ctx context.Context, s *session, trail *trail) error {
-	for told := trail == nil; ; {
+func (q *queue) takeTurn(ctx context.Context, s *session, span *span) error {
+	for told := span == nil; ; {
 		var dry chan struct{}
 		if !told {
 			q.lim.mu.Lock()
@@ -438,7 +438,7 @@ func (q *queue) takeTurn(ctx context.Context, s *session, trail *trail) error {
 		case q.lim.turn <- struct{}{}:
 			return nil
 		case <-dry:
-			trail.waiting(ctx, "", -1)
+			span.waiting(ctx, "", -1)
 			told = true
 		case <-s.b.Done():
 			return s.b.Err()

@@ -27,7 +27,7 @@ func (q *queue) readNext(s *session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := &q.ahead
-	if a.s != s || len(a.items) == 0 || a.left == 0 || len(q.asks) > 0 {
+	if a.s != s || len(a.items) == 0 || a.left == 0 || len(q.requests) > 0 {
 		return
 	}
 	e := a.items[0]
@@ -157,7 +157,7 @@ func (q *queue) setPrompt(s *session) {
 // item without a claim, in one commit, see T9 in queue_engine.go. If it reports false without an
 // error, nothing was deleted, and the caller takes an item as others do.
 func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error) {
-	if ctx.Err() != nil || q.q.c.isClosing() || q.q.c.hasRemains(q.q.items) {
+	if ctx.Err() != nil || q.q.c.isClosing() || q.q.c.hasLeftovers(q.q.items) {
 		return v, false, nil // a claim that has timed out is being removed: its item comes first
 	}
 	s, r := q.q.nextRead()
@@ -293,9 +293,9 @@ func (q *queue) deleteUnclaimed(ctx context.Context, s *session, e *layout.Queue
 
 // tellPopped traces that an item was taken and acknowledged in one commit.
 func (q *queue) tellPopped(ctx context.Context, e *layout.QueueEntry, attempt int, zxid int64, began time.Time) {
-	if t := q.trail("take"); t != nil {
+	if t := q.newSpan("take"); t != nil {
 		w := t.at(e.Path())
-		tell(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: attempt, Token: zxid, Waited: time.Since(began)})
-		tell(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempt, Outcome: trace.ItemAcked})
+		emit(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: attempt, Token: zxid, Waited: time.Since(began)})
+		emit(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempt, Outcome: trace.ItemAcked})
 	}
 }

@@ -37,7 +37,7 @@ func (q *queue) fits(data []byte) error {
 // put puts all parcels, in order, in as few commits as possible. It returns the
 // number of parcels that were certainly put. If the error matches ErrUncertain,
 // those of one further commit may have been put.
-func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all []parcel) (int, error) {
+func (q *queue) put(ctx context.Context, span *span, priority, due int64, all []parcel) (int, error) {
 	for i := range all {
 		if err := q.fits(all[i].data); err != nil {
 			return 0, err
@@ -55,7 +55,7 @@ func (q *queue) put(ctx context.Context, trail *trail, priority, due int64, all 
 				n++
 			}
 			if q.maxLen > 0 {
-				return q.putLimited(ctx, s, trail, q.keyOf(priority, due), due, all[done:done+n])
+				return q.putLimited(ctx, s, span, q.keyOf(priority, due), due, all[done:done+n])
 			}
 			return n, q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil)
 		})
@@ -133,7 +133,7 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 // with its index. The reasons of dead letters are left out if the commit would be too
 // large with them, or another client has made a node of that name.
 func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op) error {
-	if err := s.occupy(ctx, q.ground()); err != nil {
+	if err := s.claimKind(ctx, q.recipeDir()); err != nil {
 		return err
 	}
 	var pl putPlan

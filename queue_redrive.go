@@ -32,7 +32,7 @@ func (q *Consumer[T]) Redrive(ctx context.Context, ids ...string) (n int, err er
 	if err := q.q.path.check(op); err != nil {
 		return 0, err
 	}
-	r := &redrive{q: q.q, trail: q.q.trail(op), all: len(ids) == 0, wanted: make(map[string]error, len(ids))}
+	r := &redrive{q: q.q, span: q.q.newSpan(op), all: len(ids) == 0, wanted: make(map[string]error, len(ids))}
 	for _, id := range ids {
 		r.wanted[id] = ErrNotFound
 	}
@@ -46,7 +46,7 @@ func (q *Consumer[T]) Redrive(ctx context.Context, ids ...string) (n int, err er
 // redrive is a Redrive under way. It goes on with the next session if one is lost.
 type redrive struct {
 	q      *queue
-	trail  *trail
+	span   *span
 	all    bool
 	wanted map[string]error // the ids that are not moved, and why; with all: those that cannot be
 	end    *deadEnd         // nil: not known yet
@@ -91,7 +91,7 @@ func (r *redrive) missed() error {
 // run reads the dead letters, bucket after bucket, and moves those that are wanted. If one of
 // the given ids has changed since the list that showed it, it reads again.
 func (r *redrive) run(ctx context.Context, s *session) error {
-	if err := s.meet(ctx, r.q.ground()); err != nil {
+	if err := s.checkKind(ctx, r.q.recipeDir()); err != nil {
 		return err
 	}
 	changed := true
@@ -283,8 +283,8 @@ func (r *redrive) done(ctx context.Context, some []homing) {
 		ids[i] = h.id
 		delete(r.wanted, h.id)
 	}
-	if r.trail != nil {
-		tell(ctx, r.q.c, trace.ItemsPut{Subject: r.trail.at(""), Items: ids})
+	if r.span != nil {
+		emit(ctx, r.q.c, trace.ItemsPut{Subject: r.span.at(""), Items: ids})
 	}
 }
 
@@ -362,7 +362,7 @@ func (q *queue) remove(ctx context.Context, s *session, id string) error {
 // first, and again at the end, since the item can be moved in either direction meanwhile.
 func (q *queue) find(ctx context.Context, s *session, id string) (in *queue, e *layout.QueueEntry, err error) {
 	for _, in := range []*queue{q, q.dead, q} {
-		if err := s.meet(ctx, in.ground()); err != nil {
+		if err := s.checkKind(ctx, in.recipeDir()); err != nil {
 			return nil, nil, err
 		}
 		names, err := s.list(ctx, in.items)

@@ -63,7 +63,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 // is none or it is full. The transaction cannot make the bucket together with the
 // item: two items of one queue in one transaction would each make it.
 func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, error) {
-	if err := s.occupy(ctx, q.ground()); err != nil {
+	if err := s.claimKind(ctx, q.recipeDir()); err != nil {
 		return "", err
 	}
 	var pl putPlan

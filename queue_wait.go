@@ -27,7 +27,7 @@ func (f *feeder) wait(ctx context.Context, v sight) error {
 		if err := f.awaitOnce(ctx, &v); err != nil || !v.later {
 			return err
 		}
-		if len(f.ws.Take()) == 0 || slices.ContainsFunc(f.q.present(), func(a *queueAsk) bool { return a.try }) {
+		if len(f.ws.Take()) == 0 || slices.ContainsFunc(f.q.present(), func(a *itemRequest) bool { return a.try }) {
 			return nil // its time has come, or a caller asks
 		}
 		if same, err := f.onlyLater(ctx, &v); !same {
@@ -105,7 +105,7 @@ func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan 
 		case <-moved:
 			return nil
 		case <-f.q.more:
-			if slices.ContainsFunc(f.q.present(), func(a *queueAsk) bool { return a.try }) {
+			if slices.ContainsFunc(f.q.present(), func(a *itemRequest) bool { return a.try }) {
 				return nil
 			}
 		case <-f.s.b.Done():

@@ -141,8 +141,8 @@ func (rw *RWMutex) begin(ctx context.Context, r *request) error {
 	if err := l.heldUnder(ctx, r); err != nil {
 		return opError(r.op, rw.path.full, err)
 	}
-	r.data, r.inquiry = rw.data, newInquiry(rw.hasID)
-	r.trail = rw.c.trail("rwmutex", rw.path.full, r.op)
+	r.data, r.holderLookup = rw.data, newHolderLookup(rw.hasID)
+	r.span = rw.c.newSpan("rwmutex", rw.path.full, r.op)
 	r.owner = l
 	return nil
 }
@@ -191,14 +191,14 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 		close(moving)
 		switch {
 		case isNotFound(err):
-			h.gone(context.Background(), old)
+			h.nodeGone(context.Background(), old)
 			err = h.Err()
 		case isOver(err):
 			h.lose(err)
 			err = h.Err()
 		case err == nil:
-			if h.trail != nil {
-				h.trail.tell(ctx, trace.HoldDowngraded{Subject: h.trail.at(next), Token: h.token})
+			if h.span != nil {
+				h.span.emit(ctx, trace.HoldDowngraded{Subject: h.span.at(next), Token: h.token})
 			}
 		}
 		result <- err

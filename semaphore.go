@@ -146,12 +146,14 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	if err := a.heldUnder(ctx); err != nil {
 		return nil, opError(a.op, s.path.full, err)
 	}
-	a.trail = s.c.trail("semaphore", s.path.full, a.op)
-	a.inquiry = newInquiry(s.hasID)
+	a.span = s.c.newSpan("semaphore", s.path.full, a.op)
+	a.holderLookup = newHolderLookup(s.hasID)
 	return a.run(ctx)
 }
 
-func (s *Semaphore) ground() ground { return ground{dir: s.path.full, recipe: layout.KindSemaphore} }
+func (s *Semaphore) recipeDir() recipeDir {
+	return recipeDir{dir: s.path.full, recipe: layout.KindSemaphore}
+}
 
 // check returns the error for a bad semaphore or an ended ctx.
 func (s *Semaphore) check(ctx context.Context, op string) error {
@@ -278,7 +280,7 @@ func (s *Semaphore) release(h *Hold) error {
 	return err
 }
 
-func (s *Semaphore) remains(*Hold, error) remains { return remains{} }
+func (s *Semaphore) leftovers(*Hold, error) leftovers { return leftovers{} }
 
 func (s *Semaphore) lost(*Hold) {}
 
@@ -299,7 +301,7 @@ func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 		return nil
 	}
 	if err := s.remove(ctx, p.s, p.path); err != nil {
-		p.s.giveUp(p.path)
+		p.s.removeAndWait(p.path)
 		return err
 	}
 	switch _, err := p.s.b.Exists(ctx, s.requests, nil); {

@@ -56,9 +56,9 @@ type acquisition struct {
 	op     string // for errors
 	n      int
 	try    bool
-	trail  *trail // nil without Trace
-	agreed bool   // the limit was found to be one that the client accepts
-	*inquiry
+	span   *span // nil without Trace
+	agreed bool  // the limit was found to be one that the client accepts
+	*holderLookup
 }
 
 // heldUnder is line.heldUnder: the permits of the holds from which ctx derives never
@@ -141,11 +141,11 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 		err, again := a.sem.c.afterAttempt(ctx, err)
 		if !again {
 			err = opError(a.op, path, a.explain(err))
-			a.trail.over(ctx, err)
+			a.span.over(ctx, err)
 			return nil, err
 		}
 		a.sem.c.log.Debug("coord: back to the tail of the line", "path", path, "error", err)
-		a.trail.requeued(ctx, err)
+		a.span.requeued(ctx, err)
 	}
 }
 
@@ -159,7 +159,7 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.occupy(ctx, sem.ground()); err != nil {
+	if err := s.claimKind(ctx, sem.recipeDir()); err != nil {
 		return nil, err
 	}
 	// A request that is bound to fail holds up those behind it for a moment. So read
@@ -175,11 +175,11 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 	}
 	if a.try && !sem.c.isCalm(sem.requests) {
 		if err := a.look(ctx, s); err != nil {
-			a.beginInquiry(ctx, s, "", err)()
+			a.beginLookup(ctx, s, "", err)()
 			return nil, err
 		}
 	}
-	sp := newSpec(sem.c, sem.ground().within(sem.requests, layout.KindRequests), layout.PermitInfix+strconv.Itoa(a.n)+"-", sem.data)
+	sp := newSpec(sem.c, sem.recipeDir().part(sem.requests, layout.KindRequests), layout.PermitInfix+strconv.Itoa(a.n)+"-", sem.data)
 	if a.n == 1 {
 		sp.check = sem.limitStands()
 	}
@@ -203,8 +203,8 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 		w.stop(err != nil)
 	}
 	if err != nil && !errors.Is(err, errGone) {
-		endInquiry := a.beginInquiry(ctx, s, p.path, err)
-		s.giveUp(p.path)
+		endInquiry := a.beginLookup(ctx, s, p.path, err)
+		s.removeAndWait(p.path)
 		endInquiry()
 	}
 	return h, err
@@ -251,8 +251,8 @@ func (a *acquisition) holders(queue []layout.Permit, own string) []string {
 	return names
 }
 
-// beginInquiry begins the inquiry of a call whose node, if it has one, is at own.
-func (a *acquisition) beginInquiry(ctx context.Context, s *session, own string, err error) (end func()) {
+// beginLookup begins the lookup of a call whose node, if it has one, is at own.
+func (a *acquisition) beginLookup(ctx context.Context, s *session, own string, err error) (end func()) {
 	return a.begin(ctx, s, a.sem.requests, err, func(names []string) []string {
 		return a.holders(layout.OrderPermits(names), base(own))
 	})
@@ -364,11 +364,11 @@ const (
 // the node; if own is nil, a watch is armed later. It returns errAgain if own has fired.
 func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, turn permitGrant) (*Hold, error) {
 	c, s := a.sem.c, p.s
-	h := &Hold{s: s, path: p.path, trail: a.trail, recipe: a.sem}
+	h := &Hold{s: s, path: p.path, span: a.span, recipe: a.sem}
 	if err := s.grant(h, own); err != nil {
 		return nil, err
 	}
-	a.trail.grant(ctx, h, a.n)
+	a.span.grant(ctx, h, a.n)
 	if turn == grantedLater {
 		c.goWork(func() {
 			s.retry(context.Background(), nil, "mark", p.path, func(ctx context.Context) error { return a.mark(ctx, p) })

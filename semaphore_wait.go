@@ -151,7 +151,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		} else if err != nil {
 			return nil, err
 		}
-		a.trail.waiting(ctx, p.path, len(queue)-1)
+		a.span.waiting(ctx, p.path, len(queue)-1)
 		select {
 		case <-w.dir.Fired():
 		case <-w.ahead.Fired():
@@ -250,16 +250,16 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 
 // makeLimit creates the node of the limit, if it does not exist.
 func (s *Semaphore) makeLimit(ctx context.Context, ss *session, limit int) error {
-	if err := ss.occupyAnew(ctx, s.ground()); err != nil {
+	if err := ss.claimKindAnew(ctx, s.recipeDir()); err != nil {
 		return err
 	}
-	_, err := ss.makeNode(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent), func(string) error { return ss.occupyAnew(ctx, s.ground()) })
+	_, err := ss.makeNode(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent), func(string) error { return ss.claimKindAnew(ctx, s.recipeDir()) })
 	return err
 }
 
 // setLimit changes the limit, and returns the zxid of the change.
 func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64, error) {
-	if err := ss.occupy(ctx, s.ground()); err != nil {
+	if err := ss.claimKind(ctx, s.recipeDir()); err != nil {
 		return 0, err
 	}
 	pause := pauses{c: ss.c}
@@ -269,7 +269,7 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64
 		if !isNotFound(err) {
 			return zxid, err
 		}
-		if err := ss.occupyAnew(ctx, s.ground()); err != nil {
+		if err := ss.claimKindAnew(ctx, s.recipeDir()); err != nil {
 			return 0, err
 		}
 		_, zxid, err = ss.commitOnce(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent))

@@ -28,41 +28,41 @@ type session struct {
 
 	nth int64 // 1, 2… in the life of the client
 
-	mu       sync.Mutex
-	err      error              // why the session is over, for its holds
-	holds    map[*Hold]struct{} // the holds that stand
-	toArm    []*Hold            // granted without a watch on their node, see armLater
-	spare    []*Hold            // the other buffer of toArm
-	arming   bool               // armLoop runs
-	receipts []*receipt         // free journal nodes, see commit.go
+	mu      sync.Mutex
+	err     error              // why the session is over, for its holds
+	holds   map[*Hold]struct{} // the holds that stand
+	toArm   []*Hold            // granted without a watch on their node, see armLater
+	spare   []*Hold            // the other buffer of toArm
+	arming  bool               // armLoop runs
+	entries []*journalEntry    // free journal nodes, see commit.go
 
 	allowed map[string]struct{} // directories in which the permissions are sufficient, see sees and mayMark
 
 	clock serviceClock
 
-	touch   sync.Mutex // guards contact, held while the backend's Status is read
-	contact *stretch   // the latest, nil before the first
+	touch   sync.Mutex     // guards contact, held while the backend's Status is read
+	contact *contactPeriod // the latest, nil before the first
 }
 
-// stretch is a period in which a session has contact without a break. A watch that
+// contactPeriod is a period in which a session has contact without a break. A watch that
 // was armed in it, and has not fired, has missed nothing until it is over.
-type stretch struct {
+type contactPeriod struct {
 	changed <-chan struct{} // of the backend's Status: closed at the break
-	ended   atomic.Int64    // when the break was noticed, by Client.elapsed, plus 1; 0 while the stretch lasts
+	ended   atomic.Int64    // when the break was noticed, by Client.elapsed, plus 1; 0 while the contact period lasts
 }
 
-func (t *stretch) end(now int64) { t.ended.CompareAndSwap(0, now+1) }
+func (t *contactPeriod) end(now int64) { t.ended.CompareAndSwap(0, now+1) }
 
-// over reports whether the stretch is over, and since when.
-func (t *stretch) over() (at int64, over bool) {
+// over reports whether the contact period is over, and since when.
+func (t *contactPeriod) over() (at int64, over bool) {
 	ended := t.ended.Load()
 	return ended - 1, ended != 0
 }
 
-// status returns the phase and the present stretch of contact. A stretch that begins without
-// contact is over at once. It ends the previous stretch, so that follow and a caller that reads
+// status returns the phase and the present contact period. A contact period that begins without
+// contact is over at once. It ends the previous contact period, so that follow and a caller that reads
 // right after a reconnection agree on what is over, whichever comes first.
-func (s *session) status() (backend.Phase, *stretch) {
+func (s *session) status() (backend.Phase, *contactPeriod) {
 	s.touch.Lock()
 	defer s.touch.Unlock()
 	phase, changed := s.b.Status()
@@ -74,14 +74,14 @@ func (s *session) status() (backend.Phase, *stretch) {
 		s.contact.end(now)
 		now, _ = s.contact.over() // the loss of a session without contact does not begin another outage
 	}
-	s.contact = &stretch{changed: changed}
+	s.contact = &contactPeriod{changed: changed}
 	if phase != backend.PhaseConnected {
 		s.contact.end(now)
 	}
 	return phase, s.contact
 }
 
-// endContact ends the stretch of contact of a session that is over, or about to be closed.
+// endContact ends the contact period of a session that is over, or about to be closed.
 func (s *session) endContact() {
 	_, t := s.status()
 	t.end(s.c.elapsed())
@@ -113,7 +113,7 @@ func (s *session) paused(late time.Duration, asleep bool) {
 		what = "coord: this machine was suspended, or its clock was set forward"
 	}
 	s.c.log.Warn(what, "for", late.Round(100*time.Millisecond), "session", sessionID(s.b.ID()), "timeout", s.b.Timeout())
-	tell(context.Background(), s.c, trace.ProcessPaused{For: late})
+	emit(context.Background(), s.c, trace.ProcessPaused{For: late})
 }
 
 // follow publishes the phases of a live session. It returns when the session is over or
@@ -211,14 +211,14 @@ func (s *session) standing() []hook.Hold {
 	list := make([]hook.Hold, 0, len(holds))
 	for _, h := range holds {
 		if h.Err() == nil {
-			list = append(list, hook.Hold{ID: h.trail.id(), Node: h.Path(), Token: h.token})
+			list = append(list, hook.Hold{ID: h.span.id(), Node: h.Path(), Token: h.token})
 		}
 	}
 	return list
 }
 
-// forget removes a hold that has ended.
-func (s *session) forget(h *Hold) {
+// endHold removes a hold that has ended.
+func (s *session) endHold(h *Hold) {
 	s.mu.Lock()
 	delete(s.holds, h)
 	s.mu.Unlock()
@@ -248,8 +248,8 @@ func (s *session) armLoop() {
 		for _, h := range due {
 			switch {
 			case h.Err() != nil:
-			case h.stay != nil:
-				h.stay.watch()
+			case h.keeper != nil:
+				h.keeper.watch()
 			default:
 				s.c.goWork(func() { h.watchNode("", nil) })
 			}

@@ -171,8 +171,8 @@ func (k *serviceClock) learn(x sample, contact <-chan struct{}) bool {
 }
 
 // learn returns what the session knows of the service's clock, and makes it known: if it is
-// not, or badly, learn writes to a receipt, which costs one request, and another one if the session
-// has no receipt yet. If the service refuses the write, the clock of this process counts from then
+// not, or badly, learn writes to a journal entry, which costs one request, and another one if the session
+// has no journal entry yet. If the service refuses the write, the clock of this process counts from then
 // on. The error never matches ErrUncertain.
 func (s *session) learn(ctx context.Context) (moment, error) {
 	pause := pauses{c: s.c}
@@ -181,7 +181,7 @@ func (s *session) learn(ctx context.Context) (moment, error) {
 		if now.known && !now.stale {
 			return now, nil
 		}
-		switch err := s.writeReceipt(ctx); {
+		switch err := s.writeEntry(ctx); {
 		case answers(err, ErrDenied):
 			s.refuseClock(err)
 		case err != nil:
@@ -191,10 +191,10 @@ func (s *session) learn(ctx context.Context) (moment, error) {
 	}
 }
 
-// writeReceipt commits nothing but the write of a receipt.
-func (s *session) writeReceipt(ctx context.Context) error {
+// writeEntry commits nothing but the write of a journal entry.
+func (s *session) writeEntry(ctx context.Context) error {
 	for {
-		r, err := s.takeReceipt(ctx)
+		r, err := s.takeEntry(ctx)
 		if err != nil {
 			return err
 		}

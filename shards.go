@@ -114,12 +114,12 @@ type Shard struct {
 	Index int // from 0 to n-1
 }
 
-func (s *Shards) ground() ground { return ground{dir: s.path.full, recipe: layout.KindShards} }
+func (s *Shards) recipeDir() recipeDir { return recipeDir{dir: s.path.full, recipe: layout.KindShards} }
 
 // line returns the engine of the lock of a shard.
 func (s *Shards) line(i int) *line {
 	dir := s.path.full + "/" + layout.ShardsName + "/" + layout.ShardName(i)
-	return &line{c: s.c, dir: dir, kinds: layout.LockLine, whole: s.ground()}
+	return &line{c: s.c, dir: dir, kinds: layout.LockLine, whole: s.recipeDir()}
 }
 
 // check returns the error for a bad path or option, or an ended ctx.
@@ -149,7 +149,7 @@ func (s *Shards) Owners(ctx context.Context) ([]Contender, error) {
 		if err := ss.b.Sync(ctx, s.path.full); err != nil {
 			return nil, err
 		}
-		if err := ss.meet(ctx, s.ground()); err != nil {
+		if err := ss.checkKind(ctx, s.recipeDir()); err != nil {
 			return nil, err
 		}
 		return s.owners(ctx, ss)

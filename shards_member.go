@@ -138,9 +138,9 @@ func (r *shardsRun) enter(ctx context.Context) (err error) {
 		return err
 	}
 	_, err = onSession(ctx, s.c, func(ss *session) (struct{}, error) {
-		err := ss.occupy(ctx, s.ground())
+		err := ss.claimKind(ctx, s.recipeDir())
 		if err == nil {
-			err = ss.makePart(ctx, s.path.full+"/"+layout.ShardsName, s.ground())
+			err = ss.makePart(ctx, s.path.full+"/"+layout.ShardsName, s.recipeDir())
 		}
 		return struct{}{}, err
 	})
@@ -240,7 +240,7 @@ func (r *shardsRun) tellOwned() {
 	}
 	if e != r.told && (r.assign != nil || r.told.Member != "") {
 		r.told = e
-		tell(context.Background(), r.s.c, e)
+		emit(context.Background(), r.s.c, e)
 	}
 }
 
@@ -336,7 +336,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 		}
 	}
 	r.former, r.ought = 0, e.Shards
-	tell(context.Background(), r.s.c, e)
+	emit(context.Background(), r.s.c, e)
 }
 
 // wants reports whether the member ought to own a shard.
@@ -433,7 +433,7 @@ func (x *ownShard) acquire(ctx context.Context) (*Hold, error) {
 		}
 	}
 	return x.l.acquire(ctx, &request{
-		op: r.op, kind: layout.LockInfix, data: r.data, owner: x, trail: c.trail("shards", r.s.path.full, r.op),
+		op: r.op, kind: layout.LockInfix, data: r.data, owner: x, span: c.newSpan("shards", r.s.path.full, r.op),
 	})
 }
 
@@ -464,7 +464,7 @@ func (x *ownShard) unwant(by, why string) {
 	case shardOwned:
 		x.to(shardMoving)
 		after := r.s.o.ForceAfter
-		x.shard.ask(&Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
+		x.shard.setRequest(&Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
 		if after > 0 {
 			x.until = time.Now().Add(after)
 			r.moving = append(r.moving, x)
@@ -486,9 +486,9 @@ func (x *ownShard) release(h *Hold) error {
 
 func (x *ownShard) lost(*Hold) { x.report(func() { x.ended = true }) }
 
-// remains is the node of a shard that ended by force.
-func (x *ownShard) remains(h *Hold, cause error) remains {
-	left := remains{dir: x.l.dir, remove: h.s.remove}
+// leftovers is the node of a shard that ended by force.
+func (x *ownShard) leftovers(h *Hold, cause error) leftovers {
+	left := leftovers{dir: x.l.dir, remove: h.s.remove}
 	if errors.Is(cause, ErrRevoked) {
 		left.paths = []string{h.Path()}
 	}

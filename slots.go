@@ -49,8 +49,8 @@ import (
 // holders are dead, the expiry of any of them ends that, unless the first waiter is dead as well.
 type slotLine struct {
 	c     *Client
-	g     ground // of the directory
-	infix string // of the waiters, such as "take-"
+	g     recipeDir // of the directory
+	infix string    // of the waiters, such as "take-"
 	k     int
 
 	mu    sync.Mutex
@@ -83,7 +83,7 @@ type slotView struct {
 	took time.Duration // by the list
 }
 
-func newSlotLine(c *Client, g ground, infix string, k int) *slotLine {
+func newSlotLine(c *Client, g recipeDir, infix string, k int) *slotLine {
 	return &slotLine{c: c, g: g, infix: infix, k: k, last: -1}
 }
 
@@ -185,7 +185,7 @@ func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
 		switch blamed(err) {
 		case 0:
 			if isNotFound(err) {
-				l.c.unlearn(l.g.dir)
+				l.c.forgetState(l.g.dir)
 				if err := s.makeDir(ctx, l.g); err != nil {
 					return false, err
 				}

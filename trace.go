@@ -11,29 +11,29 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// tale is an event to be delivered, and the context of the call to which it belongs.
-type tale struct {
+// tracedEvent is an event to be delivered, and the context of the call to which it belongs.
+type tracedEvent struct {
 	ctx context.Context
 	e   trace.Event
 }
 
 // newTrace returns the queue of the client's events. A goroutine of the queue delivers
 // them to Trace, and only Close waits for it.
-func newTrace(told func(context.Context, trace.Event), log *outbox.Logger) *outbox.Box[tale] {
+func newTrace(told func(context.Context, trace.Event), log *outbox.Logger) *outbox.Box[tracedEvent] {
 	return outbox.New(
-		func(x tale) { told(x.ctx, x.e) },
+		func(x tracedEvent) { told(x.ctx, x.e) },
 		func(n int) { told(context.Background(), trace.EventsDropped{Events: n}) },
 		func(f *usercode.Failure, n int) {
 			log.Error("coord: Trace did not return, events are lost", "events", n, "type", f.Type, "stack", f.Stack)
 		})
 }
 
-// tell queues an event for the client's Trace. It never blocks, and may be called
+// emit queues an event for the client's Trace. It never blocks, and may be called
 // anywhere. It is generic in the type of the event so that the conversion to an
 // interface value, which allocates, happens after the check.
-func tell[E trace.Event](ctx context.Context, c *Client, e E) {
+func emit[E trace.Event](ctx context.Context, c *Client, e E) {
 	if c.trace != nil {
-		c.trace.Put(tale{ctx, e})
+		c.trace.Put(tracedEvent{ctx, e})
 	}
 }
 
@@ -56,13 +56,13 @@ func reasonOf(err error) trace.Reason {
 	return trace.ReasonOther
 }
 
-// trail reports the events of one acquisition, from the call to the end of the hold. It
+// span reports the events of one acquisition, from the call to the end of the hold. It
 // is nil without Trace, and its methods do nothing then.
 //
 // The events of a hold come from many goroutines: of its Release, of the watch on its
 // node, of the session. No event of a hold is reported before its grant. A hold can be
 // lost before the caller reports the grant; such events wait here until then.
-type trail struct {
+type span struct {
 	c     *Client
 	where trace.Subject
 	began time.Time
@@ -73,53 +73,53 @@ type trail struct {
 	place  string // the node
 	ahead  int
 
-	item trailed // the subject of the trail, if it has events of its own
+	item spanSubject // the subject of the span, if it has events of its own
 
 	mu      sync.Mutex
 	granted bool
-	ended   bool      // the end was reported, or is in early
-	early   []tale    // events before the grant
-	since   time.Time // of the grant
+	ended   bool          // the end was reported, or is in early
+	early   []tracedEvent // events before the grant
+	since   time.Time     // of the grant
 }
 
-// trailed is a subject that has events of its own in place of HoldGranted, HoldLost and
+// spanSubject is a subject that has events of its own in place of HoldGranted, HoldLost and
 // HoldReleased: an item of a queue.
-type trailed interface {
+type spanSubject interface {
 	granted(token int64, waited time.Duration) trace.Event
 	settled(lost bool, held time.Duration, err error) trace.Event
 }
 
-// trail begins the trail of an acquisition.
-func (c *Client) trail(recipe, path, op string) *trail {
+// newSpan begins the span of an acquisition.
+func (c *Client) newSpan(recipe, path, op string) *span {
 	if c.trace == nil {
 		return nil
 	}
-	return &trail{
+	return &span{
 		c:     c,
 		where: trace.Subject{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
 		began: time.Now(),
 	}
 }
 
-// next returns the trail of another call on the subject of t.
-func (t *trail) next(op string) *trail {
+// next returns the span of another call on the subject of t.
+func (t *span) next(op string) *span {
 	if t == nil {
 		return nil
 	}
-	n := &trail{c: t.c, where: t.where, began: time.Now()}
+	n := &span{c: t.c, where: t.where, began: time.Now()}
 	n.where.Op = op
 	return n
 }
 
 // id returns the ID of the events of t.
-func (t *trail) id() uint64 {
+func (t *span) id() uint64 {
 	if t == nil {
 		return 0
 	}
 	return t.where.ID
 }
 
-func (t *trail) at(node string) trace.Subject {
+func (t *span) at(node string) trace.Subject {
 	w := t.where
 	w.Node = node
 	return w
@@ -127,38 +127,38 @@ func (t *trail) at(node string) trace.Subject {
 
 // waiting reports, unless it was reported before, that the call waits at node, with
 // ahead contenders before it, or -1.
-func (t *trail) waiting(ctx context.Context, node string, ahead int) {
+func (t *span) waiting(ctx context.Context, node string, ahead int) {
 	switch {
 	case t == nil:
 	case !t.stands || node != t.place:
 		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
-		tell(ctx, t.c, trace.WaitBegan{Subject: t.at(node), Ahead: ahead})
+		emit(ctx, t.c, trace.WaitBegan{Subject: t.at(node), Ahead: ahead})
 	case ahead != t.ahead:
 		t.ahead = ahead
-		tell(ctx, t.c, trace.PositionChanged{Subject: t.at(node), Ahead: ahead})
+		emit(ctx, t.c, trace.PositionChanged{Subject: t.at(node), Ahead: ahead})
 	}
 }
 
 // requeued reports that the call takes another place.
-func (t *trail) requeued(ctx context.Context, err error) {
+func (t *span) requeued(ctx context.Context, err error) {
 	if t == nil {
 		return
 	}
-	tell(ctx, t.c, trace.WaiterRequeued{Subject: t.at(t.place), Reason: reasonOf(err), Err: err})
+	emit(ctx, t.c, trace.WaiterRequeued{Subject: t.at(t.place), Reason: reasonOf(err), Err: err})
 	t.stands, t.place = false, ""
 }
 
 // over reports that the wait, if there was one, has ended without a hold.
-func (t *trail) over(ctx context.Context, err error) {
+func (t *span) over(ctx context.Context, err error) {
 	if t == nil || !t.waited {
 		return
 	}
 	t.waited = false
-	tell(ctx, t.c, trace.WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
+	emit(ctx, t.c, trace.WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
 }
 
 // grant reports the grant, and then the events of the hold that came before.
-func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
+func (t *span) grant(ctx context.Context, h *Hold, weight int) {
 	if t == nil {
 		return
 	}
@@ -176,7 +176,7 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 	if t.since.IsZero() {
 		t.since = now
 	}
-	t.c.trace.Put(tale{ctx, e})
+	t.c.trace.Put(tracedEvent{ctx, e})
 	for _, x := range t.early {
 		t.c.trace.Put(x)
 	}
@@ -184,7 +184,7 @@ func (t *trail) grant(ctx context.Context, h *Hold, weight int) {
 }
 
 // put reports x, or keeps it until the grant is reported. The caller holds mu.
-func (t *trail) put(x tale) {
+func (t *span) put(x tracedEvent) {
 	if t.granted {
 		t.c.trace.Put(x)
 	} else {
@@ -192,26 +192,26 @@ func (t *trail) put(x tale) {
 	}
 }
 
-// tell reports an event of the hold while it stands. It ignores events after the end
+// emit reports an event of the hold while it stands. It ignores events after the end
 // was reported.
-func (t *trail) tell(ctx context.Context, e trace.Event) {
+func (t *span) emit(ctx context.Context, e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ended {
-		t.put(tale{ctx, e})
+		t.put(tracedEvent{ctx, e})
 	}
 }
 
 // end reports the end of the hold.
-func (t *trail) end(e trace.Event) {
+func (t *span) end(e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = true
-	t.put(tale{context.Background(), e})
+	t.put(tracedEvent{context.Background(), e})
 }
 
 // held returns the time since the grant.
-func (t *trail) held() time.Duration {
+func (t *span) held() time.Duration {
 	if t == nil {
 		return 0
 	}
@@ -224,7 +224,7 @@ func (t *trail) held() time.Duration {
 }
 
 // lost reports that the hold has ended early.
-func (t *trail) lost(node string, token int64, err error) {
+func (t *span) lost(node string, token int64, err error) {
 	switch {
 	case t == nil:
 	case t.item != nil:
@@ -236,7 +236,7 @@ func (t *trail) lost(node string, token int64, err error) {
 
 // released reports that the hold was released, or the item settled, after it was held
 // for the given time.
-func (t *trail) released(node string, token int64, held time.Duration, err error) {
+func (t *span) released(node string, token int64, held time.Duration, err error) {
 	switch {
 	case t == nil:
 	case t.item != nil:

@@ -14,7 +14,7 @@ import (
 func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 	c, ctx, h, err := new(Client), context.Background(), new(Hold), errors.New("lost")
 	if n := testing.AllocsPerRun(100, func() {
-		x := c.trail("mutex", "/l", "lock")
+		x := c.newSpan("mutex", "/l", "lock")
 		x.waiting(ctx, "/l/a", 1)
 		x.requeued(ctx, err)
 		x.over(ctx, err)
@@ -22,8 +22,8 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 		x.next("leave").waiting(ctx, "/l/a", 1)
 		x.released("/l/a", 1, x.held(), nil)
 		x.lost("/l/a", 1, err)
-		tell(ctx, c, trace.WaiterRequeued{Subject: trace.Subject{Recipe: "mutex", Path: "/l"}, Err: err})
-		tell(ctx, c, trace.ProposalDecided{Subject: trace.Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
+		emit(ctx, c, trace.WaiterRequeued{Subject: trace.Subject{Recipe: "mutex", Path: "/l"}, Err: err})
+		emit(ctx, c, trace.ProposalDecided{Subject: trace.Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -57,7 +57,7 @@ func TestALossBeforeTheReportOfTheGrantIsReportedAfterIt(t *testing.T) {
 			held = lost.Held
 		}
 	}, nil)}
-	x := c.trail("mutex", "/l", "lock")
+	x := c.newSpan("mutex", "/l", "lock")
 	x.lost("/l/a", 1, errors.New("lost"))
 	x.grant(context.Background(), new(Hold), 1)
 	if !c.trace.Drain(time.Minute) {

@@ -99,7 +99,9 @@ type txSpace struct {
 	path recipePath
 }
 
-func (x *txSpace) ground() ground { return ground{dir: x.path.full, recipe: layout.KindTwoPhase} }
+func (x *txSpace) recipeDir() recipeDir {
+	return recipeDir{dir: x.path.full, recipe: layout.KindTwoPhase}
+}
 
 func (x *txSpace) records() string            { return x.path.full + "/tx" }
 func (x *txSpace) inbox(site string) string   { return x.path.full + "/sites/" + site }
@@ -113,7 +115,7 @@ func (x *txSpace) branch(d *dtx, s string) string {
 // siteLock is the lock of the process that serves the site.
 func (x *txSpace) siteLock(site string) *Mutex {
 	m := NewMutex(x.c, x.serving(site), nil)
-	m.whole = x.ground()
+	m.whole = x.recipeDir()
 	return m
 }
 

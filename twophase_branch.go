@@ -201,7 +201,7 @@ func (b *branchWork[T]) step(ctx context.Context, o *layout.Outcome) error {
 		}
 	}
 	if !b.since.IsZero() {
-		tell(ctx, b.c, trace.ProposalDecided{Subject: b.subject(b.path), Proposal: b.id, Site: b.site,
+		emit(ctx, b.c, trace.ProposalDecided{Subject: b.subject(b.path), Proposal: b.id, Site: b.site,
 			Commit: o.Commit, By: o.By, InDoubt: time.Since(b.since)})
 		b.since = time.Time{}
 	}
@@ -253,7 +253,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	}
 	if b.doubtOnce(b.name) {
 		b.c.log.Error("coord: a transaction is in doubt", "path", b.path, "error", e)
-		tell(ctx, b.c, trace.ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
+		emit(ctx, b.c, trace.ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
 		if b.handler.InDoubt != nil {
 			tx, _ := b.tx()
 			b.call("InDoubt", func() error {
@@ -298,7 +298,7 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
-	tell(ctx, b.c, trace.ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == layout.BranchYes})
+	emit(ctx, b.c, trace.ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == layout.BranchYes})
 	return nil
 }
 
@@ -442,7 +442,7 @@ func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error
 	if err != nil {
 		return b.settle(ctx, err)
 	}
-	tell(ctx, b.c, trace.ProposalAcked{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Commit: commit})
+	emit(ctx, b.c, trace.ProposalAcked{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Commit: commit})
 	return errDone
 }
 

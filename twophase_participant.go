@@ -208,7 +208,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 	if p.bad != nil {
 		return opError("serve", path, p.bad)
 	}
-	_, err := onSession(ctx, p.c, func(s *session) (struct{}, error) { return struct{}{}, s.occupy(ctx, p.ground()) })
+	_, err := onSession(ctx, p.c, func(s *session) (struct{}, error) { return struct{}{}, s.claimKind(ctx, p.recipeDir()) })
 	if err != nil {
 		return opError("serve", path, err)
 	}
@@ -411,7 +411,7 @@ func (v *serving[T]) list(ctx context.Context) (tree *backend.TreeWatch, w *back
 // makeInbox creates the site's inbox, permanently: its existence tells a coordinator
 // that the site exists.
 func (v *serving[T]) makeInbox(ctx context.Context) error {
-	_, err := v.s.makeNode(ctx, backend.Create(v.inbox(v.site), nil, backend.Persistent), func(dir string) error { return v.s.makePart(ctx, dir, v.ground()) })
+	_, err := v.s.makeNode(ctx, backend.Create(v.inbox(v.site), nil, backend.Persistent), func(dir string) error { return v.s.makePart(ctx, dir, v.recipeDir()) })
 	return err
 }
 
@@ -444,7 +444,7 @@ func (v *serving[T]) owe(undone, failing int) {
 	defer v.mu.Unlock()
 	v.undone += undone
 	v.failing += failing
-	tell(context.Background(), v.c, trace.DecisionsUndone{Subject: v.subject("serve", v.inbox(v.site)), Site: v.site, Undone: v.undone, Failing: v.failing})
+	emit(context.Background(), v.c, trace.DecisionsUndone{Subject: v.subject("serve", v.inbox(v.site)), Site: v.site, Undone: v.undone, Failing: v.failing})
 }
 
 // ack notes a transaction whose acknowledgement is under way, or with a nil d that

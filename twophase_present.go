@@ -70,7 +70,7 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 		case err == nil:
 			continue // to watch it
 		case isNotFound(err) && errors.As(err, &e) && e.Path == path:
-			if err := v.s.makePart(ctx, v.path.full+"/present", v.ground()); err != nil {
+			if err := v.s.makePart(ctx, v.path.full+"/present", v.recipeDir()); err != nil {
 				return nil, err
 			}
 		case isNotFound(err), errors.Is(err, backend.ErrExists), mayRepeat(ctx, err):

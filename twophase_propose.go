@@ -136,7 +136,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 	if err != nil {
 		return false, err
 	}
-	if err := s.occupy(ctx, q.ground()); err != nil {
+	if err := s.claimKind(ctx, q.recipeDir()); err != nil {
 		return false, err
 	}
 	pause := pauses{c: s.c}
@@ -162,7 +162,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 		case i == 0 && errors.Is(err, backend.ErrExists):
 			return false, nil
 		case i == 0 && isNotFound(err):
-			if err := s.makePart(ctx, q.records(), q.ground()); err != nil {
+			if err := s.makePart(ctx, q.records(), q.recipeDir()); err != nil {
 				return false, err
 			}
 		case i >= checks && isNotFound(err):

@@ -151,7 +151,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
 		ids, err := co.txIDs(ctx, s)
 		if err == nil && len(ids) == 0 {
-			err = s.meet(ctx, co.ground()) // the path may be another recipe's
+			err = s.checkKind(ctx, co.recipeDir()) // the path may be another recipe's
 		}
 		if err != nil {
 			return struct{}{}, err
@@ -163,7 +163,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *layout.Outcome) {
 					if !told[d.zxid] {
 						told[d.zxid] = true
-						tell(ctx, co.c, trace.ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
+						emit(ctx, co.c, trace.ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
 						list = append(list, d.result(o))
 					}
 				})
@@ -264,7 +264,7 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 		}
 		d, err := co.load(ctx, s, id, nil)
 		if isNotFound(err) {
-			return struct{}{}, s.meet(ctx, co.ground())
+			return struct{}{}, s.checkKind(ctx, co.recipeDir())
 		}
 		if err != nil {
 			return struct{}{}, err

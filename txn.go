@@ -268,7 +268,7 @@ func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
 		if written && (pinned || !create) {
 			return set, nil // beside another write of the node
 		}
-		f, err := n.footingInTxn(ctx, s, create)
+		f, err := n.dirStateInTxn(ctx, s, create)
 		switch {
 		case isNotFound(err):
 		case err != nil:
@@ -287,7 +287,7 @@ func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
 	}
 	op.least = []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
 	op.again = func(err error) bool {
-		n.c.unlearn(path) // it can be another node by now, or have lost its pin
+		n.c.forgetState(path) // it can be another node by now, or have lost its pin
 		return isNotFound(err) && (create || atPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
 	}
 	op.examine = n.setInTxn
@@ -302,15 +302,15 @@ func (t *Txn) Delete(path string) *Txn {
 	remove, pin := backend.Delete(n.path.full, backend.AnyVersion), n.path.full+"/"+layout.Pin
 	return t.Add(TxnOp{op: "delete", path: n.path.full, err: n.path.check("delete"),
 		expand: func(_ context.Context, _ *session, before []backend.Op) ([]backend.Op, error) {
-			f, _ := n.c.known(n.ground())
+			f, _ := n.c.knownState(n.recipeDir())
 			if f.pin == pinned || creates(before, pin) {
 				return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}, nil
 			}
 			return []backend.Op{remove}, nil
 		},
 		again: func(err error) bool {
-			f, known := n.c.known(n.ground())
-			n.c.unlearn(n.path.full)
+			f, known := n.c.knownState(n.recipeDir())
+			n.c.forgetState(n.path.full)
 			return isNotFound(err) && atPin(err, n.path.full) && known && f.pin == pinned
 		}})
 }

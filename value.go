@@ -251,7 +251,7 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 	w := &valueWatch[T]{k: &v.known, c: v.c, path: v.path.full}
 	first := true
 	seed, sum := maphash.MakeSeed(), uint64(0) // of the latest data: a restored service can give it the same numbers
-	return observe(ctx, v.c, "watch", &v.path, failed, w.end, func(ctx context.Context, g *vigil, out signal[Versioned[T]]) error {
+	return observe(ctx, v.c, "watch", &v.path, failed, w.end, func(ctx context.Context, g *watchLoop, out signal[Versioned[T]]) error {
 		w.doubt()
 		if g.first {
 			// The server of a new session may lag behind the last element.

@@ -61,12 +61,12 @@ func (k *known[T]) began() int64 {
 
 // state is the state of a Value at one time. It is never changed.
 type state[T any] struct {
-	value   Versioned[T] // for Load
-	seen    content      // which state this is; without its data
-	number  int64        // of the state among those that were accepted; counts from 1
-	s       *session     // that has read it
-	at      int64        // when it was known to be current, by Client.elapsed
-	contact *stretch     // it is current until this stretch is over; nil: it was at that time
+	value   Versioned[T]   // for Load
+	seen    content        // which state this is; without its data
+	number  int64          // of the state among those that were accepted; counts from 1
+	s       *session       // that has read it
+	at      int64          // when it was known to be current, by Client.elapsed
+	contact *contactPeriod // it is current until this contact period is over; nil: it was at that time
 }
 
 func (k *state[T]) age(c *Client) time.Duration {
@@ -104,8 +104,8 @@ type valueWatch[T any] struct {
 type found struct {
 	content
 	s     *session
-	began int64    // known.began when the read began
-	t     *stretch // of contact, in which the watch of the read was armed
+	began int64          // known.began when the read began
+	t     *contactPeriod // of contact, in which the watch of the read was armed
 }
 
 // see notes the state that a read has found. e is the element of the Watch for it. It reports
@@ -186,9 +186,9 @@ func (w *valueWatch[T]) end() {
 	w.k.watches = slices.DeleteFunc(w.k.watches, func(other *valueWatch[T]) bool { return other == w })
 }
 
-// read is cell.look. If the stretch of contact in which its watch was armed is over, the watch
+// read is cell.look. If the contact period in which its watch was armed is over, the watch
 // fires with the next contact.
-func (w *valueWatch[T]) read(ctx context.Context, n *cell, g *vigil) (found, error) {
+func (w *valueWatch[T]) read(ctx context.Context, n *cell, g *watchLoop) (found, error) {
 	for {
 		_, t := g.s.status()
 		f := found{s: g.s, began: w.k.began(), t: t}

@@ -6,7 +6,7 @@ var shardsMutants = []mutant{
 		"\treturn x.l.acquire(ctx, &request{", "\tx.l.dir += \"-\" + r.id\n\treturn x.l.acquire(ctx, &request{",
 		inChaos + "TestShardsOfARunHaveOneOwnerEach"},
 	{"an owner keeps a shard that is assigned to another", "shards_member.go",
-		"\t\tx.shard.ask(&Revocation{", "\t\t_ = (&Revocation{",
+		"\t\tx.shard.setRequest(&Revocation{", "\t\t_ = (&Revocation{",
 		inRecipes + "TestShards_AShardMovesByForce"},
 	{"a shard that has ended is not asked for again", "shards_member.go",
 		"if r.wants(x.shard.Index) && r.asks.Err() == nil {", "if false {",
