@@ -252,7 +252,7 @@ func (b *Barrier) fill(ctx context.Context, s *session, at barrierAt, create bac
 		}
 		return err
 	case at.stat.NumChildren > 0:
-		return fmt.Errorf("%w: an ephemeral barrier cannot have the nodes that are below the path",
+		return fmt.Errorf("%w: an ephemeral barrier needs a path without nodes below it",
 			&KindError{Path: path, Want: string(layout.KindBarrier), Found: string(layout.KindDirectory)})
 	}
 	return b.commit(ctx, s, backend.Delete(path, at.stat.Version), create)

@@ -113,7 +113,7 @@ func (k *Cache) Run(ctx context.Context) error {
 	k.running = true
 	k.mu.Unlock()
 	if second {
-		return opError(op, k.path.full, fmt.Errorf("%w: the cache runs already", ErrInvalid))
+		return opError(op, k.path.full, fmt.Errorf("%w: the cache is already running", ErrInvalid))
 	}
 	defer func() {
 		k.mu.Lock()
@@ -137,7 +137,7 @@ func (k *Cache) check(op string) error {
 		return err
 	}
 	if k.limit < 0 {
-		return opError(op, k.path.full, fmt.Errorf("%w: MaxNodes %d", ErrInvalid, k.limit))
+		return opError(op, k.path.full, fmt.Errorf("%w: MaxNodes %d is negative", ErrInvalid, k.limit))
 	}
 	return nil
 }

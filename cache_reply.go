@@ -209,7 +209,7 @@ func (m *mirror) named(parent *cacheNode, name string) error {
 	}
 	// Only nodes that this pass has met count: others in the copy may be gone.
 	if m.limit > 0 && m.met >= m.limit {
-		return fmt.Errorf("%w: more than %d nodes", ErrLimit, m.limit)
+		return fmt.Errorf("%w: the tree has more than %d nodes", ErrLimit, m.limit)
 	}
 	if fresh {
 		m.pending[m.given(n.path)] = n

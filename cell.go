@@ -16,7 +16,7 @@ import (
 // needs.
 func (n *cell) fits(data []byte) error {
 	if kind, ok := layout.ParseMark(data); ok {
-		return fmt.Errorf("%w: it would look like the directory of a %s", ErrInvalid, kind)
+		return fmt.Errorf("%w: the data is reserved, it marks the directory of a %s", ErrInvalid, kind)
 	}
 	replace := []backend.Op{backend.Delete(n.path.full, 0), backend.Create(n.path.full, data, backend.Persistent), n.c.proof()}
 	set := append(n.writing(dirState{pin: pinNeeded}, data, 0), n.c.proof())
@@ -94,7 +94,7 @@ func (n *cell) write(ctx context.Context, s *session, f dirState, data []byte, v
 		case f.pin == pinned && isNotFound(err):
 			// The value was deleted since this client has examined the node, which can be the
 			// directory of another recipe now.
-			return nil, 0, fmt.Errorf("%w: the pin of the value is gone", backend.ErrBadVersion)
+			return nil, 0, fmt.Errorf("%w: the value was deleted meanwhile", backend.ErrBadVersion)
 		default:
 			return nil, 0, err
 		}
@@ -139,10 +139,10 @@ type written struct {
 
 // errNotExamined: a write has gone to a node that was deleted before it was examined, by a client
 // or, since it was a container, by the service.
-var errNotExamined = errors.New("the node that was written was deleted before it could be examined")
+var errNotExamined = errors.New("the written node was deleted before the client could check which recipe uses it")
 
 // errOpen: takeBack has to be repeated.
-var errOpen = errors.New("the node that was written is not examined yet")
+var errOpen = errors.New("the client has not yet checked which recipe uses the written node")
 
 // settle undoes a write that has gone to the node of another recipe, and returns a KindError.
 // Another node gets a pin if the write has not ensured that it has one, since it can be a
@@ -336,7 +336,7 @@ func (n *cell) create(ctx context.Context, s *session, data []byte) (content, er
 			case err != nil:
 				return content{}, err
 			case old.created != 0:
-				return content{}, fmt.Errorf("%w: the value exists already", ErrConflict)
+				return content{}, fmt.Errorf("%w: the value already exists", ErrConflict)
 			case !old.at.directory:
 				continue // deleted since
 			}
@@ -424,7 +424,7 @@ func (n *cell) replace(ctx context.Context, s *session, old content, data []byte
 		if errors.Is(err, ErrKind) {
 			return content{}, err // undone
 		}
-		return st, cmp.Or(err, fmt.Errorf("%w: deleted and made again just before it was written", ErrConflict))
+		return st, cmp.Or(err, fmt.Errorf("%w: the node was deleted and created again just before the write", ErrConflict))
 	}
 	return st, nil
 }
@@ -641,7 +641,7 @@ func (n *cell) expect(ctx context.Context, s *session, want content) (content, e
 			return now, nil
 		case !synced:
 		case now.created != 0:
-			return content{}, fmt.Errorf("%w: not the version that was expected", ErrConflict)
+			return content{}, fmt.Errorf("%w: the version is not the expected one", ErrConflict)
 		default:
 			return content{}, errVanished
 		}
@@ -655,4 +655,4 @@ func (n *cell) expect(ctx context.Context, s *session, want content) (content, e
 var errVanished = fmt.Errorf("%w: %w", ErrConflict, ErrNotFound)
 
 // errVersions: writes without a version have led beyond the largest int32.
-var errVersions = fmt.Errorf("%w: the versions of the node are used up", ErrLimit)
+var errVersions = fmt.Errorf("%w: the version of the node has overflowed, delete it and create it again", ErrLimit)

@@ -335,7 +335,7 @@ func (s *session) retry(ctx context.Context, u *cleanUp, what, path string, do f
 		if u != nil {
 			u.refuse(err)
 		}
-		s.c.log.Warn("coord: failed in the background, trying again", "operation", what, "path", path, "error", err)
+		s.c.log.Warn("coord: background operation failed, retrying", "operation", what, "path", path, "error", err)
 		if !pause.wait(s.c.closing, s.b.Done()) {
 			return false
 		}

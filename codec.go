@@ -85,10 +85,10 @@ func StrictJSON[T any]() Codec[T] {
 }
 
 var (
-	errCutOff       = errors.New("json: the data ends within the value, or is empty")
-	errUnknownField = errors.New("json: a field that the type does not have")
-	errTrailing     = errors.New("json: more data behind the value")
-	errNull         = errors.New("json: null for a type that has none")
+	errCutOff       = errors.New("json: the data is truncated or empty")
+	errUnknownField = errors.New("json: the data has a field that the type does not have")
+	errTrailing     = errors.New("json: the data continues after the value")
+	errNull         = errors.New("json: the data is null, which the type cannot hold")
 )
 
 // holdsNull reports whether null is a value of t. A type with a method of its own decides
@@ -128,7 +128,7 @@ func withoutValue(err error) error {
 type untold struct{ err error }
 
 func (u *untold) Error() string {
-	return fmt.Sprintf("json: %T (not shown, it can quote the value)", u.err)
+	return fmt.Sprintf("json: %T (its text can quote the value and is not shown)", u.err)
 }
 func (u *untold) Unwrap() error { return u.err }
 
@@ -172,9 +172,9 @@ func (k Codec[T]) encode(v T) ([]byte, error) {
 	case err == nil:
 		return data, nil
 	case errors.Is(err, ErrInvalid):
-		return nil, fmt.Errorf("cannot encode: %w", err)
+		return nil, fmt.Errorf("cannot encode the value: %w", err)
 	}
-	return nil, fmt.Errorf("%w: cannot encode: %w", ErrInvalid, err)
+	return nil, fmt.Errorf("%w: cannot encode the value: %w", ErrInvalid, err)
 }
 
 // decode decodes data, and wraps the codec's error.
@@ -194,7 +194,7 @@ func parseCount(data []byte) (int64, error) {
 	}
 	v, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%w: the counter holds %d bytes that are not an int64", ErrDecode, len(data))
+		return 0, fmt.Errorf("%w: the data of the counter (%d bytes) is not a decimal int64", ErrDecode, len(data))
 	}
 	return v, nil
 }

@@ -147,7 +147,7 @@ func (p Phase) String() string {
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	needContext(ctx)
 	if b == nil {
-		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: nil backend", ErrInvalid)}
+		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: the backend is nil", ErrInvalid)}
 	}
 	var opts Options
 	if o != nil {
@@ -207,7 +207,7 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 func openWithin(ctx context.Context, b backend.Backend, limit time.Duration) (backend.Session, error) {
 	switch {
 	case limit < 0:
-		return nil, fmt.Errorf("%w: OpenTimeout %v", ErrInvalid, limit)
+		return nil, fmt.Errorf("%w: OpenTimeout %v is negative", ErrInvalid, limit)
 	case limit > 0:
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("OpenTimeout %v has passed", limit))
@@ -391,7 +391,7 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 
 func (c *Client) closeSession(b backend.Session) {
 	if err := b.Close(); err != nil {
-		c.log.Error("coord: closing a session failed", "session", sessionID(b.ID()), "error", err)
+		c.log.Error("coord: cannot close a session, the service keeps it until its timeout", "session", sessionID(b.ID()), "error", err)
 	}
 }
 
@@ -409,7 +409,7 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 		}
 		st, _, _ := c.state.get()
 		c.publish(State{Phase: PhaseLost, Session: st.Session, Err: err}, false)
-		c.log.Error("coord: cannot open a session", "error", err)
+		c.log.Error("coord: cannot open a session, retrying", "error", err)
 		if err := sleep(ctx, pause/2+time.Duration(c.random("open")%uint64(pause))); err != nil {
 			return nil, err
 		}
@@ -443,7 +443,7 @@ type recipePath struct {
 func (c *Client) recipePath(path string) recipePath {
 	p := c.treePath(path)
 	if p.err == nil && path == "/" {
-		p.err = fmt.Errorf("%w: the root is no place for a recipe", ErrBadPath)
+		p.err = fmt.Errorf("%w: a recipe cannot use the root, give a path below it", ErrBadPath)
 	}
 	return p
 }
@@ -459,9 +459,9 @@ func (c *Client) treePath(path string) recipePath {
 	if err := checkPath(path); err != nil {
 		p.err = err
 	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
-		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, ownDir)
+		p.err = fmt.Errorf("%w: %s is reserved for the library", ErrBadPath, ownDir)
 	} else if layout.HasPin(path) {
-		p.err = fmt.Errorf("%w: %s belongs to the library", ErrBadPath, layout.Pin)
+		p.err = fmt.Errorf("%w: %s is reserved for the library", ErrBadPath, layout.Pin)
 	} else if err := checkPath(p.full); err != nil {
 		p.err = err
 	} else {
@@ -491,7 +491,7 @@ const maxPath = 4096
 // checkPath returns the reason why a path is invalid on every service, or nil.
 func checkPath(path string) error {
 	if len(path) > maxPath {
-		return fmt.Errorf("%w: %d bytes, limit %d", ErrBadPath, len(path), maxPath)
+		return fmt.Errorf("%w: the path has %d bytes, limit %d", ErrBadPath, len(path), maxPath)
 	}
 	return errors.Unwrap(backend.CheckPath(path))
 }

@@ -80,7 +80,7 @@ func (n *Counter) Reserve(ctx context.Context, count int64) (first int64, err er
 		return 0, err
 	}
 	if count < 1 {
-		return 0, opError("reserve", n.path.full, fmt.Errorf("%w: %d numbers", ErrInvalid, count))
+		return 0, opError("reserve", n.path.full, fmt.Errorf("%w: count %d is less than 1", ErrInvalid, count))
 	}
 	last, err := n.add(ctx, "reserve", count)
 	if err != nil {
@@ -104,7 +104,7 @@ func (n *Counter) add(ctx context.Context, op string, delta int64) (int64, error
 			return nil, err
 		}
 		if delta > 0 && v > math.MaxInt64-delta || delta < 0 && v < math.MinInt64-delta {
-			return nil, fmt.Errorf("%w: %d and %d make no int64", ErrLimit, v, delta)
+			return nil, fmt.Errorf("%w: %d + %d overflows int64", ErrLimit, v, delta)
 		}
 		sum = v + delta
 		return strconv.AppendInt(nil, sum, 10), nil

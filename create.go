@@ -95,7 +95,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 				return node{}, err
 			}
 			if pause.n == 3 {
-				s.c.log.Warn("coord: the outcome of a creation is unknown after several attempts", "path", sp.prefix, "error", err)
+				s.c.log.Warn("coord: no reply to several attempts to create a node, retrying", "path", sp.prefix, "error", err)
 			}
 			pause.wait(ctx.Done(), s.b.Done())
 		case isNotFound(err):
@@ -114,7 +114,7 @@ func (s *session) create(ctx context.Context, sp *spec) (node, error) {
 
 // resolved reports that the unknown outcome of a request was determined.
 func (s *session) resolved(ctx context.Context, path string, applied bool) {
-	s.c.log.Warn("coord: a reply was lost, the outcome was determined", "path", path, "applied", applied)
+	s.c.log.Warn("coord: the reply to a commit was lost, its outcome was determined by reading", "path", path, "applied", applied)
 	emit(ctx, s.c, trace.OutcomeResolved{Subject: trace.Subject{Node: path}, Applied: applied})
 }
 

@@ -82,9 +82,9 @@ func (d *DoubleBarrier) check(op string) error {
 	}
 	switch {
 	case d.n < 1:
-		return opError(op, d.path.full, fmt.Errorf("%w: %d members", ErrInvalid, d.n))
+		return opError(op, d.path.full, fmt.Errorf("%w: a double barrier of %d members, want at least 1", ErrInvalid, d.n))
 	case d.n > most:
-		return opError(op, d.path.full, fmt.Errorf("%w: %d members, at most %d fit into a request", ErrTooLarge, d.n, most))
+		return opError(op, d.path.full, fmt.Errorf("%w: a double barrier of %d members, one request of the service can carry %d", ErrTooLarge, d.n, most))
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 			span.over(ctx, err)
 			return nil, err
 		}
-		d.c.log.Debug("coord: entering the barrier anew", "path", d.path.full, "error", err)
+		d.c.log.Debug("coord: entering the double barrier again", "path", d.path.full, "error", err)
 		span.requeued(ctx, err)
 	}
 }

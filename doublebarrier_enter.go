@@ -341,7 +341,7 @@ func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context
 					err = next.removeOf(ctx, s.b.ID(), path)
 				}
 				if err != nil && !isOver(err) {
-					d.c.log.Warn("coord: cannot remove a node of a lost session, it stays until the service ends that session", "path", path, "error", err)
+					d.c.log.Warn("coord: cannot remove a node of a lost session, it remains until the service ends that session", "path", path, "error", err)
 				}
 			}
 		})

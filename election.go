@@ -90,7 +90,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, err
 	}
 	if !utf8.ValidString(e.own.ID) {
-		return nil, opError(op, e.path.full, fmt.Errorf("%w: the ID is not text", ErrInvalid))
+		return nil, opError(op, e.path.full, fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid))
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, opError(op, e.path.full, err)
@@ -161,7 +161,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 			err := f(held, t)
 			again = errors.Is(t.Err(), ErrLost)
 			if again && err != nil {
-				e.c.log.Info("coord: the function of Run returned an error after its term was lost", "path", t.Path(), "error", err)
+				e.c.log.Info("coord: the function of Run returned an error after its term was lost, campaigning again", "path", t.Path(), "error", err)
 			}
 			return err
 		})
@@ -255,7 +255,7 @@ func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
 		if err != nil {
 			if ctx.Err() == nil {
 				if !errors.Is(err, ErrClosed) {
-					e.c.log.Error("coord: cannot campaign any more", "path", e.path.full, "error", err)
+					e.c.log.Error("coord: campaigning failed, this candidate stops", "path", e.path.full, "error", err)
 				}
 				out.put(noTerm(err))
 			}

@@ -29,7 +29,7 @@ var (
 	// ErrHeld: the context of a Lock derives from a hold on the same lock, so the call
 	// would wait for itself. A context that context.WithoutCancel makes of the hold's,
 	// and that has no end of its own, outlives the hold and is not refused.
-	ErrHeld = errors.New("held already by the caller")
+	ErrHeld = errors.New("already held by the caller")
 	// ErrUpgrade: the context of a Lock for writing derives from a hold for reading on
 	// the same lock, so the call would wait for itself.
 	ErrUpgrade = errors.New("a reader cannot become the writer")
@@ -37,7 +37,7 @@ var (
 	//
 	// If the options of the lock have an ID, the message names the holder, and so does
 	// that of a wait in the queue that its ctx ended: "locked (held by "worker-7", which
-	// came 12s ago)". The holder is named by its ID, or by its session if it has none,
+	// requested it 12s ago)". The holder is named by its ID, or by its session if it has none,
 	// and never by its Data. The time is that since the creation of its node, by the
 	// clocks of the service and of this process. Such an error costs a try one read, and
 	// a wait two, beside the removal of its node. A wait inside the process, behind
@@ -48,7 +48,7 @@ var (
 	// number of a directory.
 	ErrLimit = errors.New("limit reached")
 	// ErrEmpty: the queue has no item to take at the moment.
-	ErrEmpty = errors.New("nothing to take")
+	ErrEmpty = errors.New("no item to take")
 	// ErrFull: the queue holds as many items as MaxLen allows.
 	ErrFull = errors.New("queue full")
 	// ErrSuspended: a leader whose options say that it steps down without contact has
@@ -58,7 +58,7 @@ var (
 	// ClaimTimeout of the queue. It matches ErrLost too.
 	ErrClaimTimeout = errors.New("claim timed out")
 	// ErrDuplicate: another member, or another transaction, has the id.
-	ErrDuplicate = errors.New("id taken by another")
+	ErrDuplicate = errors.New("id already in use")
 	// ErrInDoubt: the decision of a transaction is missing, or cannot be read, while it
 	// is needed: an outsider has deleted or overwritten it, or its record.
 	ErrInDoubt = errors.New("decision lost, transaction in doubt")
@@ -94,16 +94,16 @@ var (
 
 // errGone means inside a recipe that the client's own node is gone: the caller takes a
 // new place.
-var errGone = fmt.Errorf("own node: %w", ErrDeleted)
+var errGone = fmt.Errorf("this client's node is gone: %w", ErrDeleted)
 
 // errAgain means inside a recipe that the state that was read does not hold any more.
-var errAgain = errors.New("look again")
+var errAgain = errors.New("the state has changed since it was read")
 
 // errDrained makes a contender take a place in the new directory.
-var errDrained = errors.New("sequence numbers used up, directory replaced")
+var errDrained = errors.New("sequence numbers exhausted, directory replaced")
 
 // errNoFunction refuses a call without the function that it is to call.
-var errNoFunction = fmt.Errorf("%w: no function", ErrInvalid)
+var errNoFunction = fmt.Errorf("%w: the function is nil", ErrInvalid)
 
 // needContext panics if ctx is nil: on a goroutine of the client, the panic of a later use would not
 // show the call.

@@ -129,7 +129,7 @@ func observe[T any](ctx context.Context, c *Client, op string, p *recipePath, fa
 		}
 		if ctx.Err() == nil {
 			if !errors.Is(err, ErrClosed) {
-				c.log.Error("coord: cannot follow any more", "operation", op, "path", p.full, "error", err)
+				c.log.Error("coord: watching failed, closing the channel", "operation", op, "path", p.full, "error", err)
 			}
 			out.put(failed(opError(op, p.full, err)))
 		}

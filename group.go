@@ -258,14 +258,14 @@ func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode,
 func checkMemberID(checkPath func(string) error, id string) error {
 	switch {
 	case id == "":
-		return fmt.Errorf("%w: empty id", ErrInvalid)
+		return fmt.Errorf("%w: the member id is empty", ErrInvalid)
 	case len(id) > layout.MaxMemberID:
-		return fmt.Errorf("%w: id of %d bytes, limit %d", ErrInvalid, len(id), layout.MaxMemberID)
+		return fmt.Errorf("%w: the member id has %d bytes, limit %d", ErrInvalid, len(id), layout.MaxMemberID)
 	case strings.Contains(id, "/"):
-		return fmt.Errorf("%w: id with a slash", ErrBadPath)
+		return fmt.Errorf("%w: the member id contains a slash", ErrBadPath)
 	}
 	if err := checkPath("/" + layout.MemberInfix + id + "-"); err != nil {
-		return fmt.Errorf("id: %w", errors.Unwrap(err))
+		return fmt.Errorf("member id: %w", errors.Unwrap(err))
 	}
 	return nil
 }

@@ -174,7 +174,7 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 			return
 		}
 		m.parted(st, err, true)
-		c.log.Warn("coord: a member has lost its node and joins again", "path", st.n.path, "error", err)
+		c.log.Warn("coord: a member lost its node, joining again", "path", st.n.path, "error", err)
 		// If another member has the id now, that member keeps it: taking it back
 		// would start a fight. Leave ends the wait for a session but no request, so
 		// that a node that may have been made is found and removed.
@@ -191,7 +191,7 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 			return
 		case err != nil:
 			if !errors.Is(err, ErrClosed) {
-				c.log.Error("coord: a member cannot join again", "path", m.g.path.full, "member", m.id, "error", err)
+				c.log.Error("coord: a member cannot join again, its membership has ended", "path", m.g.path.full, "member", m.id, "error", err)
 			}
 			m.parted(st, err, false)
 			return
@@ -233,7 +233,7 @@ func (st *stand) watch(ctx context.Context) error {
 		case err != nil && (isOver(err) || ctx.Err() != nil):
 			return err
 		case err != nil:
-			st.s.c.log.Warn("coord: cannot watch a member's own node, trying again", "path", st.n.path, "error", err)
+			st.s.c.log.Warn("coord: cannot watch the node of a member, retrying", "path", st.n.path, "error", err)
 			pause.wait(ctx.Done(), b.Done())
 			continue
 		}

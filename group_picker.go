@@ -59,7 +59,7 @@ func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], e
 		return nil, err
 	}
 	if policy != PickRoundRobin && policy != PickRandom {
-		return nil, opError("picker", g.path.full, fmt.Errorf("%w: policy %d", ErrInvalid, int8(policy)))
+		return nil, opError("picker", g.path.full, fmt.Errorf("%w: unknown policy %d", ErrInvalid, int8(policy)))
 	}
 	v, err := g.attach()
 	if err != nil {

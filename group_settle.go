@@ -26,7 +26,7 @@ import (
 // that is gone.
 func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover bool) error {
 	if s.left(n.seq) <= layout.LeftHard {
-		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
+		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", ErrLimit)
 	}
 	if n.siblings == 1 {
 		return nil

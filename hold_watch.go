@@ -35,7 +35,7 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 				// Without a watch the holder would never learn of a deletion.
 				own.Stop()
 				own = nil
-				h.s.c.log.Warn("coord: cannot watch a hold, trying again", "path", path, "error", err)
+				h.s.c.log.Warn("coord: cannot watch the node of a hold, retrying", "path", path, "error", err)
 				if pause.wait(done, h.s.b.Done()) {
 					continue
 				}
@@ -117,7 +117,7 @@ type Revocation struct {
 // up.
 func checkData(data []byte) error {
 	if layout.IsRequest(data) {
-		return fmt.Errorf("%w: Data reads as a request to give the lock up", ErrInvalid)
+		return fmt.Errorf("%w: Data has the form of a request to release the lock", ErrInvalid)
 	}
 	return nil
 }

@@ -443,7 +443,7 @@ func (s *session) wrote(g recipeDir, seq int64, dir backend.Stat) (now dirState,
 	}
 	c.mu.Unlock()
 	if foreign {
-		c.log.Warn("coord: foreign data was written to the path of a recipe and is overwritten; the data is left alone from now on", "path", g.dir, "recipe", string(g.recipe))
+		c.log.Warn("coord: another program changed the data of a recipe's directory, restoring it once and ignoring later changes", "path", g.dir, "recipe", string(g.recipe))
 	}
 	return now, anew
 }
@@ -527,7 +527,7 @@ func (s *session) undoMark(ctx context.Context, g recipeDir, path string, czxid 
 			pause.wait(ctx.Done(), s.b.Done())
 			continue
 		case answers(err, backend.ErrDenied):
-			s.c.log.Warn("coord: the mark of a recipe remains on the path of another recipe", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
+			s.c.log.Warn("coord: cannot remove this recipe's mark from the directory of another recipe", "path", g.dir, "recipe", string(g.recipe), "found", string(found), "error", err)
 		default:
 			return "", false, err
 		}

@@ -228,7 +228,7 @@ func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
 			return nil, err
 		}
 		r.willWait()
-		l.c.log.Debug("coord: back to the tail of the line", "path", l.dir, "error", err)
+		l.c.log.Debug("coord: lost the place in the queue of waiters, joining it again at the end", "path", l.dir, "error", err)
 		r.span.requeued(ctx, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // errBehindOwn is ErrLocked without a request: a caller of the same client has the
 // turn.
-var errBehindOwn = fmt.Errorf("%w: another caller of this client is ahead", ErrLocked)
+var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", ErrLocked)
 
 // mostOfID is the number of characters of a holder's ID that an error shows.
 const mostOfID = 100
@@ -90,7 +90,7 @@ func (q *holderLookup) lookUp(ctx context.Context, s *session, dir string, list 
 		who = fmt.Sprintf("%.*q", mostOfID, id)
 	}
 	age := max(time.Since(time.UnixMilli(stat.Ctime)), 0).Truncate(time.Second) // the clocks can differ
-	q.answer = fmt.Sprintf("held by %s, which came %v ago", who, age)
+	q.answer = fmt.Sprintf("held by %s, which requested it %v ago", who, age)
 	if more := len(q.holders) - 1; more > 0 {
 		q.answer += fmt.Sprintf(", and %d more", more)
 	}

@@ -343,7 +343,7 @@ func (k *keptLock) run() {
 		k.own.Stop()
 		emit(context.Background(), l.c, trace.KeepEnded{Subject: l.subject("lock", k.path), Token: k.czxid, Asked: contended})
 		if err := k.q.removeAndCall(h); err != nil {
-			l.c.log.Debug("coord: a kept lock was given up", "path", k.path, "error", err)
+			l.c.log.Debug("coord: cannot release a kept lock", "path", k.path, "error", err)
 		}
 		return
 	}

@@ -358,7 +358,7 @@ func (l *line) checkNumber(ctx context.Context, p place, r *request) error {
 		return err
 	}
 	if p.s.left(p.seq) <= layout.LeftHard {
-		return fmt.Errorf("%w: sequence numbers of the directory are used up", ErrLimit)
+		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", ErrLimit)
 	}
 	for {
 		w := backend.NewWatch()
@@ -382,7 +382,7 @@ func (l *line) checkNumber(ctx context.Context, p place, r *request) error {
 		}
 		if len(l.kinds.Order(names)) == 0 {
 			w.Stop()
-			return fmt.Errorf("%w: sequence numbers are used up, and foreign nodes keep the directory", ErrLimit)
+			return fmt.Errorf("%w: the sequence numbers of the directory are exhausted, and nodes of other programs prevent its replacement; delete them", ErrLimit)
 		}
 		if r.try {
 			w.Stop()

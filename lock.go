@@ -168,7 +168,7 @@ func (s *HoldSet) giveBack(ctx context.Context, why error) error {
 // inOrder sorts the lockers. It refuses lockers that cannot be locked together.
 func inOrder(lockers []Locker) ([]Locker, error) {
 	if len(lockers) == 0 {
-		return nil, opError("lockall", "", fmt.Errorf("%w: no locker", ErrInvalid))
+		return nil, opError("lockall", "", fmt.Errorf("%w: no locker given", ErrInvalid))
 	}
 	type path struct {
 		c    *Client
@@ -185,7 +185,7 @@ func inOrder(lockers []Locker) ([]Locker, error) {
 		}
 		p := path{k.client, k.path.full}
 		if seen[p] {
-			return nil, opError("lockall", p.full, fmt.Errorf("%w: one path twice", ErrInvalid))
+			return nil, opError("lockall", p.full, fmt.Errorf("%w: two lockers have this path", ErrInvalid))
 		}
 		seen[p] = true
 	}

@@ -166,15 +166,15 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	}
 	switch {
 	case opts.MaxLen < 0:
-		refuse("MaxLen %d", opts.MaxLen)
+		refuse("MaxLen %d is negative", opts.MaxLen)
 	case opts.MaxAttempts < 0:
-		refuse("MaxAttempts %d", opts.MaxAttempts)
+		refuse("MaxAttempts %d is negative", opts.MaxAttempts)
 	case opts.ClaimTimeout < 0:
-		refuse("ClaimTimeout %v", opts.ClaimTimeout)
+		refuse("ClaimTimeout %v is negative", opts.ClaimTimeout)
 	case opts.DrainTimeout < 0:
-		refuse("DrainTimeout %v", opts.DrainTimeout)
+		refuse("DrainTimeout %v is negative", opts.DrainTimeout)
 	case opts.Prefetch < 0:
-		refuse("Prefetch %d", opts.Prefetch)
+		refuse("Prefetch %d is negative", opts.Prefetch)
 	case opts.Prefetch > maxBatch:
 		refuse("Prefetch %d, limit %d", opts.Prefetch, maxBatch)
 	}
@@ -193,9 +193,9 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	case q.dead.path.full == q.path.full:
 		refuse("DeadLetterPath is the path of the queue itself")
 	case within(q.dead.path.full, q):
-		refuse("DeadLetterPath %q stands in the items, waiters or producers of the queue", opts.DeadLetterPath)
+		refuse("DeadLetterPath %q is below the items, waiters or producers of the queue", opts.DeadLetterPath)
 	case within(q.path.full, q.dead):
-		refuse("the queue stands in the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
+		refuse("the queue is below the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
 	}
 	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1), drain: opts.DrainTimeout}
 }

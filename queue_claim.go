@@ -171,7 +171,7 @@ func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fr
 			default:
 				// The item must not delay the others.
 				q.stick(e.Path())
-				s.c.log.Warn("coord: cannot move an item to the dead letters", "path", e.Path(), "error", err)
+				s.c.log.Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", e.Path(), "error", err)
 			}
 			return nil, false, nil
 		}
@@ -307,7 +307,7 @@ func (cl *itemClaim) receive() bool {
 // told here, not where the claim is made, since the item may be given back before.
 func (cl *itemClaim) noteDelivery() {
 	if cl.afterLoss() {
-		cl.s.c.log.Info("coord: an item is delivered again, since a claim on it was lost", "path", cl.e.Path(), "attempt", cl.attempt)
+		cl.s.c.log.Info("coord: redelivering an item, since an earlier claim on it was lost", "path", cl.e.Path(), "attempt", cl.attempt)
 	}
 }
 

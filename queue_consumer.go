@@ -162,7 +162,7 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 				items, err := q.some(ctx, op, n, false)
 				if answers(err, backend.ErrNoSpace) {
 					if short.n == 0 {
-						q.q.c.log.Warn("coord: the service has no space, so no item can be claimed; trying again", "path", q.q.path.full, "error", err)
+						q.q.c.log.Warn("coord: cannot claim items because the service has no space, retrying", "path", q.q.path.full, "error", err)
 					}
 					short.n = max(short.n, 1)
 					short.wait(ctx.Done(), q.q.c.closing)
@@ -262,7 +262,7 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 		for it, err := range q.all(ctx) {
 			if err != nil {
 				if !errors.Is(err, ErrClosed) {
-					q.q.c.log.Error("coord: cannot take items any more", "path", q.q.path.full, "error", err)
+					q.q.c.log.Error("coord: taking items failed, this consumer stops", "path", q.q.path.full, "error", err)
 				}
 				return nil
 			}

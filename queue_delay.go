@@ -89,7 +89,7 @@ func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
 	case due.Before(first):
 		due = first // of a time long before, the milliseconds would overflow
 	case due.Year() > 9999:
-		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: due in the year %d, after 9999", ErrInvalid, due.Year()))
+		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
 	}
 	return milliseconds(due), nil
 }

@@ -447,7 +447,7 @@ func (f *feeder) vanished(found []layout.QueueEntry) {
 		f.gone = first
 		return
 	}
-	f.s.c.log.Warn("coord: the server shows items that the service does not have, ignoring them", "path", first, "items", len(found))
+	f.s.c.log.Warn("coord: the server lists items that the service no longer has, ignoring them for a minute", "path", first, "items", len(found))
 	for i := range found {
 		f.q.stick(found[i].Path())
 	}

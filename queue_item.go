@@ -203,7 +203,7 @@ func (q *queue) decoded(err error) (tooMany bool) {
 func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (it *Item[T], tooMany error) {
 	v, err := k.decode(cl.data)
 	if cl.q.decoded(err) {
-		return nil, fmt.Errorf("%d items in a row, the last one %s: %w", maxUndecodable+1, cl.e.Path(), err)
+		return nil, fmt.Errorf("%d items in a row are undecodable, the last is %s: %w", maxUndecodable+1, cl.e.Path(), err)
 	}
 	if err != nil {
 		cl.s.c.log.Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)

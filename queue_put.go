@@ -29,7 +29,7 @@ func (q *queue) fits(data []byte) error {
 		path = max(path, len(q.dead.items))
 	}
 	if room := most - min(16*(path+256), most/2); len(data) > room {
-		return fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, len(data), room)
+		return fmt.Errorf("%w: the item has %d bytes, limit %d", ErrTooLarge, len(data), room)
 	}
 	return nil
 }
@@ -269,7 +269,7 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 		case p.use && !p.full:
 			return nil
 		case p.n >= layout.MaxNumber:
-			return fmt.Errorf("%w: the number of bucket %q is as high as it can be", ErrLimit, layout.BucketPath(q.items, key, p.n))
+			return fmt.Errorf("%w: bucket %q has the highest possible number", ErrLimit, layout.BucketPath(q.items, key, p.n))
 		case len(all) < q.most:
 			return nil
 		}
@@ -278,7 +278,7 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 			return err
 		}
 		if !freed {
-			return fmt.Errorf("%w: the queue has %d buckets, as many as it can have", ErrLimit, len(all))
+			return fmt.Errorf("%w: the queue has %d buckets, the maximum; put again when consumers have emptied one", ErrLimit, len(all))
 		}
 	}
 }

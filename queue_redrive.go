@@ -69,7 +69,7 @@ func (end *deadEnd) behind(n int64, e *layout.QueueEntry) bool {
 const mostPasses = 10
 
 // errChanging is the error for an item that has changed in each pass.
-var errChanging = fmt.Errorf("%w: the item changes all the time", ErrConflict)
+var errChanging = fmt.Errorf("%w: the item changed during each attempt", ErrConflict)
 
 // errClaimed is the error for an item that a consumer has claimed.
 var errClaimed = fmt.Errorf("%w: a consumer has claimed the item", ErrLocked)
@@ -83,7 +83,7 @@ func (r *redrive) missed() error {
 	var errs []error
 	for _, text := range slices.Sorted(maps.Keys(same)) {
 		ids := same[text]
-		errs = append(errs, fmt.Errorf("%d not moved, first %q: %w", len(ids), slices.Min(ids), r.wanted[ids[0]]))
+		errs = append(errs, fmt.Errorf("items not moved: %d, first %q: %w", len(ids), slices.Min(ids), r.wanted[ids[0]]))
 	}
 	return errors.Join(errs...)
 }

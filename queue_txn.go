@@ -33,7 +33,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		err = q.q.fits(data)
 	}
 	if err == nil && q.q.maxLen > 0 {
-		err = fmt.Errorf("%w: MaxLen in a transaction", ErrUnsupported)
+		err = fmt.Errorf("%w: a transaction cannot put into a queue with MaxLen", ErrUnsupported)
 	}
 	if op.err == nil {
 		op.err = opError("put", q.q.path.full, err)

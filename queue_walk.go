@@ -254,7 +254,7 @@ func (q *queue) sweep(ctx context.Context, s *session, b layout.Bucket, litter [
 	}
 	_, err := s.b.Commit(ctx, ops...)
 	if err != nil && !raced(err) && !isUncertain(err) && !isOver(err) && ctx.Err() == nil {
-		s.c.log.Warn("coord: cannot remove an empty bucket", "path", b.Path, "error", err)
+		s.c.log.Warn("coord: cannot remove an empty bucket of a queue", "path", b.Path, "error", err)
 	}
 	return err == nil
 }

@@ -39,9 +39,9 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 	}
 	switch {
 	case n < 1:
-		return opError(op, q.q.path.full, fmt.Errorf("%w: %d handlers", ErrInvalid, n))
+		return opError(op, q.q.path.full, fmt.Errorf("%w: %d handlers, want at least 1", ErrInvalid, n))
 	case handle == nil:
-		return opError(op, q.q.path.full, fmt.Errorf("%w: no handler", ErrInvalid))
+		return opError(op, q.q.path.full, fmt.Errorf("%w: the handler is nil", ErrInvalid))
 	}
 	var running sync.WaitGroup
 	x := &crew[T]{ctx: ctx, q: q.q, busy: make(map[*Item[T]]bool)}
@@ -140,7 +140,7 @@ func (x *crew[T]) disbandLater(done, ending <-chan struct{}, drain time.Duration
 			case <-ending:
 			case <-late:
 				if n := x.disband(func(cl *itemClaim) { cl.later(verbGiveBack) }); n > 0 {
-					c.log.Warn("coord: handlers have not returned within DrainTimeout, giving their items back", "path", x.q.path.full, "items", n)
+					c.log.Warn("coord: handlers have not returned within DrainTimeout, returning their items to the queue", "path", x.q.path.full, "items", n)
 				}
 				late = nil
 			}
@@ -185,7 +185,7 @@ func (x *crew[T]) endsWith(err error) bool {
 func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
 	if ended := it.Err(); ended != nil {
 		if err == nil && (disbanded || errors.Is(ended, ErrLost)) {
-			it.s.c.log.Warn("coord: a handler has returned nil after the end of its claim, its item is not acknowledged",
+			it.s.c.log.Warn("coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again",
 				"path", it.claim.e.Path(), "attempt", it.Attempt, "error", ended)
 		}
 		return
@@ -200,7 +200,7 @@ func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
 		op, err = "nack", it.NackCause(retryDelay(it.Attempt), err)
 	}
 	if err != nil && !isClosed(err) && !errors.Is(err, ErrReleased) {
-		it.s.c.log.Warn("coord: cannot end the claim of an item", "operation", op, "path", it.claim.e.Path(), "error", err)
+		it.s.c.log.Warn("coord: cannot end the claim of an item after its handler", "operation", op, "path", it.claim.e.Path(), "error", err)
 	}
 }
 

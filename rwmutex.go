@@ -168,7 +168,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 		return err
 	}
 	if h == nil || h.recipe == nil {
-		return opError("downgrade", rw.path.full, fmt.Errorf("%w: no hold", ErrInvalid))
+		return opError("downgrade", rw.path.full, fmt.Errorf("%w: the hold is nil or not from a lock", ErrInvalid))
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return opError("downgrade", rw.path.full, err)
@@ -230,7 +230,7 @@ func (rw *RWMutex) beginMove(h *Hold) (old string, moving chan struct{}, err err
 	q, known := l.kinds.Parse(name)
 	switch {
 	case h.s.c != rw.c, !ok, strings.Contains(name, "/"), !known, q.Shared, h.moving != nil:
-		return "", nil, fmt.Errorf("%w: %s is no writer's hold of this lock", ErrInvalid, h.path)
+		return "", nil, fmt.Errorf("%w: %s is not a writer's hold of this lock", ErrInvalid, h.path)
 	case h.err != nil:
 		return "", nil, h.err
 	}

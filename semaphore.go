@@ -137,7 +137,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) 
 	want := int(s.want.Load())
 	switch {
 	case a.n < 1:
-		return nil, opError(a.op, s.path.full, fmt.Errorf("%w: %d permits", ErrInvalid, a.n))
+		return nil, opError(a.op, s.path.full, fmt.Errorf("%w: %d permits requested, want at least 1", ErrInvalid, a.n))
 	case a.n > layout.MaxPermits:
 		return nil, opError(a.op, s.path.full, tooHeavy(a.n, layout.MaxPermits))
 	case a.n > want && !s.adopt:
@@ -310,7 +310,7 @@ func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("%w: sequence numbers are used up until the queue has drained", ErrLimit)
+	return fmt.Errorf("%w: the sequence numbers of the directory are exhausted until all holders and waiters have left", ErrLimit)
 }
 
 // tooHeavy returns the error for a request that exceeds the limit.

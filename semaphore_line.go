@@ -144,7 +144,7 @@ func (a *acquisition) run(ctx context.Context) (*Hold, error) {
 			a.span.over(ctx, err)
 			return nil, err
 		}
-		a.sem.c.log.Debug("coord: back to the tail of the line", "path", path, "error", err)
+		a.sem.c.log.Debug("coord: lost the place in the queue of waiters, joining it again at the end", "path", path, "error", err)
 		a.span.requeued(ctx, err)
 	}
 }
@@ -343,7 +343,7 @@ func (a *acquisition) mayMark(ctx context.Context, p *place) error {
 	case isNotFound(err):
 		return errGone
 	case errors.Is(err, backend.ErrDenied):
-		return fmt.Errorf("a waiter has to write its own node: %w", err)
+		return fmt.Errorf("a waiter needs write permission on its own node: %w", err)
 	}
 	return err
 }

@@ -151,7 +151,7 @@ func (s *session) sent(p sending, stat *backend.Stat) {
 	}
 	x := sample{sent: p.at, answered: s.c.local(), stamp: stat.Mtime, zxid: stat.Mzxid}
 	if !k.learn(x, p.contact) {
-		s.refuseClock(fmt.Errorf("%w: time %d of a node", ErrInvalid, stat.Mtime))
+		s.refuseClock(fmt.Errorf("%w: the service reported the time %d for a node", ErrInvalid, stat.Mtime))
 	}
 }
 

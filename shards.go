@@ -93,9 +93,9 @@ func NewShards(c *Client, path string, n int, o *ShardsOptions) *Shards {
 	}
 	switch {
 	case n < 1 || n > layout.MaxShards:
-		s.bad = fmt.Errorf("%w: %d shards", ErrInvalid, n)
+		s.bad = fmt.Errorf("%w: %d shards, want 1 to %d", ErrInvalid, n, layout.MaxShards)
 	case s.o.Weight < 0 || s.o.Weight > layout.MaxWeight:
-		s.bad = fmt.Errorf("%w: weight %d", ErrInvalid, s.o.Weight)
+		s.bad = fmt.Errorf("%w: weight %d, want 1 to %d", ErrInvalid, s.o.Weight, layout.MaxWeight)
 	case s.o.ForceAfter < 0:
 		s.bad = fmt.Errorf("%w: negative ForceAfter", ErrInvalid)
 	}

@@ -297,7 +297,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 		}
 		err := m.Err
 		if err == nil {
-			err = fmt.Errorf("%w: %d shards, but member %q divides the work into %d", ErrInvalid, r.s.n, layout.Clip(m.ID), m.Value.Shards)
+			err = fmt.Errorf("%w: this member uses %d shards, but member %q uses %d", ErrInvalid, r.s.n, layout.Clip(m.ID), m.Value.Shards)
 		}
 		r.fail(err)
 		return
@@ -331,7 +331,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 			fallthrough
 		default:
 			if x != nil {
-				x.unwant(members[m].id, "the shard moves")
+				x.unwant(members[m].id, "the shard moves to another member")
 			}
 		}
 	}

@@ -106,12 +106,12 @@ type HandOverError struct {
 
 // Error names the shard, and by whom and why it was asked for.
 func (e *HandOverError) Error() string {
-	text := fmt.Sprintf("shard %d is to be given up", e.Shard)
+	text := fmt.Sprintf("shard %d must be released", e.Shard)
 	if e.Reason != "" {
 		text += ": " + e.Reason
 	}
 	if e.By != "" {
-		text += fmt.Sprintf(" (asked by %q)", e.By)
+		text += fmt.Sprintf(" (requested by %q)", e.By)
 	}
 	return text
 }
@@ -140,7 +140,7 @@ func (r *shardWork) result(ended error, op, path string) error {
 		all = append(all, opError(op, path, err))
 	}
 	if r.more > 0 {
-		all = append(all, opError(op, path, fmt.Errorf("and %d earlier errors of shards that were given up", r.more)))
+		all = append(all, opError(op, path, fmt.Errorf("%d earlier errors of released shards are not shown", r.more)))
 	}
 	if all = slices.DeleteFunc(all, func(err error) bool { return err == nil }); len(all) == 1 {
 		return all[0]
@@ -241,7 +241,7 @@ func (r *shardWork) keep(sh *Shard, err error) {
 		r.last = slices.Delete(r.last, 0, 1)
 		r.more++
 	}
-	r.last = append(r.last, fmt.Errorf("shard %d, given up: %w", sh.Index, err))
+	r.last = append(r.last, fmt.Errorf("shard %d, while it was released: %w", sh.Index, err))
 }
 
 // isOnly reports whether err is nothing but one of the errors of: each error that it joins is one.

@@ -274,7 +274,7 @@ func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, &backend.Error{Op: "wait", Path: p.l.slot(0), Index: -1, Err: fmt.Errorf("%w: another program has made all slots, and they are persistent", ErrExists)}
+	return false, &backend.Error{Op: "wait", Path: p.l.slot(0), Index: -1, Err: fmt.Errorf("%w: all slots are persistent nodes of another program, delete them", ErrExists)}
 }
 
 // leave gives the place up, in the background. A waiter goes with the session if the client
@@ -289,7 +289,7 @@ func (p *slotPlace) leave() {
 			s.removeLater(path)
 		}
 	default:
-		s.cleanUp("give up a slot", path, func(ctx context.Context) error {
+		s.cleanUp("release a slot", path, func(ctx context.Context) error {
 			// Exactly once, since the slot can be another client's at once.
 			_, _, err := s.commitOnce(ctx, backend.Delete(path, backend.AnyVersion))
 			if err != nil && !isNotFound(err) {
@@ -340,7 +340,7 @@ func (l *slotLine) fill(s *session) {
 	if l.c.goCleanUp(func(ctx context.Context, _ *cleanUp) {
 		for n, s := 1, s; n > 0; n, s = l.filled(n) {
 			if err := l.fillOnce(ctx, s); err != nil && !isOver(err) {
-				s.c.log.Warn("coord: cannot see whether a waiter takes a free slot, trying again", "path", l.g.dir, "error", err)
+				s.c.log.Warn("coord: cannot list the waiters of a queue, retrying", "path", l.g.dir, "error", err)
 				l.fillLater(s)
 				continue
 			}

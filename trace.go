@@ -24,7 +24,7 @@ func newTrace(told func(context.Context, trace.Event), log *outbox.Logger) *outb
 		func(x tracedEvent) { told(x.ctx, x.e) },
 		func(n int) { told(context.Background(), trace.EventsDropped{Events: n}) },
 		func(f *usercode.Failure, n int) {
-			log.Error("coord: Trace did not return, events are lost", "events", n, "type", f.Type, "stack", f.Stack)
+			log.Error("coord: Trace panicked or ended its goroutine, events are lost", "events", n, "type", f.Type, "stack", f.Stack)
 		})
 }
 

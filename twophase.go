@@ -129,10 +129,10 @@ func (x *txSpace) checkID(what, id string) error { return checkID(x.c.rules().Ch
 
 func checkID(checkPath func(string) error, what, id string) error {
 	if len(id) > layout.MaxID {
-		return fmt.Errorf("%w: %s of more than %d bytes", ErrInvalid, what, layout.MaxID)
+		return fmt.Errorf("%w: the %s has more than %d bytes", ErrInvalid, what, layout.MaxID)
 	}
 	if !layout.IsID(id) || checkPath("/a/"+id) != nil {
-		return fmt.Errorf("%w: %s %.40q, want the name of a node", ErrInvalid, what, id)
+		return fmt.Errorf("%w: the %s %.40q cannot be the name of a node", ErrInvalid, what, id)
 	}
 	return nil
 }
@@ -172,7 +172,7 @@ func (x *txSpace) load(ctx context.Context, s *session, id string, w *backend.Wa
 
 // errBadDecision reports that a decision was made, and an outsider has overwritten
 // it.
-var errBadDecision = fmt.Errorf("%w: not a decision: %w", ErrInDoubt, ErrDecode)
+var errBadDecision = fmt.Errorf("%w: the decision node holds no decision: %w", ErrInDoubt, ErrDecode)
 
 // outcome reads the decision. It returns nil if there is none yet. A watch that is
 // not nil is armed in that case, and only then. If the decision cannot be read, the

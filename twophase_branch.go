@@ -57,7 +57,7 @@ func (b *branchWork[T]) run(ctx context.Context) error {
 		case isOver(err) || ctx.Err() != nil:
 			return err
 		default:
-			b.c.log.Warn("coord: a site cannot go on with a transaction, trying again",
+			b.c.log.Warn("coord: a site cannot process a transaction, retrying",
 				"site", b.site, "transaction", b.id, "error", err)
 		}
 		b.retried = true
@@ -219,7 +219,7 @@ func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
 	case b.vote != layout.BranchYes:
 		if o != nil {
 			path := (&dtx{path: b.record(b.id), zxid: b.zxid}).decision()
-			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: a commit without the vote of this site", ErrInDoubt)}
+			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: the decision is commit, but this site has not voted", ErrInDoubt)}
 		}
 	case b.bad != nil:
 		return b.bad
@@ -252,7 +252,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 		return errAgain
 	}
 	if b.doubtOnce(b.name) {
-		b.c.log.Error("coord: a transaction is in doubt", "path", b.path, "error", e)
+		b.c.log.Error("coord: a transaction is in doubt and needs an operator", "path", b.path, "error", e)
 		emit(ctx, b.c, trace.ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
 		if b.handler.InDoubt != nil {
 			tx, _ := b.tx()
@@ -410,7 +410,7 @@ func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 			failing = 1
 			b.owe(0, 1)
 		}
-		b.c.log.Warn("coord: a site cannot carry out a decision, trying again",
+		b.c.log.Warn("coord: a site cannot carry out a decision, retrying",
 			"site", b.site, "transaction", b.id, "commit", commit, "error", err)
 		pause.wait(ctx.Done(), b.s.b.Done())
 	}

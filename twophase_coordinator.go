@@ -89,7 +89,7 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 		co.path.err = fmt.Errorf("%w: negative Timeout", ErrInvalid)
 	}
 	if u := co.opts.Unserved; (u < FailUnserved || u > AwaitUnserved) && co.path.err == nil {
-		co.path.err = fmt.Errorf("%w: Unserved %d", ErrInvalid, int8(u))
+		co.path.err = fmt.Errorf("%w: unknown Unserved policy %d", ErrInvalid, int8(u))
 	}
 	return co
 }
@@ -192,7 +192,7 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec layout.Record, err error
 			return rec, err
 		}
 		if i > 0 && site == rec.Sites[i-1] {
-			return rec, fmt.Errorf("%w: site %q twice", ErrInvalid, site)
+			return rec, fmt.Errorf("%w: site %q is given twice", ErrInvalid, site)
 		}
 	}
 	if rec.Payload, err = co.opts.Codec.encode(p.Payload); err != nil {

@@ -83,7 +83,7 @@ func (b Branch[T]) Guard() Guard {
 func (b Branch[T]) Verify(ctx context.Context) error {
 	const op = "verify"
 	if b.at == nil {
-		return opError(op, "", fmt.Errorf("%w: a Branch that no Serve has made", ErrInvalid))
+		return opError(op, "", fmt.Errorf("%w: the Branch is not from Serve", ErrInvalid))
 	}
 	if err := b.at.hold.Verify(ctx); err != nil { // the reads below are not older than its Sync
 		return err
@@ -100,7 +100,7 @@ func (b Branch[T]) Verify(ctx context.Context) error {
 		}
 	}
 	if further {
-		err = fmt.Errorf("%w: the transaction has come further", ErrConflict)
+		err = fmt.Errorf("%w: the transaction has advanced beyond this call", ErrConflict)
 	}
 	if err == nil {
 		err = b.at.hold.Err()
@@ -181,10 +181,10 @@ func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Particip
 	p.handler.Codec = h.Codec.orJSON()
 	p.bad = p.checkID("site", site)
 	if p.bad == nil && (h.Prepare == nil || h.Commit == nil || h.Abort == nil) {
-		p.bad = fmt.Errorf("%w: a Handler without Prepare, Commit or Abort", ErrInvalid)
+		p.bad = fmt.Errorf("%w: the Handler needs Prepare, Commit and Abort", ErrInvalid)
 	}
 	if h.Concurrent < 0 && p.bad == nil {
-		p.bad = fmt.Errorf("%w: Concurrent %d", ErrInvalid, h.Concurrent)
+		p.bad = fmt.Errorf("%w: Concurrent %d is negative", ErrInvalid, h.Concurrent)
 	}
 	return p
 }
@@ -500,6 +500,6 @@ func (p *Participant[T]) clearLater(memory *siteMemory) {
 // warnLeft logs the error of a service that has refused to remove a record.
 func (p *Participant[T]) warnLeft(d *dtx, err error) {
 	if err != nil && !isOver(err) {
-		p.c.log.Warn("coord: cannot remove the record of a transaction that is over, left to Recover", "path", d.path, "error", err)
+		p.c.log.Warn("coord: cannot remove the record of a finished transaction, leaving it to Recover", "path", d.path, "error", err)
 	}
 }

@@ -33,10 +33,10 @@ type proposing struct {
 const lateVotes = "votes were missing at the deadline"
 
 // errMaybe reports that the session was lost while the record was being created.
-var errMaybe = fmt.Errorf("the transaction may stand or not: %w", backend.ErrUncertain)
+var errMaybe = fmt.Errorf("it is unknown whether the transaction was created: %w", backend.ErrUncertain)
 
 // errOther reports that another transaction has the id.
-var errOther = fmt.Errorf("other sites or another payload: %w", ErrDuplicate)
+var errOther = fmt.Errorf("a transaction with this id has other sites or another payload: %w", ErrDuplicate)
 
 // enter creates the transaction, or joins it if it exists, so that it stays until
 // this Propose is done with it.

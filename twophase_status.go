@@ -219,7 +219,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 		}
 		if answers(err, ErrInDoubt) {
 			// Its sites report it too, and List shows it.
-			s.c.log.Error("coord: a transaction is in doubt", "path", d.path, "error", err)
+			s.c.log.Error("coord: recovery skips a transaction that is in doubt", "path", d.path, "error", err)
 			return false, nil
 		}
 		if err != nil {
@@ -274,7 +274,7 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 			err = d.checkLost(ctx, s)
 			switch {
 			case err == nil:
-				err = fmt.Errorf("%w: undecided", ErrInvalid)
+				err = fmt.Errorf("%w: the transaction is undecided", ErrInvalid)
 			case answers(err, errAgain):
 				return struct{}{}, nil // another client has just removed the record
 			}

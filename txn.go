@@ -163,7 +163,7 @@ func (e *ConflictError) Is(target error) bool {
 // that a write that was meant to be guarded is not made without a guard.
 func (t *Txn) Under(g Guard) *Txn {
 	if len(g.checks) == 0 {
-		t.note(&backend.Error{Op: "under", Err: fmt.Errorf("%w: the zero Guard", ErrInvalid)})
+		t.note(&backend.Error{Op: "under", Err: fmt.Errorf("%w: the Guard is the zero value", ErrInvalid)})
 	}
 	t.guards = append(t.guards, g)
 	return t
@@ -174,12 +174,12 @@ func (t *Txn) If(conds ...Condition) *Txn {
 	for _, cond := range conds {
 		p := t.c.recipePath(cond.path)
 		if cond.op == "" {
-			t.note(&backend.Error{Op: "if", Err: fmt.Errorf("%w: the zero Condition", ErrInvalid)})
+			t.note(&backend.Error{Op: "if", Err: fmt.Errorf("%w: the Condition is the zero value", ErrInvalid)})
 			continue
 		}
 		t.note(p.check(cond.op))
 		if cond.op == "version" && cond.version < 0 {
-			t.note(&backend.Error{Op: cond.op, Path: cond.path, Err: fmt.Errorf("%w: version %d", ErrInvalid, cond.version)})
+			t.note(&backend.Error{Op: cond.op, Path: cond.path, Err: fmt.Errorf("%w: version %d is negative", ErrInvalid, cond.version)})
 		}
 		cond.path = p.full
 		t.conds = append(t.conds, cond)
@@ -192,7 +192,7 @@ func (t *Txn) If(conds ...Condition) *Txn {
 // which the client commits.
 func (t *Txn) Create(path string, data []byte, mode backend.CreateMode) *Txn {
 	if mode != backend.Persistent && mode != backend.Ephemeral {
-		t.note(&backend.Error{Op: "create", Path: path, Err: fmt.Errorf("%w: create mode %d in a transaction", ErrInvalid, mode)})
+		t.note(&backend.Error{Op: "create", Path: path, Err: fmt.Errorf("%w: a transaction cannot create a node of mode %d", ErrInvalid, mode)})
 	}
 	return t.plain(path, backend.Create("", slices.Clone(data), mode))
 }
@@ -327,7 +327,7 @@ func (t *Txn) Add(ops ...TxnOp) *Txn {
 	for _, op := range ops {
 		t.note(op.err)
 		if op.expand == nil && op.err == nil {
-			t.note(&backend.Error{Op: "do", Err: fmt.Errorf("%w: the zero TxnOp", ErrInvalid)})
+			t.note(&backend.Error{Op: "do", Err: fmt.Errorf("%w: the TxnOp is the zero value", ErrInvalid)})
 		}
 		t.ops = append(t.ops, op)
 	}
@@ -499,7 +499,7 @@ func (t *Txn) fits(s *session) error {
 	return s.b.Limits().Refuse(least)
 }
 
-var errTooManySteps = fmt.Errorf("%w: more than %d steps", ErrTooLarge, maxTxnOps)
+var errTooManySteps = fmt.Errorf("%w: the transaction has more than %d steps", ErrTooLarge, maxTxnOps)
 
 func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 	if err := t.fits(s); err != nil {
@@ -531,7 +531,7 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 		note(p.add(txnPart{op: op.op, index: i, path: op.path, again: op.again, yield: len(p.ops) + product(ops)}, ops...))
 	}
 	if errs == nil && len(p.ops) == 0 {
-		errs = fmt.Errorf("%w: an empty transaction", ErrInvalid)
+		errs = fmt.Errorf("%w: the transaction is empty", ErrInvalid)
 	}
 	if errs == nil {
 		errs = s.b.Limits().Refuse(p.ops)

@@ -20,7 +20,7 @@ func (c *Client) call(what string, attrs []any, f func() error) error {
 // panic is not logged: it can contain data.
 func (c *Client) logFailure(what string, attrs []any, err error) {
 	if f := usercode.As(err); f != nil {
-		c.log.Error("coord: a function of the program did not return",
+		c.log.Error("coord: a function of the program panicked or ended its goroutine",
 			append([]any{"function", what, "error", f.Error(), "type", f.Type, "stack", f.Stack}, attrs...)...)
 	}
 }

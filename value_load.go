@@ -29,7 +29,7 @@ func (v *Value[T]) Load() (now Versioned[T], age time.Duration) {
 	if k == nil {
 		err := v.path.err
 		if err == nil {
-			err = fmt.Errorf("%w: no Watch has read it yet", ErrNotFound)
+			err = fmt.Errorf("%w: no Watch of this client has read the value yet", ErrNotFound)
 		}
 		return Versioned[T]{Err: opError("load", v.path.full, err)}, math.MaxInt64
 	}

@@ -28,11 +28,11 @@ func NewLogger(l *slog.Logger) *Logger {
 		}
 	}
 	box := New(write, func(n int) {
-		r := slog.NewRecord(time.Now(), slog.LevelWarn, "coord: lines were dropped: the Logger is too slow", 0)
+		r := slog.NewRecord(time.Now(), slog.LevelWarn, "coord: the Logger is too slow, log lines were dropped", 0)
 		r.Add("lines", n)
 		write(r)
 	}, func(f *usercode.Failure, n int) {
-		r := slog.NewRecord(time.Now(), slog.LevelError, "coord: the handler of the Logger did not return, lines are lost", 0)
+		r := slog.NewRecord(time.Now(), slog.LevelError, "coord: the handler of the Logger panicked or ended its goroutine, log lines are lost", 0)
 		r.Add("lines", n, "type", f.Type, "stack", f.Stack)
 		write(r)
 	})

@@ -227,7 +227,7 @@ func TestLogger_APanicOfTheHandlerCostsOneLine(t *testing.T) {
 		t.Fatal("not written")
 	}
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
-	if len(lines) != 3 || !strings.Contains(lines[1], "did not return") || !strings.Contains(lines[1], "type=string") ||
+	if len(lines) != 3 || !strings.Contains(lines[1], "panicked or ended its goroutine") || !strings.Contains(lines[1], "type=string") ||
 		!strings.Contains(lines[1], "outbox_test.go:") || !strings.Contains(lines[2], "msg=three") || strings.Contains(text.String(), "secret") {
 		t.Errorf("written: %q", lines)
 	}

@@ -542,28 +542,36 @@ func TestErrors_TheTextsOfErrors(t *testing.T) {
 			_, err := coord.NewMutex(c, "/m", nil).Lock(h.Context(ctx))
 			return &holdError{err, h.Path()}
 		}, "coord: lock /m: context canceled: hold %s: lost: node deleted by another client"},
-		{open(coord.QueueOptions[int]{MaxLen: -1}), "coord: put /q: invalid argument: MaxLen -1"},
-		{open(coord.QueueOptions[int]{MaxAttempts: -2}), "coord: put /q: invalid argument: MaxAttempts -2"},
-		{open(coord.QueueOptions[int]{Prefetch: math.MinInt}), fmt.Sprint("coord: put /q: invalid argument: Prefetch ", math.MinInt)},
+		{open(coord.QueueOptions[int]{MaxLen: -1}), "coord: put /q: invalid argument: MaxLen -1 is negative"},
+		{open(coord.QueueOptions[int]{MaxAttempts: -2}), "coord: put /q: invalid argument: MaxAttempts -2 is negative"},
+		{open(coord.QueueOptions[int]{Prefetch: math.MinInt}), fmt.Sprint("coord: put /q: invalid argument: Prefetch ", math.MinInt, " is negative")},
 		{open(coord.QueueOptions[int]{DeadLetterPath: "/q"}), "coord: put /q: invalid argument: DeadLetterPath is the path of the queue itself"},
-		{open(coord.QueueOptions[int]{DeadLetterPath: "/q/items"}), `coord: put /q: invalid argument: DeadLetterPath "/q/items" stands in the items, waiters or producers of the queue`},
+		{open(coord.QueueOptions[int]{DeadLetterPath: "/q/items"}), `coord: put /q: invalid argument: DeadLetterPath "/q/items" is below the items, waiters or producers of the queue`},
 		{func(_ *world, c *coord.Client) error {
 			_, err := coord.NewQueue(c, "/d/waiters/q", &coord.QueueOptions[int]{DeadLetterPath: "/d"}).Put(ctx, 1)
 			return err
-		}, `coord: put /d/waiters/q: invalid argument: the queue stands in the items, waiters or producers of its DeadLetterPath "/d"`},
+		}, `coord: put /d/waiters/q: invalid argument: the queue is below the items, waiters or producers of its DeadLetterPath "/d"`},
 		{func(_ *world, c *coord.Client) error {
 			half := coord.Codec[int]{Decode: coord.JSON[int]().Decode}
 			_, err := coord.NewValue(c, "/v", &coord.ValueOptions[int]{Codec: half}).Set(ctx, 1)
 			return err
-		}, "coord: set /v: cannot encode: invalid argument: a Codec needs both Encode and Decode"},
+		}, "coord: set /v: cannot encode the value: invalid argument: a Codec needs both Encode and Decode"},
 		{func(_ *world, c *coord.Client) error {
 			_, err := coord.NewValue[chan int](c, "/v", nil).Set(ctx, nil)
 			return err
-		}, "coord: set /v: invalid argument: cannot encode: json: unsupported type: chan int"},
+		}, "coord: set /v: invalid argument: cannot encode the value: json: unsupported type: chan int"},
 		{func(_ *world, c *coord.Client) error {
 			_, err := coord.NewDelayQueue[int](c, "/q", nil).Put(ctx, time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC), 1)
 			return err
-		}, "coord: put /q: invalid argument: due in the year 12000, after 9999"},
+		}, "coord: put /q: invalid argument: the item is due in the year 12000, limit 9999"},
+		{func(_ *world, c *coord.Client) error {
+			n := coord.NewCounter(c, "/n")
+			if _, err := n.Add(ctx, math.MaxInt64); err != nil {
+				return err
+			}
+			_, err := n.Add(ctx, 1)
+			return err
+		}, "coord: add /n: limit reached: 9223372036854775807 + 1 overflows int64"},
 		{func(w *world, c *coord.Client) error {
 			_, err := coord.NewCoordinator[string](c, "/tx", nil).Propose(ctx, w.proposal("t", "ghost"))
 			return err

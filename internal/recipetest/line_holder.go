@@ -123,9 +123,9 @@ func (on lineHolderTests) AnErrorNamesTheHolder(t *testing.T) {
 								w.T.Errorf("%v shows Data", err)
 							}
 						}
-						want := regexp.MustCompile(`^coord: \w+ \S+: .* \(held by "worker-7", which came \d+s ago\)$`)
+						want := regexp.MustCompile(`^coord: \w+ \S+: .* \(held by "worker-7", which requested it \d+s ago\)$`)
 						if w.Fake {
-							want = regexp.MustCompile(`(locked|canceled) \(held by "worker-7", which came 12s ago\)$`)
+							want = regexp.MustCompile(`(locked|canceled) \(held by "worker-7", which requested it 12s ago\)$`)
 						}
 						if id != "" && !want.MatchString(text) || id == "" && strings.Contains(text, "held by") {
 							w.T.Errorf("with the ID %q: %v", id, err)

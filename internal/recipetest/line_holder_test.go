@@ -29,7 +29,7 @@ func TestMutex_AnErrorNamesTheFirstHolder(t *testing.T) {
 				_, other := locks(w.Open("d", nil), strings.Repeat("d", 3000))
 				_, tried := other.TryLock(context.Background())
 				coordtest.WantErr(w.T, tried, coord.ErrLocked)
-				text := regexp.MustCompile(`\(held by session 0x[0-9a-f]+, which came 0s ago, and 2 more\)$`)
+				text := regexp.MustCompile(`\(held by session 0x[0-9a-f]+, which requested it 0s ago, and 2 more\)$`)
 				for _, err := range []error{tried, w.givesUp(other)} {
 					if !text.MatchString(err.Error()) {
 						w.T.Error(err)
@@ -47,7 +47,7 @@ func TestMutex_AnErrorNamesTheFirstHolder(t *testing.T) {
 				_, another := locks(w.Open("e", nil), "e")
 				_, tried = another.TryLock(context.Background())
 				for _, err := range []error{tried, w.givesUp(another)} {
-					if !strings.Contains(err.Error(), `held by "b", which came 0s ago, and 1 more`) {
+					if !strings.Contains(err.Error(), `held by "b", which requested it 0s ago, and 1 more`) {
 						w.T.Error(err)
 					}
 				}
@@ -70,11 +70,11 @@ func TestMutex_AnErrorNamesTheHolderInsideAProcess(t *testing.T) {
 		x.reset()
 		_, tried := m.TryLock(context.Background())
 		coordtest.WantErr(w.T, tried, coord.ErrLocked)
-		if n := x.reset(); len(n) > 0 || !strings.Contains(tried.Error(), "another caller of this client is ahead") {
+		if n := x.reset(); len(n) > 0 || !strings.Contains(tried.Error(), "another caller of this client holds it or waits ahead") {
 			w.T.Errorf("%v, at the cost of %v", tried, n)
 		}
 		late := w.givesUp(m)
-		if n := x.reset(); !maps.Equal(n, map[string]int{"children": 1, "get": 1}) || !strings.HasSuffix(late.Error(), `(held by "`+strings.Repeat("é", 100)+`", which came 0s ago)`) {
+		if n := x.reset(); !maps.Equal(n, map[string]int{"children": 1, "get": 1}) || !strings.HasSuffix(late.Error(), `(held by "`+strings.Repeat("é", 100)+`", which requested it 0s ago)`) {
 			w.T.Errorf("%v, at the cost of %v", late, n)
 		}
 		plain := w.givesUp(coord.NewMutex(c, "/m", nil))

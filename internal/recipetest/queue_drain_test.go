@@ -147,8 +147,8 @@ func TestWork_DrainIsBounded(t *testing.T) {
 				w.drained(&b.Consumer)
 				text := log()
 				for line, want := range map[string]bool{
-					`msg="coord: handlers have not returned within DrainTimeout, giving their items back" path=/q items=1`:     true,
-					`msg="coord: a handler has returned nil after the end of its claim, its item is not acknowledged" path=/q`: test.late == nil,
+					`msg="coord: handlers have not returned within DrainTimeout, returning their items to the queue" path=/q items=1`:             true,
+					`msg="coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again" path=/q`: test.late == nil,
 				} {
 					if strings.Contains(text, line) != want {
 						w.T.Errorf("the log contains %q: want %t\n%s", line, want, text)

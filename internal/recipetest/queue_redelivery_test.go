@@ -108,7 +108,7 @@ func TestQueue_DeliveryAfterALostClaimIsTold(t *testing.T) {
 					if told != 1 {
 						w.T.Errorf("%d events ItemClaimed", told)
 					}
-					lines := strings.Count(log, `level=INFO msg="coord: an item is delivered again, since a claim on it was lost" path=/q/items/b-0-0/i-`)
+					lines := strings.Count(log, `level=INFO msg="coord: redelivering an item, since an earlier claim on it was lost" path=/q/items/b-0-0/i-`)
 					if want := map[bool]int{true: 1}[test.lost]; lines != want {
 						w.T.Errorf("%d lines, want %d:\n%s", lines, want, log)
 					}

@@ -265,7 +265,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 
 	after.Arm(1, coordtest.Creates, coordtest.Lose)
 	coordtest.MustRelease(t, coordtest.MustLock(t, m))
-	want("WARN a reply was lost, the outcome was determined")
+	want("WARN the reply to a commit was lost, its outcome was determined by reading")
 
 	taken := coordtest.MustLock(t, coord.NewMutex(other, "/l", nil))
 	waiting := make(chan *coord.Hold)
@@ -281,7 +281,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	synctest.Wait()
 	coordtest.MustRelease(t, taken)
 	coordtest.MustRelease(t, <-waiting)
-	want("WARN session lost", "INFO session opened", "DEBUG back to the tail of the line")
+	want("WARN session lost", "INFO session opened", "DEBUG lost the place in the queue of waiters, joining it again at the end")
 
 	if _, err := coord.NewQueue[string](c, "/q", nil).Put(ctx, secret); err != nil {
 		t.Fatal(err)
@@ -300,7 +300,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 		t.Fatal(err)
 	}
 	<-mine.Done()
-	want("WARN a member has lost its node and joins again", "ERROR a member cannot join again")
+	want("WARN a member lost its node, joining again", "ERROR a member cannot join again, its membership has ended")
 
 	deny := func(context.Context, backendtest.Call, error) error { return backend.ErrDenied }
 	before.Arm(1, coordtest.Creates, deny)
@@ -309,7 +309,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	before.Arm(1, func(call backendtest.Call) bool { return call.Path == "/v" }, deny)
 	for range coord.NewValue[string](c, "/v", nil).Watch(ctx) {
 	}
-	want("ERROR cannot campaign any more", "ERROR cannot follow any more")
+	want("ERROR campaigning failed, this candidate stops", "ERROR watching failed, closing the channel")
 
 	// A hold that ends with its client is no loss to log.
 	coordtest.MustLock(t, m)

@@ -39,7 +39,7 @@ func (l *loggedClient) failures(what string) int {
 	defer l.mu.Unlock()
 	n := 0
 	for line := range strings.Lines(l.text.String()) {
-		if !strings.Contains(line, "did not return") {
+		if !strings.Contains(line, "panicked or ended its goroutine") {
 			continue
 		}
 		if strings.Contains(line, fmt.Sprintf("function=%q", what)) || strings.Contains(line, "function="+what+" ") {

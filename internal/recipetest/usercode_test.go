@@ -379,7 +379,7 @@ func TestUserCode_ATraceThatDoesNotReturn(t *testing.T) {
 		if seen = slices.DeleteFunc(seen, func(s string) bool { return !strings.HasPrefix(s, "trace.Hold") }); !slices.Equal(seen, want) {
 			w.T.Errorf("traced %v, want %v", seen, want)
 		}
-		if n := strings.Count(text.String(), "Trace did not return"); n != 1 || !strings.Contains(text.String(), "usercode_test.go:") {
+		if n := strings.Count(text.String(), "Trace panicked or ended its goroutine"); n != 1 || !strings.Contains(text.String(), "usercode_test.go:") {
 			w.T.Errorf("%d lines, want one with the stack:\n%s", n, &text)
 		}
 	})

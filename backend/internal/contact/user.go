@@ -45,7 +45,7 @@ func (u *User) call(name string, f func() error) error {
 	}
 	u.mu.Unlock()
 	if !again {
-		u.log.Error("coord: a function of the program did not return",
+		u.log.Error("coord: a function of the program panicked or ended its goroutine",
 			"function", name, "error", failure.Error(), "type", failure.Type, "stack", failure.Stack)
 	}
 	return fmt.Errorf("%s: %w", name, failure)

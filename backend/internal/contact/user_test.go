@@ -56,7 +56,7 @@ func TestUser_AFunctionThatDoesNotReturnIsAnError(t *testing.T) {
 				t.Fatal("the log is not written")
 			}
 			got := text.String()
-			if n := strings.Count(got, "did not return"); n != len(calls) {
+			if n := strings.Count(got, "panicked or ended its goroutine"); n != len(calls) {
 				t.Errorf("%d log lines, want %d", n, len(calls))
 			}
 			if strings.Contains(got, "secret") || strings.Count(got, "user_test.go:") < len(calls) {
