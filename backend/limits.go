@@ -35,11 +35,11 @@ func (l Limits) Refuse(ops []Op) error {
 		var err error
 		switch {
 		case l.Ops > 0 && i >= l.Ops:
-			err = fmt.Errorf("%w: %d operations, limit %d", ErrTooLarge, len(ops), l.Ops)
+			err = fmt.Errorf("%w: the commit has %d operations, limit %d", ErrTooLarge, len(ops), l.Ops)
 		case l.Checks > 0 && checks > l.Checks:
-			err = fmt.Errorf("%w: at least %d conditions, limit %d", ErrTooLarge, checks, l.Checks)
+			err = fmt.Errorf("%w: the commit has at least %d conditions, limit %d", ErrTooLarge, checks, l.Checks)
 		case l.Bytes > 0 && size > l.Bytes:
-			err = fmt.Errorf("%w: request of at least %d bytes, limit %d", ErrTooLarge, size, l.Bytes)
+			err = fmt.Errorf("%w: the request has at least %d bytes, limit %d", ErrTooLarge, size, l.Bytes)
 		}
 		if err != nil {
 			return &Error{Op: op.Kind.String(), Path: op.Path, Index: i, Err: err}

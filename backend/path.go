@@ -95,7 +95,7 @@ func badRune(r rune, n int) string {
 // The error is an *Error with the index of the invalid operation.
 func CheckOps(ops []Op) error {
 	if len(ops) == 0 {
-		return &Error{Op: "commit", Index: -1, Err: fmt.Errorf("%w: no operation", ErrInvalid)}
+		return &Error{Op: "commit", Index: -1, Err: fmt.Errorf("%w: the commit has no operation", ErrInvalid)}
 	}
 	size := 0
 	for i := range ops {
@@ -106,7 +106,7 @@ func CheckOps(ops []Op) error {
 		size += opOverhead + len(op.Path) + len(op.Data)
 		if size > MaxRequest {
 			return &Error{Op: op.Kind.String(), Path: op.Path, Index: i,
-				Err: fmt.Errorf("%w: request of at least %d bytes, limit %d", ErrTooLarge, size, MaxRequest)}
+				Err: fmt.Errorf("%w: the request has at least %d bytes, limit %d", ErrTooLarge, size, MaxRequest)}
 		}
 	}
 	return nil
@@ -122,16 +122,16 @@ func checkOp(op *Op, single bool) error {
 		case op.Path == "/":
 			return fmt.Errorf("%w: the root cannot be created", ErrBadPath)
 		case op.Mode < Persistent || op.Mode > Container:
-			return fmt.Errorf("%w: create mode %d", ErrInvalid, op.Mode)
+			return fmt.Errorf("%w: unknown create mode %d", ErrInvalid, op.Mode)
 		case op.Mode == Container && !single:
-			return fmt.Errorf("%w: a container is created by a commit of its own", ErrUnsupported)
+			return fmt.Errorf("%w: a container must be created by a commit of its own", ErrUnsupported)
 		}
 	case OpSetData, OpDelete, OpCheck, OpCarry:
 		switch {
 		case op.Version < AnyVersion:
-			return fmt.Errorf("%w: version %d", ErrInvalid, op.Version)
+			return fmt.Errorf("%w: version %d, want -1 or more", ErrInvalid, op.Version)
 		case op.Kind == OpCarry && op.Version != AnyVersion:
-			return fmt.Errorf("%w: version %d of a node that is to carry data", ErrInvalid, op.Version)
+			return fmt.Errorf("%w: version %d of a carry operation, want -1", ErrInvalid, op.Version)
 		case op.Kind == OpDelete && op.Path == "/":
 			return fmt.Errorf("%w: the root cannot be deleted", ErrBadPath)
 		}
@@ -140,7 +140,7 @@ func checkOp(op *Op, single bool) error {
 			return fmt.Errorf("%w: the root always exists", ErrBadPath)
 		}
 	default:
-		return fmt.Errorf("%w: operation kind %d", ErrInvalid, op.Kind)
+		return fmt.Errorf("%w: unknown operation kind %d", ErrInvalid, op.Kind)
 	}
 	return nil
 }

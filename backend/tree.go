@@ -262,7 +262,7 @@ func CheckTree(path string, w *TreeWatch) error {
 		return &Error{Op: "watch", Path: path, Err: fmt.Errorf("%w: %s", ErrBadPath, reason)}
 	}
 	if w == nil {
-		return &Error{Op: "watch", Path: path, Err: fmt.Errorf("%w: no watch", ErrInvalid)}
+		return &Error{Op: "watch", Path: path, Err: fmt.Errorf("%w: the watch is nil", ErrInvalid)}
 	}
 	return nil
 }
@@ -286,7 +286,7 @@ type ReadResult struct {
 // read, and the paths are good.
 func CheckReads(reads []Read) error {
 	if len(reads) == 0 {
-		return &Error{Op: "read", Err: fmt.Errorf("%w: nothing to read", ErrInvalid)}
+		return &Error{Op: "read", Err: fmt.Errorf("%w: no read given", ErrInvalid)}
 	}
 	for _, r := range reads {
 		if reason := badPath(r.Path); reason != "" {

@@ -44,7 +44,7 @@ type Target struct {
 // target, the paths are good, and their sum is within the limit.
 func CheckTargets(targets []Target) error {
 	if len(targets) == 0 {
-		return &Error{Op: "arm", Path: "", Err: fmt.Errorf("%w: nothing to watch", ErrInvalid)}
+		return &Error{Op: "arm", Path: "", Err: fmt.Errorf("%w: no target given", ErrInvalid)}
 	}
 	size := 0
 	for _, t := range targets {
@@ -54,9 +54,9 @@ func CheckTargets(targets []Target) error {
 		case reason != "":
 			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: %s", ErrBadPath, reason)}
 		case t.Watch == nil:
-			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: no watch", ErrInvalid)}
+			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: the watch is nil", ErrInvalid)}
 		case size > MaxRequest:
-			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: paths of more than %d bytes", ErrTooLarge, MaxRequest)}
+			return &Error{Op: "arm", Path: t.Path, Err: fmt.Errorf("%w: the paths have more than %d bytes", ErrTooLarge, MaxRequest)}
 		}
 	}
 	return nil

@@ -30,7 +30,7 @@ type Fault struct {
 func newFault(tb testing.TB, what string, n int) *Fault {
 	tb.Helper()
 	if n < 1 {
-		tb.Fatalf("coordtest: %s: they are counted from 1", what)
+		tb.Fatalf("coordtest: %s: faults are counted from 1", what)
 	}
 	f := &Fault{tb: tb, what: what, left: n, struck: make(chan struct{}), release: func() {}}
 	f.hit = f.struck
@@ -100,6 +100,6 @@ func (f *Fault) expire() {
 	}
 	f.release()
 	if missed && !f.tb.Failed() && !f.tb.Skipped() {
-		f.tb.Errorf("coordtest: never came: %s. The test has not tested the loss; Fault.Cancel takes a fault back", f.what)
+		f.tb.Errorf("coordtest: the fault never struck: %s; the test has not tested the loss (use Fault.Cancel if no fault is needed)", f.what)
 	}
 }

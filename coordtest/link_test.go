@@ -241,7 +241,7 @@ func TestAFaultThatDoesNotStrikeFailsTheTest(t *testing.T) {
 			n := coord.NewCounter(s.Client("a", nil), "/n")
 			s.Link("a").DropReply(2, "/n")
 			_, _ = n.Add(ctx, 1) // its outcome does not matter
-		}, `never came: the reply of commit 2 at "/n" over link "a"`},
+		}, `never struck: the reply of commit 2 at "/n" over link "a"`},
 		"a fault that was canceled": {func(_ context.Context, s *coordtest.Service) {
 			s.Client("a", nil)
 			s.Link("a").DropReply(1, "").Cancel()

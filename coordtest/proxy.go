@@ -134,10 +134,10 @@ var kinds = map[string][]string{
 func (p *Proxy) arm(what string, n int, op, path string, how zkproxy.DropWhat) *Fault {
 	p.tb.Helper()
 	if p.sessions == nil {
-		p.tb.Fatal("coordtest: a raw proxy knows no requests")
+		p.tb.Fatal("coordtest: a raw proxy cannot tell requests apart")
 	}
 	if kinds[op] == nil {
-		p.tb.Fatalf("coordtest: there is no kind of request %q", op)
+		p.tb.Fatalf("coordtest: unknown kind of request %q", op)
 	}
 	f := newFault(p.tb, fmt.Sprintf("%s %d of kind %q at %q", what, n, op, path), n)
 	p.mu.Lock()
@@ -182,7 +182,7 @@ func matches(f zkproxy.Frame, op, path string) bool {
 func (p *Proxy) Expire() {
 	p.tb.Helper()
 	if p.sessions == nil {
-		p.tb.Fatal("coordtest: a raw proxy knows no sessions")
+		p.tb.Fatal("coordtest: a raw proxy cannot expire sessions")
 	}
 	all := p.sessions.take()
 	if len(all) == 0 {

@@ -155,11 +155,11 @@ func TestTheFaultsOfAProxy(t *testing.T) {
 	})
 	t.Run("misuse is refused", func(t *testing.T) {
 		for want, do := range map[string]func(tb testing.TB){
-			`no kind of request "wirte"`: func(tb testing.TB) { coordtest.NewProxy(tb, zk.Addrs()[0]).DropReply(1, "wirte", "") },
-			"knows no requests":          func(tb testing.TB) { coordtest.NewRawProxy(tb, zk.Addrs()[0]).DropReply(1, "", "") },
-			"knows no sessions":          func(tb testing.TB) { coordtest.NewRawProxy(tb, zk.Addrs()[0]).Expire() },
-			"no session to expire":       func(tb testing.TB) { coordtest.NewProxy(tb, zk.Addrs()[0]).Expire() },
-			"never came: the request 1":  func(tb testing.TB) { coordtest.NewProxy(tb, zk.Addrs()[0]).HoldRequest(1, "", "/x") },
+			`unknown kind of request "wirte"`: func(tb testing.TB) { coordtest.NewProxy(tb, zk.Addrs()[0]).DropReply(1, "wirte", "") },
+			"cannot tell requests apart":      func(tb testing.TB) { coordtest.NewRawProxy(tb, zk.Addrs()[0]).DropReply(1, "", "") },
+			"cannot expire sessions":          func(tb testing.TB) { coordtest.NewRawProxy(tb, zk.Addrs()[0]).Expire() },
+			"no session to expire":            func(tb testing.TB) { coordtest.NewProxy(tb, zk.Addrs()[0]).Expire() },
+			"never struck: the request 1":     func(tb testing.TB) { coordtest.NewProxy(tb, zk.Addrs()[0]).HoldRequest(1, "", "/x") },
 		} {
 			if r := watch(t, do); !strings.Contains(r.said(), want) {
 				t.Errorf("said %q, want %q", r.said(), want)

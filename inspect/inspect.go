@@ -48,9 +48,9 @@ func (o *Options) withDefaults(op, path string, reads int) (Options, error) {
 	var err error
 	switch {
 	case opts.MaxReads < 0:
-		err = fmt.Errorf("%w: MaxReads %d", coord.ErrInvalid, opts.MaxReads)
+		err = fmt.Errorf("%w: MaxReads %d is negative", coord.ErrInvalid, opts.MaxReads)
 	case opts.MaxDepth < 0:
-		err = fmt.Errorf("%w: MaxDepth %d", coord.ErrInvalid, opts.MaxDepth)
+		err = fmt.Errorf("%w: MaxDepth %d is negative", coord.ErrInvalid, opts.MaxDepth)
 	}
 	if err != nil {
 		return opts, &backend.Error{Op: op, Path: path, Err: err}

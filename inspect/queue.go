@@ -186,7 +186,7 @@ type counted struct {
 	x *inspector
 }
 
-var errNoReads = errors.New("no more reads")
+var errNoReads = errors.New("the limit of reads is reached")
 
 func (c counted) Exists(ctx context.Context, path string, w *backend.Watch) (backend.Stat, error) {
 	if !c.x.take() {

@@ -18,7 +18,7 @@ import (
 // late, it does nothing to a node that has followed. Reads of the root key take the place of keep-alives, so the
 // session still notices by its own clock that it has lost contact.
 
-var errBare = fmt.Errorf("%w when the session was opened, so it only deletes; open another one when there is space", backend.ErrNoSpace)
+var errBare = fmt.Errorf("%w: the session was opened without space and can only delete; free space and open another session", backend.ErrNoSpace)
 
 var errUnsettled = fmt.Errorf("%w: a commit had no reply, and a session without a lease cannot rule out that it is applied later", backend.ErrSessionLost)
 

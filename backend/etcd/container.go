@@ -161,7 +161,7 @@ func (s *session) collect() {
 }
 
 // errRefused marks the error of a request that the service has refused, and will refuse again.
-var errRefused = errors.New("etcd: refused")
+var errRefused = errors.New("etcd: the service refused the request")
 
 // errInUse is the error of a removal of several containers when one of them, or the epoch of the session, has changed.
 var errInUse = errors.New("etcd: a container is in use again")
@@ -216,7 +216,7 @@ func (s *session) refusedOnce(path string, err error) {
 		if len(path) > 200 {
 			path = path[:200] + "…"
 		}
-		s.log.Warn("coord: the service refuses the removal of an empty container, trying again at intervals; further ones are not reported",
+		s.log.Warn("coord: the service refuses to remove an empty container, retrying at intervals; later refusals are not logged",
 			"session", hex(s.id), "path", path, "error", err)
 	})
 }
@@ -377,7 +377,7 @@ func (s *session) secondKeys(from, end string) (*pb.RangeResponse, error) {
 	return l.kv.Range(on, &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: sweepPage, KeysOnly: true})
 }
 
-var errNoRoom = errors.New("etcd: too many containers are remembered")
+var errNoRoom = errors.New("etcd: the list of containers to remove is full")
 
 // sweepSome notes the empty ones of some containers, given with their second keys. It removes second keys
 // without a container: clients of earlier versions, and commits that replace a node, leave them.

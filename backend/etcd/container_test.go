@@ -387,7 +387,7 @@ func TestEtcd_ADeniedRemovalIsPassed(t *testing.T) {
 	if before == 0 || before > 16 || tries != before { // batches that have been removed let the next ones grow
 		t.Errorf("%d requests with the denied removal, and %d of them later", tries, tries-before)
 	}
-	if n := log.count("refuses the removal"); n != 1 {
+	if n := log.count("refuses to remove"); n != 1 {
 		t.Errorf("the denied removal was reported %d times", n)
 	}
 }

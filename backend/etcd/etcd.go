@@ -405,14 +405,14 @@ func (c *config) server(endpoint string) (string, error) {
 	case scheme != "http" && scheme != "https":
 		return "", contact.Invalid("endpoint %q: write host:port, or a URL with http or https", endpoint)
 	case (scheme == "https") != (c.tls != nil):
-		return "", contact.Invalid("endpoint %q: its scheme does not fit Options.TLS", endpoint)
+		return "", contact.Invalid("endpoint %q: use https with Options.TLS, and http without", endpoint)
 	}
 	return strings.TrimSuffix(rest, "/"), nil
 }
 
 var (
 	errUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
-	errRevoked = fmt.Errorf("%w: the service has ended it", backend.ErrSessionLost)
+	errRevoked = fmt.Errorf("%w: the session has expired on the servers, or was revoked", backend.ErrSessionLost)
 	errBroken  = errors.New("etcd: the connection is broken")
-	errNoUser  = fmt.Errorf("%w: authentication is on, and the options have no Username", backend.ErrDenied)
+	errNoUser  = fmt.Errorf("%w: the servers require authentication, set Options.Username", backend.ErrDenied)
 )

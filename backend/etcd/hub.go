@@ -473,7 +473,7 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 	return nil
 }
 
-var errOldToken = errors.New("etcd: the token of the watch stream is not valid any more")
+var errOldToken = errors.New("etcd: the authentication token of the watch stream is no longer valid")
 
 // wait waits until the server has made some watchers; one can be nil. It returns the revision
 // after which the events of all of them come.

@@ -258,7 +258,7 @@ type record struct {
 const bornNow = -1
 
 // errNotOurs is the error for what another program has written at the key of a node.
-var errNotOurs = fmt.Errorf("%w: etcd: the value of the key is not that of a node", backend.ErrInvalid)
+var errNotOurs = fmt.Errorf("%w: etcd: the value of the key was not written by this library", backend.ErrInvalid)
 
 // decode reads a key and its value. The data is that of kv.
 func decode(kv *mvccpb.KeyValue) (*record, error) {

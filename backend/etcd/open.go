@@ -139,9 +139,9 @@ func explain(err error, overTLS bool) error {
 	case strings.Contains(text, "no application protocol"):
 		return fmt.Errorf("this is not etcd's client port: %w", err)
 	case overTLS && strings.Contains(text, "authentication handshake failed") && (strings.Contains(text, "EOF") || strings.Contains(text, "first record does not look like")):
-		return fmt.Errorf("no TLS expected, or not etcd's client port: %w", err)
+		return fmt.Errorf("the server expects no TLS, or this is not etcd's client port: %w", err)
 	case !overTLS && strings.Contains(text, "server preface"):
-		return fmt.Errorf("TLS expected (Options.TLS is not set), or not etcd's client port: %w", err)
+		return fmt.Errorf("the server expects TLS (Options.TLS is not set), or this is not etcd's client port: %w", err)
 	}
 	return err
 }
@@ -209,7 +209,7 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	}
 	s.id, s.timeout = grant.ID, time.Duration(grant.TTL)*time.Second
 	if length := c.times.Lease(s.timeout); length <= 0 {
-		return contact.Invalid("LossMargin %v: the servers grant a timeout of only %v", c.times.Margin, s.timeout)
+		return contact.Invalid("LossMargin %v: it must be shorter than the timeout that the servers grant, %v", c.times.Margin, s.timeout)
 	}
 	s.key, s.keys = c.sessionKey(s.id), newKeyring(s.id)
 	s.lease = contact.Lease{From: sent, Length: c.times.Lease(s.timeout)}

@@ -55,7 +55,7 @@ func errOtherCluster(was, is uint64) error {
 }
 
 func errWentBack(format string, args ...any) error {
-	return fmt.Errorf("%w: the service has gone back, as after the restoration of a backup: %s", backend.ErrSessionLost, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: the service has returned to an earlier state, as after restoring a backup: %s", backend.ErrSessionLost, fmt.Sprintf(format, args...))
 }
 
 // seen returns the latest revision that the session has seen.
@@ -113,7 +113,7 @@ func (p *past) note(req, reply any, before int64) error {
 		return nil // its revision can be that of a server that is behind
 	}
 	if h.Revision < before {
-		return errWentBack("revision %d after %d", h.Revision, before)
+		return errWentBack("it is at revision %d, the session has seen %d", h.Revision, before)
 	}
 	p.revision = max(p.revision, h.Revision)
 	return nil
@@ -179,7 +179,7 @@ func (s *session) same(ctx context.Context, l *link) error {
 	old := is(err, rpctypes.ErrGRPCCompacted) || status.Code(err) == codes.PermissionDenied
 	switch {
 	case is(err, rpctypes.ErrGRPCFutureRev):
-		return s.another(errWentBack("revision %d is to come", max(put.rev, deleted.rev)))
+		return s.another(errWentBack("it has not reached revision %d", max(put.rev, deleted.rev)))
 	case old:
 		if reply, err = l.kv.Txn(ctx, &pb.TxnRequest{Success: ops[:1]}); err != nil {
 			return err
@@ -189,19 +189,19 @@ func (s *session) same(ctx context.Context, l *link) error {
 	}
 	own := reply.Responses[0].GetResponseRange()
 	if len(own.Kvs) > 0 && own.Kvs[0].Version < epoch {
-		return s.another(errWentBack("epoch %d of the session after %d", own.Kvs[0].Version, epoch))
+		return s.another(errWentBack("the session has epoch %d, expected %d", own.Kvs[0].Version, epoch))
 	}
 	if !old {
 		answers := reply.Responses[1:]
 		if put.rev > 0 {
 			kvs := answers[0].GetResponseRange().Kvs
 			if len(kvs) == 0 || kvs[0].ModRevision != put.rev {
-				return s.another(errWentBack("revision %d is another one", put.rev))
+				return s.another(errWentBack("revision %d is another change", put.rev))
 			}
 			answers = answers[1:]
 		}
 		if deleted.rev > 0 && len(answers[0].GetResponseRange().Kvs) > 0 {
-			return s.another(errWentBack("what revision %d has deleted exists", deleted.rev))
+			return s.another(errWentBack("a key exists that revision %d has deleted", deleted.rev))
 		}
 	}
 	return s.checkEpoch(own)
@@ -309,7 +309,7 @@ func (s *session) compare(at contact.Target, l *link) error {
 			return nil
 		}
 		if !has.there {
-			err = contact.Invalid("the endpoints belong to different clusters, both with id %x: %s does not have what was written at %s", l.cluster, at, l.target)
+			err = contact.Invalid("the endpoints belong to different clusters, both with id %x: %s lacks a key that was written at %s", l.cluster, at, l.target)
 		}
 	}
 	s.cfg.clusters.note(at, other.cluster)

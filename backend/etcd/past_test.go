@@ -146,7 +146,7 @@ func TestEtcd_RestoredServiceEndsTheSession(t *testing.T) {
 			}
 			proxy.Refuse(false)
 			await(t, s.Done(), "the loss")
-			if err := s.Err(); !errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), "the service has gone back") {
+			if err := s.Err(); !errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), "the service has returned to an earlier state") {
 				t.Errorf("the session ended with: %v", err)
 			}
 		})

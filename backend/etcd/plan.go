@@ -469,7 +469,7 @@ func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, erro
 	if !p.fits() {
 		p.drop(s)
 		return nil, &backend.Error{Op: ops[0].Kind.String(), Path: ops[0].Path,
-			Err: fmt.Errorf("%w: %d compares and %d requests, limit %d", backend.ErrTooLarge, len(p.compares)+1, len(p.requests(s)), mostRequests)}
+			Err: fmt.Errorf("%w: the commit needs %d compares and %d requests, limit %d", backend.ErrTooLarge, len(p.compares)+1, len(p.requests(s)), mostRequests)}
 	}
 	return p, nil
 }

@@ -134,7 +134,7 @@ func (r *reader) view(s *session, rev int64, answers []*pb.ResponseOp) (*view, e
 			}
 			if dir != r.q.path {
 				s.foreign.Do(func() {
-					s.log.Warn("coord: a key below the prefix is not one of a node, and is left out", "key", fmt.Sprintf("%.200q", kv.Key))
+					s.log.Warn("coord: ignoring a key below the prefix that was not written by this library", "key", fmt.Sprintf("%.200q", kv.Key))
 				})
 				v.children--
 				continue

@@ -17,7 +17,7 @@ import (
 // and a commit that got it is uncertain. The rest of the package relies on what checkReply and checkWatch
 // have found.
 
-var errReply = errors.New("etcd: the server has sent a reply that etcd does not send")
+var errReply = errors.New("etcd: the server sent an invalid reply")
 
 func unexpected(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errReply, fmt.Sprintf(format, args...))
@@ -46,7 +46,7 @@ func checkReply(req, reply any) error {
 				return err
 			}
 			if q := op.GetRequestRange(); q != nil && len(q.RangeEnd) == 0 && puts(ops[:i], q.Key) && len(r.Responses[i].GetResponseRange().Kvs) == 0 {
-				return unexpected("no pair of a key that was put")
+				return unexpected("no value of a key that was put")
 			}
 		}
 	case *pb.RangeRequest:
@@ -84,7 +84,7 @@ func checkResponse(op *pb.RequestOp, r *pb.ResponseOp, revision int64) error {
 		return checkRange(q.RequestRange, r.GetResponseRange(), revision)
 	case *pb.RequestOp_RequestPut:
 		if r.GetResponsePut() == nil {
-			return unexpected("another response to a put")
+			return unexpected("a response of another type to a put")
 		}
 	case *pb.RequestOp_RequestDeleteRange:
 		return checkDeletion(r.GetResponseDeleteRange())
@@ -104,7 +104,7 @@ func puts(ops []*pb.RequestOp, key []byte) bool {
 func checkDeletion(r *pb.DeleteRangeResponse) error {
 	switch {
 	case r == nil:
-		return unexpected("another response to a deletion")
+		return unexpected("a response of another type to a deletion")
 	case r.Deleted < 0 || r.Deleted > 1:
 		return unexpected("%d keys deleted of one", r.Deleted)
 	}
@@ -114,13 +114,13 @@ func checkDeletion(r *pb.DeleteRangeResponse) error {
 func checkRange(q *pb.RangeRequest, r *pb.RangeResponse, revision int64) error {
 	switch {
 	case r == nil:
-		return unexpected("another response to a range")
+		return unexpected("a response of another type to a range")
 	case r.Count < 0 || r.Count > math.MaxInt32:
 		return unexpected("a count of %d", r.Count)
 	case len(q.RangeEnd) == 0 && len(r.Kvs) > 1:
 		return unexpected("%d pairs of one key", len(r.Kvs))
 	case len(q.RangeEnd) > 0 && q.Limit == 0 && r.More:
-		return unexpected("a part of a range")
+		return unexpected("only a part of a range")
 	}
 	for _, kv := range r.Kvs {
 		if err := checkPair(kv, q.Key, q.RangeEnd, revision); err != nil {
@@ -136,7 +136,7 @@ func checkRange(q *pb.RangeRequest, r *pb.RangeResponse, revision int64) error {
 // checkPair reports a pair that is not one of a range of keys as of a revision.
 func checkPair(kv *mvccpb.KeyValue, from, to []byte, revision int64) error {
 	if kv == nil {
-		return unexpected("no pair")
+		return unexpected("no key and value")
 	}
 	in := string(kv.Key) == string(from)
 	if len(to) > 0 {

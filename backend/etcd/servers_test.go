@@ -273,7 +273,7 @@ func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
 		if !errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrUncertain) || ctx.Err() != nil {
 			t.Errorf("%s while authentication is on: %v", name, err)
 		}
-		if !strings.Contains(name, "password") && !strings.Contains(err.Error(), "no Username") {
+		if !strings.Contains(name, "password") && !strings.Contains(err.Error(), "set Options.Username") {
 			t.Errorf("%s: the error does not say what is missing: %v", name, err)
 		}
 	}
@@ -386,8 +386,8 @@ func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 	}{
 		"nothing listens":       {"127.0.0.1:1", nil, "connection refused"},
 		"an HTTP server":        {plain.Listener.Addr().String(), nil, "this is an HTTP server"},
-		"TLS is expected":       {secure.Listener.Addr().String(), nil, "TLS expected"},
-		"no TLS is expected":    {shared.get(t), o, "no TLS expected"},
+		"TLS is expected":       {secure.Listener.Addr().String(), nil, "the server expects TLS"},
+		"no TLS is expected":    {shared.get(t), o, "the server expects no TLS"},
 		"an HTTPS server":       {secure.Listener.Addr().String(), o, "not etcd's client port"},
 		"a server that is mute": {l.Addr().String(), nil, "it accepts connections, and gave no answer within "},
 	} {

@@ -165,7 +165,7 @@ func (s *session) run(l *link) {
 // relieve makes the next link while the requests under way are still answered on the old one. It does not
 // interrupt contact, unless the old one breaks before the next is there.
 func (s *session) relieve(old *link) *link {
-	s.log.Info("coord: the server ends the connection, connecting again", "session", hex(s.id), "server", old.target.String())
+	s.log.Info("coord: the server is closing the connection, reconnecting", "session", hex(s.id), "server", old.target.String())
 	s.mu.Lock()
 	if s.ending == nil {
 		s.ending = make(map[*link]struct{})

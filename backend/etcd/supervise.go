@@ -28,7 +28,7 @@ import (
 // times at what is left. A look that comes late shows the pause, and the server gets half of its time again.
 
 var (
-	errMute       = errors.New("etcd: the server answers keep-alives, and no request")
+	errMute       = errors.New("etcd: the server answers keep-alives but no requests")
 	errUnanswered = fmt.Errorf("%w: no server answers its requests, although keep-alives are answered", backend.ErrSessionLost)
 )
 

@@ -119,13 +119,13 @@ func New(o *Options) *Store {
 	st.tree.end, st.tree.revisions = st.limits.Sequence, opts.Revisions
 	switch l := st.limits; {
 	case opts.Revisions && l.Sequence < math.MaxInt64:
-		st.bad = fmt.Errorf("%w: numbers of revisions that end at %d", backend.ErrInvalid, l.Sequence)
+		st.bad = fmt.Errorf("%w: Revisions needs the highest Sequence limit, not %d", backend.ErrInvalid, l.Sequence)
 	case l.Ops < 0, l.Checks < 0, l.Bytes < 0, l.Bytes > backend.MaxRequest, l.Sequence < math.MaxInt32:
-		st.bad = fmt.Errorf("%w: limits %+v", backend.ErrInvalid, l)
+		st.bad = fmt.Errorf("%w: a limit is out of range: %+v", backend.ErrInvalid, l)
 	case st.timeout < 0:
 		st.bad = fmt.Errorf("%w: negative session timeout %v", backend.ErrInvalid, st.timeout)
 	case st.margin < 0 || st.margin >= st.timeout:
-		st.bad = fmt.Errorf("%w: loss margin %v with session timeout %v", backend.ErrInvalid, st.margin, st.timeout)
+		st.bad = fmt.Errorf("%w: loss margin %v, want 0 or more and less than session timeout %v", backend.ErrInvalid, st.margin, st.timeout)
 	}
 	st.link = newLink(st, "")
 	return st
@@ -161,7 +161,7 @@ func (st *Store) SetSequence(path string, next int64) error {
 	case st.tree.revisions:
 		return &backend.Error{Op: "set", Path: path, Err: backend.ErrUnsupported}
 	case next > st.tree.end:
-		return &backend.Error{Op: "set", Path: path, Err: fmt.Errorf("%w: number %d after the last, %d", backend.ErrInvalid, next, st.tree.end)}
+		return &backend.Error{Op: "set", Path: path, Err: fmt.Errorf("%w: number %d, the highest is %d", backend.ErrInvalid, next, st.tree.end)}
 	}
 	n.created = next
 	return nil

@@ -11,7 +11,7 @@ import (
 // keepCall is the size of the largest request whose memory is used for another one.
 const keepCall = 4 << 10
 
-var errBroke = errors.New("contact broke before the answer")
+var errBroke = errors.New("the connection broke before the reply arrived")
 
 // call is one request of this package. It waits in the session's queue until there is
 // contact. Then the connection writes it, and it waits for its reply among the requests that

@@ -163,7 +163,7 @@ func checkRead(op, path string) error {
 		return &backend.Error{Op: op, Path: path, Err: reason(err)}
 	}
 	if len(path) > backend.MaxRequest {
-		return &backend.Error{Op: op, Path: path, Err: fmt.Errorf("%w: a path of %d bytes, limit %d", backend.ErrTooLarge, len(path), backend.MaxRequest)}
+		return &backend.Error{Op: op, Path: path, Err: fmt.Errorf("%w: the path has %d bytes, limit %d", backend.ErrTooLarge, len(path), backend.MaxRequest)}
 	}
 	return nil
 }

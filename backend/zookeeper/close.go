@@ -25,7 +25,7 @@ func (s *session) Close() error {
 	case <-s.joined:
 		return nil
 	case <-timer.C:
-		return &backend.Error{Op: "close", Err: errors.New("Options.Dial does not return though its context has ended")}
+		return &backend.Error{Op: "close", Err: errors.New("Options.Dial does not return although its context has ended")}
 	}
 }
 

@@ -91,7 +91,7 @@ func (s *session) checkSize(ops []backend.Op) error {
 		}
 		if size > serverMax {
 			return &backend.Error{Op: ops[i].Kind.String(), Path: ops[i].Path, Index: i,
-				Err: fmt.Errorf("%w: request of at least %d bytes with its ACLs, limit %d", backend.ErrTooLarge, size, serverMax)}
+				Err: fmt.Errorf("%w: the request has at least %d bytes with its ACLs, limit %d", backend.ErrTooLarge, size, serverMax)}
 		}
 	}
 	return nil

@@ -84,11 +84,11 @@ func serverCode(code int32) string {
 	case codeNotReadOnly:
 		return "the server is read-only"
 	case codeNeedsSASL:
-		return "the server demands SASL"
+		return "the server requires SASL authentication"
 	case codeQuotaExceeded:
 		return "a quota is exceeded"
 	}
-	return fmt.Sprintf("server error %d", code)
+	return fmt.Sprintf("the server returned error %d", code)
 }
 
 // reason strips an *Error, which names another operation, from the error.

@@ -81,7 +81,7 @@ func (s *session) checkFrame(frame []byte) error {
 		return nil
 	}
 	if most := s.frameLimit(); size > most && most < largestFrame {
-		return fmt.Errorf("%w: a request of %d bytes; a server has dropped the connection for one, and reads at most %d (see its jute.maxbuffer)", backend.ErrTooLarge, size, most)
+		return fmt.Errorf("%w: the request has %d bytes, but a server accepts at most %d (its jute.maxbuffer)", backend.ErrTooLarge, size, most)
 	}
 	return nil
 }
@@ -119,5 +119,5 @@ func (s *session) measure() {
 		return
 	}
 	s.cfg.frameLimit.Store(int64(limit))
-	s.log.Warn("coord: a server does not read long requests, refusing them", "server", d.at.String(), "jute.maxbuffer", limit, "expected", largestFrame)
+	s.log.Warn("coord: a server does not accept long requests, refusing those above its jute.maxbuffer", "server", d.at.String(), "jute.maxbuffer", limit, "expected", largestFrame)
 }

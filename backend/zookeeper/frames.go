@@ -88,7 +88,7 @@ const (
 	askedFrom   = 12      // likewise
 )
 
-var errMalformed = errors.New("malformed frame")
+var errMalformed = errors.New("the server sent a malformed frame")
 
 type connectResponse struct {
 	timeout  int32 // in milliseconds

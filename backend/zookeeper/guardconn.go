@@ -27,11 +27,11 @@ const (
 
 var (
 	errSealed       = errors.New("the session is over")
-	errFrameSize    = errors.New("frame of a forbidden length")
+	errFrameSize    = errors.New("the server sent a frame of invalid length")
 	errNotZooKeeper = errors.New("this is not a ZooKeeper server, or not its client port")
 	errSessionMoved = errors.New("the session has moved to another server")
-	errServerEnds   = errors.New("the server says that it is closing")
-	errOnlyPings    = errors.New("the server answers pings and no requests")
+	errServerEnds   = errors.New("the server announced that it closes the connection")
+	errOnlyPings    = errors.New("the server answers pings but no requests")
 )
 
 // guardConn is a connection to a server. It writes the calls of the session and hands their

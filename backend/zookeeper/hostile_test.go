@@ -103,9 +103,9 @@ func TestAHostileServerInTheHandshake(t *testing.T) {
 		answer []byte
 		says   string
 	}{
-		"a frame of a negative length": {[]byte{0xff, 0xff, 0xff, 0xff}, "forbidden length: -1"},
-		"a frame of 2 GB":              {[]byte{0x7f, 0xff, 0xff, 0xff}, "forbidden length: 2147483647"},
-		"a frame of 1 MB":              {[]byte{0, 0x10, 0, 0}, "forbidden length: 1048576"},
+		"a frame of a negative length": {[]byte{0xff, 0xff, 0xff, 0xff}, "invalid length: -1"},
+		"a frame of 2 GB":              {[]byte{0x7f, 0xff, 0xff, 0xff}, "invalid length: 2147483647"},
+		"a frame of 1 MB":              {[]byte{0, 0x10, 0, 0}, "invalid length: 1048576"},
 		"an empty frame":               {[]byte{0, 0, 0, 0}, "malformed"},
 		"half a frame":                 {[]byte{0, 0, 0, 40, 1, 2}, "closed the connection"},
 		"no answer":                    {nil, "closed the connection during the handshake (maxClientCnxns reached, a limit on sessions, or TLS expected?)"},

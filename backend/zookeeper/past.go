@@ -153,7 +153,7 @@ func (p *past) contradicts(sights []sight) string {
 	}
 	x := &p.deleted
 	if at := find(x.path); at != nil && at.code == codeOK && at.stat.Czxid < x.mzxid {
-		return fmt.Sprintf("%.200q exists, which the session deleted with zxid 0x%x", x.path, x.mzxid)
+		return fmt.Sprintf("%.200q exists, although the session deleted it with zxid 0x%x", x.path, x.mzxid)
 	}
 	return ""
 }
@@ -167,7 +167,7 @@ func (x *sighting) contradicts(find func(path string) *sight) string {
 		now, same := &at.stat, at.stat.Czxid == x.czxid
 		age := now.Version - x.version // it wraps
 		if now.Mzxid < x.mzxid || now.Czxid < x.czxid || same && (age < 0 || age == 0 && now.Mzxid != x.mzxid) {
-			return fmt.Sprintf("%.200q has version %d of zxid 0x%x, after version %d of zxid 0x%x", x.path, now.Version, now.Mzxid, x.version, x.mzxid)
+			return fmt.Sprintf("%.200q has version %d of zxid 0x%x, the session has seen version %d of zxid 0x%x", x.path, now.Version, now.Mzxid, x.version, x.mzxid)
 		}
 		return ""
 	case at.code != codeNoNode:
@@ -182,7 +182,7 @@ func (x *sighting) contradicts(find func(path string) *sight) string {
 		case at.code == codeNoNode:
 			continue
 		case at.stat.Pzxid < x.czxid, parent && x.number >= 0 && at.stat.Czxid < x.mzxid && behind(&at.stat, x.number):
-			return fmt.Sprintf("%.200q was not there since zxid 0x%x", x.path, x.mzxid)
+			return fmt.Sprintf("%.200q is missing, although the session has seen it with zxid 0x%x", x.path, x.mzxid)
 		}
 		return ""
 	}
@@ -276,5 +276,5 @@ func (c *guardConn) join() error {
 }
 
 func errWentBack(why string) error {
-	return fmt.Errorf("the service has gone back, as after the restoration of a backup: %s", why)
+	return fmt.Errorf("the service has returned to an earlier state, as after restoring a backup: %s", why)
 }

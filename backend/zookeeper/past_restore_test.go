@@ -135,7 +135,7 @@ func TestZooKeeper_RestoredServiceEndsSessions(t *testing.T) {
 				}
 				for name, s := range all {
 					r.await(s.Done(), "the end of a session")
-					if err := s.Err(); !errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), "the service has gone back") {
+					if err := s.Err(); !errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), "the service has returned to an earlier state") {
 						t.Errorf("a session that %s: %v", name, err)
 					} else {
 						t.Logf("a session that %s: %v", name, err)
@@ -293,7 +293,7 @@ func TestZooKeeper_RestoredServiceHasOneHolder(t *testing.T) {
 	}
 	r.restore()
 	r.await(held.Done(), "the loss of the lock")
-	if !errors.Is(held.Err(), coord.ErrSessionLost) || !strings.Contains(held.Err().Error(), "the service has gone back") {
+	if !errors.Is(held.Err(), coord.ErrSessionLost) || !strings.Contains(held.Err().Error(), "the service has returned to an earlier state") {
 		t.Errorf("the hold ended with %v", held.Err())
 	}
 	fresh := open(r.service.ZooKeeper("fresh"))

@@ -241,7 +241,7 @@ func TestZooKeeper_ServiceThatWentBackEndsTheSession(t *testing.T) {
 		p.run(t, func(t *testing.T, s backend.Session) {
 			begin := time.Now()
 			err := s.Sync(t.Context(), "/")
-			if !errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), "the service has gone back, as after the restoration of a backup") {
+			if !errors.Is(err, backend.ErrSessionLost) || !strings.Contains(err.Error(), "the service has returned to an earlier state, as after restoring a backup") {
 				t.Errorf("digest %v: %v", digest, err)
 			}
 			if time.Since(begin) > time.Second || others.Load() > 0 {
@@ -288,7 +288,7 @@ func TestZooKeeper_OddAnswersToTheLookShowNothing(t *testing.T) {
 			}
 			p.run(t, func(t *testing.T, s backend.Session) {
 				err := s.Sync(t.Context(), "/")
-				if test.lost != errors.Is(err, backend.ErrSessionLost) || !test.lost && err != nil || err != nil && strings.Contains(err.Error(), "gone back") {
+				if test.lost != errors.Is(err, backend.ErrSessionLost) || !test.lost && err != nil || err != nil && strings.Contains(err.Error(), "earlier state") {
 					t.Errorf("sync: %v", err)
 				}
 				if n := p.conns.Load(); n != test.conns {
@@ -421,7 +421,7 @@ func TestZooKeeper_RefusedSessionAsksWhetherTheServiceWentBack(t *testing.T) {
 				begin := time.Now()
 				err = s.Sync(t.Context(), "/")
 				after := time.Since(begin)
-				if !errors.Is(err, backend.ErrSessionLost) || strings.Contains(err.Error(), "the service has gone back") != test.back {
+				if !errors.Is(err, backend.ErrSessionLost) || strings.Contains(err.Error(), "the service has returned to an earlier state") != test.back {
 					t.Errorf("after %v: %v", after, err)
 				}
 				if test.back && (after > time.Second || refused.Load() != 2 || asked.Load() != 1) {

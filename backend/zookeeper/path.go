@@ -25,7 +25,7 @@ func badPath(rule string) error { return fmt.Errorf("%w: %s", backend.ErrBadPath
 // the contract.
 func ownRule(path string) string {
 	if path == "/zookeeper" || strings.HasPrefix(path, "/zookeeper/") {
-		return "/zookeeper belongs to the service"
+		return "/zookeeper is reserved for ZooKeeper"
 	}
 	for i := range len(path) {
 		if path[i] < 0xef { // not the first byte of a character from U+F000 on

@@ -49,7 +49,7 @@ func (s *session) refused(at contact.Target) {
 		}
 		s.mu.Unlock()
 		if err == nil && zxid <= seen {
-			s.lose(errWentBack(fmt.Sprintf("zxid 0x%x after 0x%x", zxid, seen)))
+			s.lose(errWentBack(fmt.Sprintf("it is at zxid 0x%x, the session has seen 0x%x", zxid, seen)))
 		}
 	}()
 }

@@ -21,8 +21,8 @@ const leastPretended = 12 * time.Millisecond
 
 // The reasons for the loss of a session.
 var (
-	errExpired    = errors.New("the servers have ended it")
-	errUnheard    = errors.New("its lease passed without an answer")
+	errExpired    = errors.New("the session has expired on the servers")
+	errUnheard    = errors.New("no server answered within its lease")
 	errTooShort   = errors.New("the negotiated timeout is not longer than LossMargin")
 	errUnanswered = errors.New("no server answers its calls, although pings are answered")
 	errNoLogin    = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
@@ -197,7 +197,7 @@ func (s *session) greet(c *guardConn, r connectResponse, sent instant) (pretend 
 	case length <= 0 && s.id != 0:
 		lost = errTooShort
 	case length <= 0:
-		err = contact.Invalid("LossMargin %v: the servers grant a timeout of only %v", s.cfg.times.Margin, timeout)
+		err = contact.Invalid("LossMargin %v: it must be shorter than the timeout that the servers grant, %v", s.cfg.times.Margin, timeout)
 		s.trouble.giveUpLocked(err)
 	case s.id != 0 && s.lease.Left(now) <= 0:
 		lost = errUnheard

@@ -352,7 +352,7 @@ func newConfig(servers []string, o *Options) (*config, error) {
 func checkACL(option string, entries []ACL) error {
 	for i, a := range entries {
 		if a.Scheme == "" || a.Perms <= 0 || a.Perms > PermAll {
-			return contact.Invalid("%s entry %d: scheme %q, permissions %#x", option, i, a.Scheme, a.Perms)
+			return contact.Invalid("%s entry %d: scheme %q and permissions %#x, want a scheme and known permissions", option, i, a.Scheme, a.Perms)
 		}
 	}
 	return nil

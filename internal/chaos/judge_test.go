@@ -55,7 +55,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 				writes = append(writes, e)
 			case e.Kind == "state" && e.Op == "lost" && e.Err != "":
 				lost[e.Session] = true // it is reported again while there is no other session
-				if strings.Contains(e.Err, "ended it") {
+				if strings.Contains(e.Err, "has expired on the servers") {
 					ended[e.Session] = true
 				}
 			}

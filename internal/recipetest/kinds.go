@@ -531,7 +531,7 @@ func (on kindsTests) AForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 			}
 		}
 		c := coordtest.Open(w.T, w.Link("a"), &coord.Options{Namespace: w.Path(""), Trace: waits, Logger: slog.New(onWarn(func(text string) {
-			if strings.Contains(text, "left alone") {
+			if strings.Contains(text, "ignoring later changes") {
 				told.Add(1)
 			}
 		}))})

@@ -263,7 +263,7 @@ func (on semaphoreFaultTests) AWaiterThatMayNotWriteItsNodeFailsAndTheNextIsGran
 		}()
 		err := first.Failed()
 		coordtest.WantErr(w.T, err, coord.ErrDenied)
-		if !strings.Contains(err.Error(), "set "+w.Path("/s/requests/_c_")) || !strings.Contains(err.Error(), "write its own node") {
+		if !strings.Contains(err.Error(), "set "+w.Path("/s/requests/_c_")) || !strings.Contains(err.Error(), "write permission on its own node") {
 			w.T.Errorf("the error does not say what is missing: %v", err)
 		}
 		if n := requests(w); n != 1 {

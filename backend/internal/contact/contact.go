@@ -37,9 +37,9 @@ func CheckTimes(timeout, margin, most time.Duration) (Times, error) {
 	}
 	switch {
 	case t.Timeout < time.Millisecond || t.Timeout > most:
-		return Times{}, Invalid("SessionTimeout %v", timeout)
+		return Times{}, Invalid("SessionTimeout %v, want %v to %v", timeout, time.Millisecond, most)
 	case margin < 0 || margin >= t.Timeout:
-		return Times{}, Invalid("LossMargin %v with SessionTimeout %v", margin, t.Timeout)
+		return Times{}, Invalid("LossMargin %v, want 0 or more and less than SessionTimeout %v", margin, t.Timeout)
 	}
 	return t, nil
 }
@@ -68,7 +68,7 @@ func Split(servers []string) []string {
 // errors.
 func Addresses(servers []string, port, what string) ([]string, error) {
 	if len(servers) == 0 {
-		return nil, Invalid("no %s", what)
+		return nil, Invalid("no %s given", what)
 	}
 	var all []string
 	for _, server := range Split(servers) {
