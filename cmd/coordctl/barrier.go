@@ -102,7 +102,7 @@ func onWait(ctx context.Context, e trace.Event) {
 	}
 }
 
-var errWaits = errors.New("it would wait")
+var errWaits = errors.New("the barrier is set, a waiter would wait")
 
 // barrierSet looks once whether a waiter stops at the barrier. It lets Wait decide: a waiter also stops
 // at nodes that inspect does not call a barrier, such as those of Curator. It needs a client with
@@ -142,7 +142,7 @@ func (t *tool) barrierStatus(ctx context.Context, c *coord.Client) error {
 		switch {
 		case errors.As(err, &kind) && in.Recipe == "empty" && kind.Found == string(layout.KindDoubleBarrier):
 		case errors.As(err, &kind):
-			return &exit{exitNo, fmt.Errorf("%s is no barrier but: %s: %s", t.path, in.Recipe, in.Summary)}
+			return &exit{exitNo, fmt.Errorf("%s is not a barrier; found %s: %s", t.path, in.Recipe, in.Summary)}
 		case err != nil:
 			return err
 		case st.Set && st.Barrier != nil:

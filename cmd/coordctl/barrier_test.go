@@ -33,9 +33,9 @@ func TestALookAtABarrierNeverWaits(t *testing.T) {
 		{"a directory that was used", []backend.Op{node("/b", ""), node("/b/c", ""), backend.Delete("/b/c", 0)}, pass, exitNo, "/b: not set"},
 		{"a barrier of kazoo", []backend.Op{node("/b", "")}, exitLate, 0, "/b: set, since"},
 		{"a directory that coord has made", []backend.Op{node("/b", string(layout.KindDirectory.Mark()))}, pass, exitNo, "/b: not set"},
-		{"a value", []backend.Op{node("/b", "some text")}, other, exitNo, "is no barrier but: value"},
+		{"a value", []backend.Op{node("/b", "some text")}, other, exitNo, "is not a barrier; found value"},
 		{"a double barrier that is not in use", []backend.Op{node("/b", string(layout.KindDoubleBarrier.Mark()))}, other, exitNo, "/b: not set"},
-		{"a mutex that is not in use", []backend.Op{node("/b", string(layout.KindMutex.Mark()))}, other, exitNo, "is no barrier but: empty"},
+		{"a mutex that is not in use", []backend.Op{node("/b", string(layout.KindMutex.Mark()))}, other, exitNo, "is not a barrier; found empty"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -302,7 +302,7 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 	for lines.Scan() {
 		v.Reached = true
 		if strings.HasPrefix(lines.Text(), "This ZooKeeper instance is not currently serving requests") {
-			v.Reached, v.Error = false, "it is not serving requests: it is starting, or has no majority"
+			v.Reached, v.Error = false, "the server is not serving requests: it is starting, or has no majority"
 			return
 		}
 		if version, ok := strings.CutPrefix(lines.Text(), "Zookeeper version: "); ok {
@@ -315,14 +315,14 @@ func askZooKeeper(ctx context.Context, cfg *tls.Config, v *serverState) {
 	// A server that may not answer srvr says so. Silence is that of a server without free
 	// connections, a port of another protocol, or a balancer without servers.
 	if err := net.Error(nil); !v.Reached {
-		v.Error = "it closes the connection without an answer"
+		v.Error = "the server closes the connection without an answer"
 		if errors.As(lines.Err(), &err) && err.Timeout() {
-			v.Error = fmt.Sprintf("it accepts the connection, and does not answer within %v", serverTimeout)
+			v.Error = fmt.Sprintf("the server accepts the connection but does not answer within %v", serverTimeout)
 		}
 		return
 	}
 	if v.Version == "" { // a server can be configured not to answer
-		v.Error = "it does not answer srvr, so its version is not known"
+		v.Error = "the server does not answer the command srvr, so its version is unknown"
 	}
 }
 
@@ -344,13 +344,13 @@ func askEtcd(ctx context.Context, cfg *tls.Config, v *serverState) {
 	status, err = readEtcd(ctx, cfg, v.Addr, "/health", &health)
 	switch {
 	case status == 0:
-		v.Error = "its health: " + err.Error()
+		v.Error = "the health check failed: " + err.Error()
 	case status == http.StatusNotFound:
-		v.Reached, v.Error = true, "it does not answer /health, so its health is not known"
+		v.Reached, v.Error = true, "the server does not answer /health, so its health is unknown"
 	case status != http.StatusOK || err != nil || health.Health != "true":
-		v.Error = "it is not healthy: " + cmp.Or(visible(health.Reason), fmt.Sprintf("it answers /health with the status %d", status))
+		v.Error = "the server is not healthy: " + cmp.Or(visible(health.Reason), fmt.Sprintf("it answers /health with status %d", status))
 	case v.Version == "":
-		v.Reached, v.Error = true, "it does not answer /version, so its version is not known"
+		v.Reached, v.Error = true, "the server does not answer /version, so its version is unknown"
 	default:
 		v.Reached = true
 	}

@@ -27,10 +27,10 @@ func TestAServerThatDoesNotServeIsNotOK(t *testing.T) {
 		want         serverState
 	}{
 		{"serves", "Zookeeper version: 3.8.0-5a02a05eddb5, built on 2022\nMode: follower\n", serverState{Version: "3.8.0", Mode: "follower", Reached: true}},
-		{"does not serve", "This ZooKeeper instance is not currently serving requests\n", serverState{Error: "it is not serving requests: it is starting, or has no majority"}},
-		{"closes the connection", "", serverState{Error: "it closes the connection without an answer"}},
-		{"says nothing", "", serverState{Error: "it accepts the connection, and does not answer within 2s"}},
-		{"refuses the command", "srvr is not executed because it is not in the whitelist.\n", serverState{Error: "it does not answer srvr, so its version is not known", Reached: true}},
+		{"does not serve", "This ZooKeeper instance is not currently serving requests\n", serverState{Error: "the server is not serving requests: it is starting, or has no majority"}},
+		{"closes the connection", "", serverState{Error: "the server closes the connection without an answer"}},
+		{"says nothing", "", serverState{Error: "the server accepts the connection but does not answer within 2s"}},
+		{"refuses the command", "srvr is not executed because it is not in the whitelist.\n", serverState{Error: "the server does not answer the command srvr, so its version is unknown", Reached: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -81,10 +81,10 @@ func TestAMemberOfEtcdThatIsNotHealthyIsNotOK(t *testing.T) {
 		want            serverState
 	}{
 		{"healthy", version, `{"health":"true","reason":""}`, 200, serverState{Version: "3.6.13", Reached: true}},
-		{"without a leader", version, `{"health":"false","reason":"RAFT NO LEADER"}`, 503, serverState{Version: "3.6.13", Error: "it is not healthy: RAFT NO LEADER"}},
-		{"of an older version", version, `{"health":"false"}`, 503, serverState{Version: "3.6.13", Error: "it is not healthy: it answers /health with the status 503"}},
-		{"without an answer about its health", version, "", 0, serverState{Version: "3.6.13", Reached: true, Error: "it does not answer /health, so its health is not known"}},
-		{"without a version", "", `{"health":"true"}`, 200, serverState{Reached: true, Error: "it does not answer /version, so its version is not known"}},
+		{"without a leader", version, `{"health":"false","reason":"RAFT NO LEADER"}`, 503, serverState{Version: "3.6.13", Error: "the server is not healthy: RAFT NO LEADER"}},
+		{"of an older version", version, `{"health":"false"}`, 503, serverState{Version: "3.6.13", Error: "the server is not healthy: it answers /health with status 503"}},
+		{"without an answer about its health", version, "", 0, serverState{Version: "3.6.13", Reached: true, Error: "the server does not answer /health, so its health is unknown"}},
+		{"without a version", "", `{"health":"true"}`, 200, serverState{Reached: true, Error: "the server does not answer /version, so its version is unknown"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

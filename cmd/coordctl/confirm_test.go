@@ -143,7 +143,7 @@ func TestForceTakesTheLockFromTheHolderOfTheQuestion(t *testing.T) {
 	if _, err := io.WriteString(operator, "y\n"); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; status(err) != exitNo || !strings.Contains(err.Error(), "it is held by web-2 now") || second.Err() != nil {
+	if err := <-ended; status(err) != exitNo || !strings.Contains(err.Error(), "the holder has changed to web-2") || second.Err() != nil {
 		t.Errorf("%v; the second hold: %v", err, second.Err())
 	}
 }

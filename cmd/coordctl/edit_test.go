@@ -85,7 +85,7 @@ func TestAnEditedTextIsWrittenOrKept(t *testing.T) {
 			if !tc.kept {
 				return
 			}
-			if !strings.Contains(errs.String(), "your text is in "+files[0]) {
+			if !strings.Contains(errs.String(), "your text is kept in "+files[0]) {
 				t.Errorf("it does not name the file: %s", errs.String())
 			}
 			if text, err := os.ReadFile(files[0]); err == nil && string(text) != "edited\n" && tc.edits != "true" {

@@ -151,11 +151,11 @@ func (t *tool) checkFlags() error {
 	case t.grace < 0 || t.grace > mostGrace:
 		return usage("--grace %v: want from 0 to %v, since the command must end within a second", t.grace, mostGrace)
 	case t.revokeGrace < 0:
-		return usage("--revoke-grace %v: negative", t.revokeGrace)
+		return usage("--revoke-grace %v is negative", t.revokeGrace)
 	case t.timeout <= 0 || t.margin < 0 || t.margin >= t.timeout:
-		return usage("--timeout %v and --margin %v: the margin is a part of the timeout", t.timeout, t.margin)
+		return usage("--timeout %v and --margin %v: the margin must be less than the timeout", t.timeout, t.margin)
 	case t.memory && t.flags.Changed("servers"):
-		return usage("--memory and --servers do not go together")
+		return usage("--memory and --servers exclude each other")
 	case t.backend != "zookeeper" && t.backend != "etcd":
 		return usage("--backend %q: want zookeeper or etcd", t.backend)
 	case t.prefix != "" && (t.memory || t.backend != "etcd"):
@@ -163,7 +163,7 @@ func (t *tool) checkFlags() error {
 	case t.namespace != "" && backend.CheckPath(t.namespace) != nil:
 		return usage("--namespace: %w", backend.CheckPath(t.namespace))
 	case (t.cert == "") != (t.key == ""):
-		return usage("--tls-cert and --tls-key go together")
+		return usage("--tls-cert and --tls-key need each other")
 	}
 	t.json = t.json || t.output == "json"
 	return nil
@@ -231,7 +231,7 @@ func (t *tool) tlsConfig() (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, usage("--tls-ca %s: no certificate in it", t.ca)
+			return nil, usage("--tls-ca %s: the file has no certificate", t.ca)
 		}
 	}
 	if t.cert != "" {

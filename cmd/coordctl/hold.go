@@ -249,7 +249,7 @@ func (t *tool) under(h *coord.Hold) (revoked bool, err error) {
 	lost := h.Err() // before the release, which ends it too
 	if err := h.Release(); err != nil && lost == nil {
 		if lost = h.Err(); !errors.Is(lost, coord.ErrLost) {
-			t.say("release: %v", err) // the session ends soon, and the lock with it
+			t.say("the release has failed, the lock ends with the session: %v", err) // the session ends soon, and the lock with it
 		}
 	}
 	switch {
@@ -262,7 +262,7 @@ func (t *tool) under(h *coord.Hold) (revoked bool, err error) {
 }
 
 // tend returns when the process has ended. It forwards signals, and ends the process when the
-// hold is lost, or when another client asks for it. It reports whether the latter, and no signal to coordctl, has ended
+// hold is lost, or when another client requests its release. It reports whether the latter, and no signal to coordctl, has ended
 // the process.
 func (t *tool) tend(p *process, h *coord.Hold) (revoked bool) {
 	request := h.Revoked()
@@ -280,7 +280,7 @@ func (t *tool) tend(p *process, h *coord.Hold) (revoked bool) {
 			signalled = true
 		case <-request:
 			request, revoked = nil, true
-			t.say("%s: %s; the command gets %v", t.path, requestText(h), syscall.Signal(t.revokeSignal))
+			t.say("%s: %s; sending %v to the command", t.path, requestText(h), syscall.Signal(t.revokeSignal))
 			p.signal(syscall.Signal(t.revokeSignal))
 			if t.revokeGrace > 0 {
 				grace := time.NewTimer(t.revokeGrace)
@@ -288,7 +288,7 @@ func (t *tool) tend(p *process, h *coord.Hold) (revoked bool) {
 				late = grace.C
 			}
 		case <-late:
-			t.say("%s: the command has not ended within %v, and is killed", t.path, t.revokeGrace)
+			t.say("%s: the command has not ended within %v, killing it", t.path, t.revokeGrace)
 			p.kill()
 		case <-h.Done():
 			p.signal(syscall.SIGTERM)
@@ -309,9 +309,9 @@ func (t *tool) tend(p *process, h *coord.Hold) (revoked bool) {
 // requestText says which client asks for a hold, and why.
 func requestText(h *coord.Hold) string {
 	r, _ := h.Revocation()
-	text := "another client asks for it"
+	text := "another client requests its release"
 	if r.By != "" {
-		text = printable(r.By) + " asks for it"
+		text = printable(r.By) + " requests its release"
 	}
 	if r.Reason != "" {
 		text += " (" + printable(r.Reason) + ")"

@@ -182,7 +182,7 @@ func (t *tool) confirm(ctx context.Context, format string, args ...any) error {
 		return nil
 	}
 	if !onTerminal(t.stdin) || !onTerminal(t.stderr) {
-		return usage("%s? There is no terminal to ask at; give --yes", question)
+		return usage("%s? No terminal for the answer; give --yes", question)
 	}
 	fmt.Fprintf(t.stderr, "%s? [y/N] ", question)
 	var answer string

@@ -82,7 +82,7 @@ func (t *tool) revoke(waiting context.Context, c *coord.Client) error {
 			}
 			for _, name := range h.names {
 				if !slices.Contains(asked, name) {
-					return &exit{exitNo, fmt.Errorf("%s: it is held by %s now; nothing was done", t.path, h.text)}
+					return &exit{exitNo, fmt.Errorf("%s: the holder has changed to %s; nothing was done", t.path, h.text)}
 				}
 			}
 		}
@@ -120,11 +120,11 @@ func (t *tool) holders(ctx context.Context, c *coord.Client) (*holders, error) {
 	}
 	switch {
 	case t.resign && in.Recipe != "election" && in.Recipe != "missing" && in.Recipe != "empty":
-		return nil, &exit{exitNo, fmt.Errorf("%s is no election but: %s: %s", t.path, in.Recipe, in.Summary)}
+		return nil, &exit{exitNo, fmt.Errorf("%s is not an election; found %s: %s", t.path, in.Recipe, in.Summary)}
 	case in.Recipe != "election" && in.Recipe != "mutex" && in.Recipe != "rwmutex" && in.Recipe != "missing" && in.Recipe != "empty":
-		return nil, &exit{exitNo, fmt.Errorf("%s is no lock that can be revoked but: %s: %s", t.path, in.Recipe, in.Summary)}
+		return nil, &exit{exitNo, fmt.Errorf("%s is not a lock that can be revoked; found %s: %s", t.path, in.Recipe, in.Summary)}
 	case line == nil || line.Holders == 0:
-		return nil, &exit{exitNo, fmt.Errorf("%s: nothing holds it", t.path)}
+		return nil, &exit{exitNo, fmt.Errorf("%s: no client holds it", t.path)}
 	}
 	for _, n := range line.Contenders {
 		if !n.Holds {
@@ -164,7 +164,7 @@ func (t *tool) shards(ctx context.Context, c *coord.Client) error {
 		return err
 	}
 	if in.Shards == nil {
-		return &exit{exitNo, fmt.Errorf("%s has no shards but is: %s: %s", t.path, in.Recipe, in.Summary)}
+		return &exit{exitNo, fmt.Errorf("%s has no shards; found %s: %s", t.path, in.Recipe, in.Summary)}
 	}
 	rows := [][]string{{"shard", "owner", "token", "waiting"}}
 	for _, s := range in.Shards.Shards {

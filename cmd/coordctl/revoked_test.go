@@ -45,7 +45,7 @@ func requestEndsTheCommand(t *testing.T, v *servers) {
 				t.Fatal(g.err)
 			}
 			defer g.hold.Release()
-			if text := x.stderr.String(); !strings.Contains(text, "operator asks for it (upgrade)") {
+			if text := x.stderr.String(); !strings.Contains(text, "operator requests its release (upgrade)") {
 				t.Errorf("printed %q", text)
 			}
 			if alive(before.pid) || readBeats(t, s.file).last > g.at {
@@ -84,7 +84,7 @@ func TestCoordctl_ElectResign(t *testing.T) { onEach(t, electResign) }
 
 func electResign(t *testing.T, v *servers) {
 	s := newStage(t, v)
-	if x := s.start("elect", "-resign", s.path); x.status() != exitNo || !strings.Contains(x.stderr.String(), "nothing holds it") {
+	if x := s.start("elect", "-resign", s.path); x.status() != exitNo || !strings.Contains(x.stderr.String(), "no client holds it") {
 		t.Errorf("without a leader: status %d: %s", x.status(), x.stderr.String())
 	}
 	x := s.command([]string{"elect", "-id", "old"}, "slow")
@@ -130,7 +130,7 @@ func TestCoordctl_ElectResignRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Release()
-	if x := s.start("elect", "-resign", s.path); x.status() != exitNo || !strings.Contains(x.stderr.String(), "is no election") {
+	if x := s.start("elect", "-resign", s.path); x.status() != exitNo || !strings.Contains(x.stderr.String(), "is not an election") {
 		t.Errorf("status %d: %s", x.status(), x.stderr.String())
 	}
 	if h.Err() != nil {

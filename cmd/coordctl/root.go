@@ -25,7 +25,7 @@ from the environment and the config file; see coordctl help config.`,
 			if len(args) > 0 {
 				return unknown(cmd, args[0])
 			}
-			return usage("nothing to do")
+			return usage("no verb given")
 		},
 		Run: func(*cobra.Command, []string) {},
 	}

@@ -48,7 +48,7 @@ func (t *tool) tree(ctx context.Context, c *coord.Client) error {
 		t.say("%s", note)
 	}
 	if v.Truncated {
-		t.say("not all is shown: there are more levels or nodes")
+		t.say("the output is incomplete: there are more levels or nodes")
 	}
 	type line struct{ path, kind, text string }
 	var lines []line

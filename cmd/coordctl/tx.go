@@ -70,7 +70,7 @@ func (t *tool) transactions(ctx context.Context, c *coord.Client) (all []transac
 	}
 	whole = !in.Truncated
 	if in.Truncated {
-		t.say("note: there is more than what was read")
+		t.say("note: the limit of reads was reached, so the list is incomplete")
 	}
 	for _, note := range in.Notes {
 		t.say("note: %s", note)
@@ -78,7 +78,7 @@ func (t *tool) transactions(ctx context.Context, c *coord.Client) (all []transac
 	}
 	switch {
 	case in.TwoPhase == nil && in.Recipe != "missing" && in.Recipe != "empty":
-		return nil, false, &exit{exitNo, fmt.Errorf("%s is no two-phase commit but: %s: %s", t.path, in.Recipe, in.Summary)}
+		return nil, false, &exit{exitNo, fmt.Errorf("%s is not a two-phase commit; found %s: %s", t.path, in.Recipe, in.Summary)}
 	case in.TwoPhase == nil:
 		return nil, whole, nil
 	}
@@ -178,7 +178,7 @@ func (t *tool) txStatus(ctx context.Context, c *coord.Client) error {
 	case len(all) == 0 && !whole:
 		return fmt.Errorf("%s: %w", t.path, errUnread)
 	case len(all) == 0:
-		return &exit{exitNo, fmt.Errorf("%s: there is no record of the transaction %s", t.path, printable(t.values[0]))}
+		return &exit{exitNo, fmt.Errorf("%s: no record of transaction %s", t.path, printable(t.values[0]))}
 	case len(all) > 1:
 		t.say("the id was used again: tx list --doubt shows an earlier transaction, which is in doubt")
 	}

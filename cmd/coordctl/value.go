@@ -138,7 +138,7 @@ func (t *tool) expected(ctx context.Context, v *coord.Value[[]byte]) (coord.Vers
 	case "":
 	case "none":
 		if !none {
-			return old, &exit{exitNo, fmt.Errorf("%s: there is a value, of version %d", t.path, old.Version)}
+			return old, &exit{exitNo, fmt.Errorf("%s: the value already exists, version %d", t.path, old.Version)}
 		}
 	default:
 		want, err := parseVersion(t.ifVersion)
@@ -149,7 +149,7 @@ func (t *tool) expected(ctx context.Context, v *coord.Value[[]byte]) (coord.Vers
 			return old, &exit{exitNo, fmt.Errorf("%s: there is no value", t.path)}
 		}
 		if old.Version != want {
-			return old, &exit{exitNo, fmt.Errorf("%s: the version is %d, not %d", t.path, old.Version, want)}
+			return old, &exit{exitNo, fmt.Errorf("%s: the value has version %d, want %d", t.path, old.Version, want)}
 		}
 	}
 	if none {
@@ -238,7 +238,7 @@ func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 		if failed != nil {
 			return failed
 		}
-		t.say("not changed")
+		t.say("the value was not changed")
 		state := versioned{Path: t.path}
 		if old.Czxid != 0 {
 			state = t.versioned(old, old.Value)
@@ -247,7 +247,7 @@ func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 	}
 	keep = true
 	if err != nil || failed != nil {
-		t.say("your text is in %s", f.Name())
+		t.say("nothing was written; your text is kept in %s", f.Name())
 		return errors.Join(failed, err)
 	}
 	writing, cancel := t.waitAnew(waiting, 0) // --wait does not bound the editor
@@ -255,7 +255,7 @@ func (t *tool) editValue(waiting context.Context, c *coord.Client) error {
 	return t.await(writing, func(ctx context.Context) error {
 		now, err := v.CompareAndSet(ctx, old, value)
 		if keep = err != nil; keep {
-			t.say("your text is in %s", f.Name())
+			t.say("nothing was written; your text is kept in %s", f.Name())
 		}
 		return t.wrote(ctx, now, value, err)
 	})

@@ -56,7 +56,7 @@ func Run(ctx context.Context, c *coord.Client, path string, in, out *os.File, o 
 		case k, ok := <-keys:
 			switch {
 			case !ok:
-				return errors.New("the terminal has gone")
+				return errors.New("the terminal was closed")
 			case k == "ctrl-c":
 				return ErrInterrupted
 			case k == "ctrl-z":

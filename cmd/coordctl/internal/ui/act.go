@@ -33,7 +33,7 @@ func (s *server) act(ctx context.Context, w http.ResponseWriter, r *http.Request
 	}
 	switch {
 	case !s.o.AllowActions:
-		http.Error(w, "This server only shows. Start it with --allow-actions to act.", http.StatusForbidden)
+		http.Error(w, "This server allows no actions. Start it with --allow-actions.", http.StatusForbidden)
 		return
 	case !s.mayAct(r), !same(r.PostFormValue("token"), s.token):
 		http.Error(w, "Open the address that coordctl has printed, and act from there.", http.StatusForbidden)
@@ -62,7 +62,7 @@ func (s *server) action(row *live.Row, what string, form url.Values) (func(ctx c
 	switch {
 	case what == "revoke" && (row.Recipe == "mutex" || row.Recipe == "rwmutex"):
 		o := &coord.RevokeOptions{By: s.o.By, Reason: clip(form.Get("reason"), 200)}
-		text := "ask the holder to give it up"
+		text := "ask the holder to release it"
 		if form.Get("force") != "" {
 			o.ForceAfter = forceAfter
 			text += fmt.Sprintf(", and delete its node after %v", forceAfter)
@@ -75,9 +75,9 @@ func (s *server) action(row *live.Row, what string, form url.Values) (func(ctx c
 				err = coord.NewMutex(s.c, path, nil).Revoke(ctx, o)
 			}
 			if errors.Is(err, context.DeadlineExceeded) {
-				return fmt.Sprintf("asked; the holder has not given it up within %v", actionLimit), nil
+				return fmt.Sprintf("the holder has not released it within %v of the request", actionLimit), nil
 			}
-			return "the holder has given it up", err
+			return "the holder has released it", err
 		}, text
 	case what == "redrive" && row.Queue != nil:
 		return func(ctx context.Context) (string, error) {

@@ -219,7 +219,7 @@ func TestThePageInABrowser(t *testing.T) {
 		}
 		p.shows("under way")
 		coordtest.MustRelease(t, h)
-		p.shows("the holder has given it up")
+		p.shows("the holder has released it")
 		p.clean(acting)
 	})
 

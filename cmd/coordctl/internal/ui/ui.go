@@ -195,7 +195,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		if !s.knows(r.Host) {
 			// A name that an attacker has pointed to this machine (DNS rebinding).
-			http.Error(w, "This server is not known by that name.", http.StatusMisdirectedRequest)
+			http.Error(w, "The Host header of the request does not name this server.", http.StatusMisdirectedRequest)
 			return
 		}
 		if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" && !(r.Method == http.MethodGet && r.URL.Path == "/") {

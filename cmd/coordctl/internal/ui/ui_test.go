@@ -431,7 +431,7 @@ func TestAnOperatorRevokesALock(t *testing.T) {
 		t.Errorf("the holder reads %+v", r)
 	}
 	coordtest.MustRelease(t, h)
-	s.until(page, "the holder has given it up")
+	s.until(page, "the holder has released it")
 	for _, bad := range []url.Values{
 		{"path": {"/locks/x"}, "do": {"redrive"}}, {"path": {"/locks/x"}, "do": {"nonsense"}}, {"path": {"/nothing"}, "do": {"revoke"}},
 	} {
