@@ -364,7 +364,7 @@ func (c *Client) keepSession(ctx context.Context, s *session) {
 		err := s.b.Err()
 		s.end(err)
 		c.publish(State{Phase: PhaseLost, Session: s.b.ID(), Err: err}, false)
-		c.log.Warn("coord: session lost", "session", sessionID(s.b.ID()), "error", err)
+		c.log.Warn("coord: session lost, opening a new one", "session", sessionID(s.b.ID()), "error", err)
 		// Joining the goroutines of the lost session can take a moment. The next
 		// session need not wait for that.
 		old := s.b

@@ -176,7 +176,7 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 	case opts.Prefetch < 0:
 		refuse("Prefetch %d is negative", opts.Prefetch)
 	case opts.Prefetch > maxBatch:
-		refuse("Prefetch %d, limit %d", opts.Prefetch, maxBatch)
+		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, maxBatch)
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout

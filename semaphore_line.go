@@ -82,7 +82,7 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 		}
 		counted = append(counted, name)
 		if held += q.Weight; held+a.n > want {
-			return fmt.Errorf("%w: %d of %d permits", ErrHeld, held, want)
+			return fmt.Errorf("%w: it holds %d of %d permits", ErrHeld, held, want)
 		}
 	}
 	return nil
@@ -122,7 +122,7 @@ func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []layout.
 				return err
 			}
 		}
-		return fmt.Errorf("%w: %d of %d permits", ErrHeld, own, l.n)
+		return fmt.Errorf("%w: it holds %d of %d permits", ErrHeld, own, l.n)
 	}
 	return nil
 }

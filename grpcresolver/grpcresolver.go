@@ -215,7 +215,7 @@ func (r *groupResolver[T]) addressOf(m coord.Member[T]) (a resolver.Address, err
 	})
 	if f := usercode.As(err); f != nil {
 		logger.Errorf("no address for the member at %s: %v\n%s", m.Path, f, f.Stack)
-		err = fmt.Errorf("the function for addresses at %s: %w", m.Path, err)
+		err = fmt.Errorf("the address function failed for the member at %s: %w", m.Path, err)
 	}
 	return a, err
 }

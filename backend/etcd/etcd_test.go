@@ -101,8 +101,8 @@ func TestTheLogTellsOfEachOutage(t *testing.T) {
 	text := strings.Join(log.all, "\n")
 	for what, n := range map[string]int{
 		"INFO coord: session connected session=0x" + strconv.FormatInt(a.ID(), 16) + " server=" + l.bytes.Addr(): 3,
-		"WARN coord: session suspended session=": 2,
-		"INFO coord: session closed session=":    1,
+		"WARN coord: session suspended, reconnecting session=":                                                   2,
+		"INFO coord: session closed session=":                                                                    1,
 	} {
 		if got := strings.Count(text, what); got != n {
 			t.Errorf("%q is %d times in the log, want %d:\n%s", what, got, n, text)

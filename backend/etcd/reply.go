@@ -70,7 +70,7 @@ func checkReply(req, reply any) error {
 func checkHeader(h *pb.ResponseHeader) error {
 	switch {
 	case h == nil:
-		return unexpected("no header")
+		return unexpected("a reply without a header")
 	case h.Revision <= 0 || h.Revision > maxRevision:
 		return unexpected("revision %d", h.Revision)
 	}
@@ -144,7 +144,7 @@ func checkPair(kv *mvccpb.KeyValue, from, to []byte, revision int64) error {
 	}
 	switch {
 	case !in:
-		return unexpected("the key %.100q", kv.Key)
+		return unexpected("an unexpected key %.100q", kv.Key)
 	case kv.ModRevision <= 0 || kv.ModRevision > revision:
 		return unexpected("a key of revision %d at revision %d", kv.ModRevision, revision)
 	}
@@ -160,7 +160,7 @@ func checkLease(r *pb.LeaseGrantResponse) error {
 	case r.Error != "":
 		return unexpected("a lease with the error %.100q", r.Error)
 	case r.ID <= 0:
-		return unexpected("lease %d", r.ID)
+		return unexpected("an invalid lease id %d", r.ID)
 	case r.TTL <= 0 || r.TTL > maxTTL:
 		return unexpected("a lease of %d s", r.TTL)
 	}
@@ -178,7 +178,7 @@ func checkWatch(r *pb.WatchResponse, w *watcher) error {
 	rev := int64(0)
 	for _, e := range r.Events {
 		if e == nil {
-			return unexpected("no event")
+			return unexpected("an empty event")
 		}
 		if w == nil {
 			continue

@@ -219,7 +219,7 @@ func (s *session) detach(l *link) {
 	}
 	s.mu.Unlock()
 	if suspended {
-		s.log.Warn("coord: session suspended", "session", hex(s.id), "server", l.target.String(), "error", l.reason())
+		s.log.Warn("coord: session suspended, reconnecting", "session", hex(s.id), "server", l.target.String(), "error", l.reason())
 	}
 }
 

@@ -95,7 +95,7 @@ func TestPause_IsLoggedAndTraced(t *testing.T) {
 			if n := strings.Count(text, "paused"); n != min(1, len(test.want)) || !strings.Contains(text, test.want) || len(pauses) != n {
 				t.Errorf("%v: %d lines, the pauses %v; want %q\n%s", test.jump, n, pauses, test.want, text)
 			}
-			if n := strings.Count(text, `msg="coord: session lost"`); (n == 1) != test.lost {
+			if n := strings.Count(text, `msg="coord: session lost, opening a new one"`); (n == 1) != test.lost {
 				t.Errorf("%v: %d sessions lost", test.jump, n)
 			}
 			for _, p := range pauses {

@@ -24,7 +24,7 @@ var (
 	errExpired    = errors.New("the session has expired on the servers")
 	errUnheard    = errors.New("no server answered within its lease")
 	errTooShort   = errors.New("the negotiated timeout is not longer than LossMargin")
-	errUnanswered = errors.New("no server answers its calls, although pings are answered")
+	errUnanswered = errors.New("no server answers the requests of the session, although pings are answered")
 	errNoLogin    = fmt.Errorf("%w: the server refuses the credentials", backend.ErrDenied)
 )
 
@@ -301,7 +301,7 @@ func (s *session) lostContact(c *guardConn, why error) {
 		s.failed(c.target, s.inHandshake(why))
 	}
 	if was && !over {
-		s.log.Warn("coord: session suspended", "session", hex(id), "server", c.target.String(), "error", why)
+		s.log.Warn("coord: session suspended, reconnecting", "session", hex(id), "server", c.target.String(), "error", why)
 	}
 }
 

@@ -261,7 +261,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	link.Expire(h.Session())
 	<-h.Done()
 	synctest.Wait()
-	want("WARN hold lost", "WARN session lost", "INFO session opened")
+	want("WARN hold lost", "WARN session lost, opening a new one", "INFO session opened")
 
 	after.Arm(1, coordtest.Creates, coordtest.Lose)
 	coordtest.MustRelease(t, coordtest.MustLock(t, m))
@@ -281,7 +281,7 @@ func logged(t *testing.T, logger *slog.Logger, want func(lines ...string)) {
 	synctest.Wait()
 	coordtest.MustRelease(t, taken)
 	coordtest.MustRelease(t, <-waiting)
-	want("WARN session lost", "INFO session opened", "DEBUG lost the place in the queue of waiters, joining it again at the end")
+	want("WARN session lost, opening a new one", "INFO session opened", "DEBUG lost the place in the queue of waiters, joining it again at the end")
 
 	if _, err := coord.NewQueue[string](c, "/q", nil).Put(ctx, secret); err != nil {
 		t.Fatal(err)
