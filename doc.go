@@ -14,7 +14,7 @@
 //
 // # Which service
 //
-// The recipes run on a backend:
+// The recipes run on a service, through a backend:
 //
 //   - backend/zookeeper: ZooKeeper 3.5.3 or later. Curator and kazoo can share the paths of
 //     some recipes.
@@ -72,20 +72,20 @@
 // the next on one path (with [MutexOptions].Keep, from one client to the next). A resource
 // refuses late writes if it refuses a token lower than the highest it has seen.
 //
-// A [Guard] is the condition "this hold still stands". The service checks it in the same
+// A [Guard] is the condition "this hold has not ended". The service checks it in the same
 // transaction as a write.
 //
 // # Conventions
 //
 // NewMutex and the other constructors do no I/O and return no error: the first call reports
 // a bad path or option. They take a client, which must not be nil, and an absolute path,
-// which is below the client's namespace. Options may be nil. Only the zero values of
+// to which the client adds its namespace. Options may be nil. Only the zero values of
 // [Guard], [Codec] and options work. Everything is safe for concurrent use, except building
-// a [Txn]. Only the [Client] has to be closed; Close ends everything that was made of it.
+// a [Txn]. A program has to close only the [Client]: Close ends all recipes of the client.
 //
 // While the service cannot be reached, a call that needs it waits until contact returns or
-// ctx ends. So do TryLock and the other TryX calls, which wait for no other client. The ctx
-// of an acquisition bounds the acquisition, never the hold.
+// ctx ends. TryLock and the other TryX calls wait for contact too, but for no other client.
+// The ctx of an acquisition bounds the acquisition, never the hold.
 //
 // When the ctx of a loop ends, its channel is closed or its iterator ends, without another
 // element. If a loop fails, its last element has the error. There are two exceptions:
@@ -104,46 +104,44 @@
 // abandoned call makes two holders. None of these leaves a node that blocks others for
 // longer than the session lasts.
 //
-// Told in time. A client declares its session lost by its own clock, before the service
-// ends the session: when the session timeout, less the backend's LossMargin, has passed
-// since it sent the latest request that was answered. A lost session ends its holds. So a
-// holder that is cut off learns of the loss before another client is granted, with these
+// Loss is reported in time. A client measures the time since it sent the latest request
+// that was answered. After the session timeout less the backend's LossMargin it declares
+// its session lost, before the service ends the session. A lost session ends its holds. So
+// a holder that is cut off learns of the loss before another client is granted, with these
 // limits:
 //
-//   - A paused process believes in its hold during the pause. When the process continues,
-//     Err, Done and the next call report the loss at once.
+//   - A paused process learns of the loss when it continues, by Err, Done and the next call.
 //   - A follower of a ZooKeeper ensemble answers pings for up to syncLimit ticks after it
-//     has lost its leader. To be told first even then, set a LossMargin of at least
-//     (syncLimit + 2) ticks and the drift of the clocks.
+//     has lost its leader. If the holder must learn of the loss first even then, set a
+//     LossMargin of at least (syncLimit + 2) ticks and the drift of the clocks.
 //   - If a client deletes the node of another client's hold, the next client can be granted
-//     before the holder is told.
+//     before the holder learns of the loss.
 //
-// Exact where it must be. If two writers at once could do harm, let the resource refuse an
-// old token or, for a write to the same service, use a [Txn] under the Guard. Both are
-// exact, whatever is paused, cut off or deleted. Tokens do not survive the restoring of an
-// older snapshot of the service.
+// Fencing is exact, whatever is paused, cut off or deleted. If two writers at once could do
+// harm, let the resource refuse an old token or, for a write to the same service, use a
+// [Txn] under the Guard. If an older snapshot of the service is restored, tokens can repeat.
 //
-// Waiting goes on. A session that is lost while a caller waits does not end the wait: the
-// caller rejoins at the tail of the queue with the next session. The wait ends with its
-// ctx, with Close, or with a refusal: no permission, or a limit that is reached.
+// A wait survives its session: the caller rejoins at the tail of the queue with the next
+// session. The wait ends with its ctx, with Close, or with a refusal: no permission, or a
+// limit that is reached.
 //
-// Given up is gone. A call that ends before its turn removes its node, and returns when
-// that is done. Without contact, or without an answer for a second, the call returns
+// An abandoned call removes its node. A call that ends before its turn returns when its
+// node is removed. Without contact, or without an answer for a second, the call returns
 // earlier and the removal continues in the background. The client's next acquisition on the
 // path waits for that removal, bounded by its own ctx. So on one session a client never
-// meets a node of its own earlier call. Other clients, and the client itself after a lost
-// session, can meet it until the removal is done or the service has ended the session. A
-// removal that the service refuses is logged and retried; meanwhile TryLock returns
-// ErrLocked, and Join finds the id taken.
+// waits behind a node of its own earlier call. Other clients, and the client itself after a
+// lost session, can wait behind that node until it is removed or the service has ended the
+// session. If the service refuses the removal, the client logs that and retries; until then
+// TryLock returns ErrLocked, and Join finds the id taken.
 //
 // Reads are sequentially consistent: a client sees its own writes, never goes back, and can
-// be behind other clients. A grant catches up: a holder that reads through the same client
-// sees everything that earlier holders had written to the service when their holds ended.
+// be behind other clients. After a grant, a holder that reads through the same client sees
+// everything that earlier holders had written to the service when their holds ended.
 //
 // A queue delivers at least once, with Pop at most once: see [Consumer].
 //
-// All this needs a service that agrees with itself. production.md names versions of
-// ZooKeeper that do not always.
+// These promises need servers that agree on their data. production.md names versions of
+// ZooKeeper that sometimes do not.
 //
 // # Errors
 //
@@ -153,37 +151,37 @@
 // than in this table, the comment of the call says so.
 //
 //	error            what it means                           what the caller does
-//	ctx's own        the wait was given up                   nothing; see "Given up is gone"
+//	ctx's own        the wait was given up                   nothing: its node is removed
 //	ErrNoContact     with ctx's own: no contact at its end   retries later; a server answers 503
 //	ErrLocked        TryX, Remove: a hold is in the way      retries later, or waits with Lock
 //	ErrLost          the hold ended before its release       stops its work under the hold
 //	ErrReleased      the hold was released                   nothing
 //	ErrSessionLost   with ErrLost: no contact for too long   takes a new hold
-//	ErrDeleted       with ErrLost: the node was deleted      looks for a lost session, else who deletes
-//	ErrRevoked       with ErrLost: taken away by force       stops, and finds out why
+//	ErrDeleted       with ErrLost: the node was deleted      looks for a lost session, else for the deleter
+//	ErrRevoked       with ErrLost: taken away by force       stops, and looks for the reason in the log
 //	ErrSuspended     with ErrLost: StepDownOnSuspend         campaigns again
 //	ErrClaimTimeout  with ErrLost: ClaimTimeout has passed   obeys the item's Context
 //	ErrHeld          Lock with the ctx of its own hold       uses that hold
 //	ErrUpgrade       a reader asks to become the writer      releases first
 //	ErrClosed        the client was closed                   opens a new one
-//	ErrEmpty         TryTake, Peek: nothing is there         waits with Take, or retries later
+//	ErrEmpty         TryTake, Peek: no item is ready         waits with Take, or retries later
 //	ErrFull          MaxLen and FailWhenFull                 backs off
 //	ErrDuplicate     the id is already in use                uses another, or waits
 //	ErrConflict      changed since it was read               reads, and decides again
 //	ErrFenced        with ErrConflict: a guard's hold ended  does not write
 //	ErrInDoubt       a transaction's record was destroyed    asks the other sites
-//	ErrDecode        the codec refuses what a node holds     finds what wrote it
+//	ErrDecode        the codec refuses the data of a node    finds the program that wrote it
 //	ErrKind          another kind of recipe has the path     uses another path, see "Nodes"
 //	ErrUncertain     a write may have been applied           reads, before it writes again
-//	ErrNotFound      none there                              decides whether to create it
+//	ErrNotFound      there is no such node or item           decides whether to create it
 //	ErrExists        a node, or another barrier, is there    decides whose it is
-//	ErrBadVersion    a Txn's IfVersion does not hold         reads, and decides again
+//	ErrBadVersion    the version is not that of IfVersion    reads, and decides again
 //	ErrNoChildren    an ephemeral node is at the path        uses another path
-//	ErrNotEmpty      nodes of others are below it            finds out whose they are
+//	ErrNotEmpty      other nodes are below it                finds out whose they are
 //	ErrDenied        no permission, or refused credentials   fixes ACLs, see "Nodes"
 //	ErrTooLarge      over the limit of a request             stores less
 //	ErrNoSpace       the service is full; deletions go on    deletes, has it enlarged
-//	ErrBadPath       the service cannot have the path        fixes the path
+//	ErrBadPath       the path is not allowed                 fixes the path
 //	ErrInvalid       an argument or option makes no sense    fixes it
 //	ErrUnsupported   the service lacks a feature             does without
 //	ErrLimit         numbers used up, or a limit is reached  see the recipe
@@ -203,11 +201,11 @@
 //
 // # Traces and logs
 //
-// [Options].Trace gets an event for each wait, grant, loss, release and hand-over,
-// [Options].Logger lost sessions, lost holds and failures in the background. Neither
-// reveals data of users. However slow they are, holds end in time and calls return.
+// [Options].Trace gets an event for each wait, grant, loss, release and hand-over.
+// [Options].Logger gets lost sessions, lost holds and failures in the background. Neither
+// gets the data of users. Even if they are slow, holds end in time and calls return.
 //
 // The module oteltrace turns events into OpenTelemetry spans and metrics. Package status
 // serves probes of liveness and readiness. Package inspect and the command cmd/coordctl
-// show what stands under a path.
+// show the recipes under a path, with their holders and waiters.
 package coord
