@@ -55,8 +55,8 @@ type stand struct {
 
 // Join enters the group under an id: any text of at most 200 bytes that can be part of a
 // node's name, without a slash. It returns when the node exists and the id belongs to it.
-// ctx bounds only the joining; if it ends first, Join removes its node, see "Given up is
-// gone" in the package comment.
+// ctx bounds only the joining; if it ends first, Join removes its node, see "What is
+// promised" in the package comment.
 //
 // If the id is taken, Join returns ErrDuplicate. The node of a dead process exists until
 // the service has ended its session, so a successor with the same id retries, or uses

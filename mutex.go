@@ -100,10 +100,10 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 
 // Lock acquires the lock, waiting until ctx ends. ctx bounds the wait only, not the
 // hold. A session lost while waiting does not end the wait: the caller goes to the tail
-// of the queue with the next session. Whatever ends the wait, the caller's node is gone
-// when Lock returns, or as soon as there is contact. A node that a Release of the same
-// client is creating for the caller is gone when that Release returns. See "Given up is
-// gone" in the package comment.
+// of the queue with the next session. If the wait ends without the lock, the caller's
+// node is deleted when Lock returns, or as soon as there is contact. A node that a
+// Release of the same client is creating for the caller is deleted when that Release
+// returns. See "What is promised" in the package comment.
 //
 // Errors: the context's; ErrHeld; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
 // data; ErrLimit when the directory's sequence numbers, some two billion, are used up,
