@@ -453,7 +453,11 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 	if strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty)) {
 		missing = rpctypes.ErrGRPCUserEmpty // authentication has been switched on
 	}
-	if len(h.creating) == 0 || h.creating[0] == h.own || h.creating[0].moving || !strings.Contains(r.CancelReason, rpctypes.ErrorDesc(missing)) {
+	own := len(h.creating) > 0 && h.creating[0] == h.own
+	switch {
+	case own && h.refusesUser(r):
+		return fmt.Errorf("etcd: the server has refused the watch of the session: %w", translate(missing))
+	case own || len(h.creating) == 0 || h.creating[0].moving || !strings.Contains(r.CancelReason, rpctypes.ErrorDesc(missing)):
 		return fmt.Errorf("etcd: the server has refused a watch: %s", r.CancelReason)
 	}
 	w := h.creating[0]
@@ -471,6 +475,16 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 	}
 	w.make(0)
 	return nil
+}
+
+// refusesUser reports whether the refusal of the watcher of the session key is one of the user, and not of a token
+// that is missing or old because authentication or the user was changed a moment ago. See wait for servers
+// that do not tell an old token from a missing permission; those whose replies are ordered tell.
+func (h *hub) refusesUser(r *pb.WatchResponse) bool {
+	if strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty)) {
+		return h.s.cfg.user == ""
+	}
+	return h.link.ordered && strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied))
 }
 
 var errOldToken = errors.New("etcd: the authentication token of the watch stream is no longer valid")

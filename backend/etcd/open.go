@@ -90,7 +90,9 @@ func (s *session) reach(ctx context.Context, times func(int) (budget, step time.
 		Servers: s.servers,
 		Times:   times,
 		Try: func(ctx context.Context, a *contact.Attempt) (*link, error) {
+			attempt := s.attempt()
 			l, err := s.cfg.dialLink(ctx, a, func() { s.outage.Accepted(a.Target) })
+			s.denied(attempt, err)
 			return l, explain(err, s.cfg.tls != nil)
 		},
 		Begun: func(t contact.Target) {

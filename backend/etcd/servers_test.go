@@ -208,6 +208,11 @@ func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { proxy.Close() })
+	other, err := zkproxy.NewRaw(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	on := func() {
@@ -229,8 +234,8 @@ func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
 		t.Fatalf("credentials while authentication is off: %v", err)
 	}
 	t.Cleanup(func() { before.Close() })
-	// Its lease is not renewed while authentication is on.
-	nameless := open(t, etcd.New([]string{addr}, &etcd.Options{SessionTimeout: 10 * time.Minute}))
+	// Its lease is not renewed while authentication is on: a keep-alive breaks its link, and that can be the first one.
+	nameless := open(t, etcd.New([]string{other.Addr()}, &etcd.Options{SessionTimeout: 10 * time.Minute}))
 	works := func(when string) {
 		t.Helper()
 		if _, err := before.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); err != nil {
@@ -247,16 +252,14 @@ func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
 	}
 	breaks := func() {
 		t.Helper()
-		_, changed := before.Status()
-		proxy.Cut()
-		await(t, changed, "the end of contact")
+		breakLink(t, before, proxy)
 	}
 	works("before")
 	on()
 	works("after authentication was enabled")
 	breaks()
 	works("after a new connection")
-	for name, call := range map[string]func() error{
+	calls := map[string]func() error{
 		"commit": func() error {
 			_, err := nameless.Commit(ctx, backend.Create("/m-", nil, backend.PersistentSequential))
 			return err
@@ -268,15 +271,22 @@ func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
 			_, err := etcd.New([]string{addr}, &etcd.Options{Username: "alice", Password: "x"}).Open(ctx)
 			return err
 		},
-	} {
-		err := call()
-		if !errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrUncertain) || ctx.Err() != nil {
-			t.Errorf("%s while authentication is on: %v", name, err)
-		}
-		if !strings.Contains(name, "password") && !strings.Contains(err.Error(), "set Options.Username") {
-			t.Errorf("%s: the error does not say what is missing: %v", name, err)
+	}
+	fail := func(when string) {
+		t.Helper()
+		for name, call := range calls {
+			err := call()
+			if !errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrUncertain) || ctx.Err() != nil {
+				t.Errorf("%s %s: %v", name, when, err)
+			}
+			if !strings.Contains(name, "password") && !strings.Contains(err.Error(), "set Options.Username") {
+				t.Errorf("%s %s: the error does not say what is missing: %v", name, when, err)
+			}
 		}
 	}
+	fail("while authentication is on")
+	breakLink(t, nameless, other)
+	fail("while authentication is on, after the end of contact")
 	off()
 	works("after authentication was disabled")
 	breaks()
@@ -286,6 +296,72 @@ func TestServers_AuthenticationIsSwitchedOnAndOff(t *testing.T) {
 	}
 	if before.Err() != nil || nameless.Err() != nil {
 		t.Errorf("sessions lost: %v, %v", before.Err(), nameless.Err())
+	}
+}
+
+// breakLink cuts the connection of a session, if there is one, and waits until the session knows.
+func breakLink(t *testing.T, s backend.Session, proxy *zkproxy.Proxy) {
+	t.Helper()
+	phase, changed := s.Status()
+	if phase == backend.PhaseConnected {
+		proxy.Cut()
+		await(t, changed, "the end of contact")
+	}
+}
+
+// A session has no contact because no server takes its user any more. Its calls say so, and do not wait until
+// that is over. The first call after that works.
+func TestServers_ACallWithoutContactSaysThatTheUserIsRefused(t *testing.T) {
+	t.Parallel()
+	addr, auth := startWithUsers(t, "team", "tean")
+	root := asRoot(t, auth)
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	password := func(p string) func() {
+		return func() {
+			must(auth.UserChangePassword(root, &pb.AuthUserChangePasswordRequest{Name: "alice", Password: p}))
+		}
+	}
+	proxy, err := zkproxy.NewRaw(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { proxy.Close() })
+	s := open(t, etcd.New([]string{proxy.Addr()}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 10 * time.Minute}))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for _, test := range []struct {
+		what      string
+		take, put func()
+	}{
+		{"another password", password("other"), password("secret")},
+		{"no role", func() {
+			must(auth.UserRevokeRole(root, &pb.AuthUserRevokeRoleRequest{Name: "alice", Role: "team"}))
+		}, func() {
+			must(auth.UserGrantRole(root, &pb.AuthUserGrantRoleRequest{User: "alice", Role: "team"}))
+		}},
+	} {
+		test.take()
+		breakLink(t, s, proxy)
+		for range 2 {
+			if _, err := s.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); !errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrUncertain) || ctx.Err() != nil {
+				t.Errorf("%s: a commit: %v", test.what, err)
+			}
+			if _, _, err := s.Get(ctx, "/", backend.NewWatch()); !errors.Is(err, backend.ErrDenied) || ctx.Err() != nil {
+				t.Errorf("%s: a read: %v", test.what, err)
+			}
+		}
+		test.put()
+		if _, err := s.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); err != nil {
+			t.Errorf("after %s: %v", test.what, err)
+		}
+	}
+	if s.Err() != nil {
+		t.Error(s.Err())
 	}
 }
 

@@ -48,7 +48,9 @@ type session struct {
 	err      error
 	link     *link              // nil without contact
 	ending   map[*link]struct{} // links that take no more requests, and may still answer some
-	relinked chan struct{}      // closed and replaced when there is another link
+	relinked chan struct{}      // closed and replaced when there is another link, or another refusal
+	attempts int                // to connect that have begun
+	denial   denial
 	closing  bool
 	idle     chan struct{} // closed when a closing session has no call under way
 	calls    int
@@ -274,6 +276,7 @@ func (s *session) connect() *link {
 			return nil
 		}
 		_, step := s.times(len(s.servers.Targets()))
+		attempt := s.attempt()
 		try, stop := context.WithTimeout(ctx, step)
 		err = s.attach(try, l)
 		stop()
@@ -289,6 +292,7 @@ func (s *session) connect() *link {
 		}
 		s.servers.Failed(l.target)
 		failed(l.target, err)
+		s.denied(attempt, err)
 	}
 }
 
@@ -346,21 +350,62 @@ func (s *session) leave() {
 	}
 }
 
-// contact waits for a link.
+// denial says that a server has refused the user while the session had no contact.
+type denial struct {
+	attempt int // in which it did so
+	err     error
+}
+
+// attempt counts an attempt to connect that begins.
+func (s *session) attempt() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempts++
+	return s.attempts
+}
+
+// denied tells the calls that wait for contact if an attempt has failed because a server refuses the user.
+func (s *session) denied(attempt int, err error) {
+	switch {
+	case errors.Is(err, backend.ErrDenied):
+	case is(err, rpctypes.ErrGRPCUserEmpty) && s.cfg.user != "":
+		return // there was no time to get a token: authentication was switched on a moment ago
+	case refusesUser(err):
+		err = translate(err)
+	default:
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if attempt > s.denial.attempt {
+		s.denial = denial{attempt, err}
+		close(s.relinked)
+		s.relinked = make(chan struct{})
+	}
+}
+
+// contact waits for a link. Like Open it returns earlier when the service refuses the user, but only if an
+// attempt shows that which has begun after the call: the user can have been let in since an earlier one.
 func (s *session) contact(ctx context.Context) (*link, error) {
+	s.mu.Lock()
+	before := s.attempts
+	s.mu.Unlock()
 	for {
 		if err := s.contextError(ctx); err != nil {
 			return nil, err
 		}
 		s.checkLease()
 		s.mu.Lock()
-		l, err, changed, relinked := s.link, s.err, s.changed, s.relinked
+		l, err, changed, relinked, denial := s.link, s.err, s.changed, s.relinked, s.denial
 		s.mu.Unlock()
 		if err != nil {
 			return nil, err
 		}
 		if l != nil && l.ctx.Err() == nil && !l.isLeaving() {
 			return l, nil
+		}
+		if denial.attempt > before {
+			return nil, denial.err
 		}
 		select {
 		case <-changed:

@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
 )
@@ -142,6 +145,33 @@ func TestSupervise_ALinkBreaksForOneReason(t *testing.T) {
 	}
 	if first := l.fail(errMute); !first || second || !errors.Is(l.reason(), errMute) {
 		t.Errorf("first: %t, %t, the reason: %v", first, second, l.reason())
+	}
+}
+
+// A server refuses the watch of the session key. That says nothing of a user whose token is missing or old.
+func TestSupervise_WhichRefusalOfAWatchIsOneOfTheUser(t *testing.T) {
+	noUser, noPermission := rpctypes.ErrGRPCUserEmpty, rpctypes.ErrGRPCPermissionDenied
+	for _, test := range []struct {
+		user    string
+		ordered bool
+		why     error
+		want    bool
+	}{
+		{"", true, noUser, true},
+		{"", false, noUser, true},
+		{"alice", true, noUser, false},
+		{"alice", true, noPermission, true},
+		{"alice", false, noPermission, false},
+		{"alice", true, rpctypes.ErrGRPCInvalidAuthToken, false},
+	} {
+		h := newHub(&session{cfg: &config{user: test.user}})
+		h.link = &link{ordered: test.ordered}
+		h.own = &watcher{}
+		h.creating = []*watcher{h.own}
+		err := h.refuse(&pb.WatchResponse{Created: true, Canceled: true, CancelReason: test.why.Error()})
+		if err == nil || errors.Is(err, backend.ErrDenied) != test.want {
+			t.Errorf("user %q, ordered %t, %v: %v", test.user, test.ordered, test.why, err)
+		}
 	}
 }
 
