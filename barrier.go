@@ -15,7 +15,7 @@ import (
 type BarrierOptions struct {
 	// Ephemeral ties the barrier to the session of the client that sets it: the
 	// service removes the barrier when that session ends. Without Ephemeral the
-	// barrier stays set until it is removed, even if the client that set it is gone.
+	// barrier stays set until a client removes it, even if the setter's session has ended.
 	Ephemeral bool
 }
 
@@ -26,20 +26,16 @@ type BarrierOptions struct {
 // A call of Wait that begins after Set has returned does not pass before the barrier
 // is removed. A call that begins earlier may find no barrier yet. A waiter that wakes
 // reads the barrier again, and passes only if it is not set. So a slow waiter that
-// finds the barrier set again goes on waiting.
+// finds the barrier set again continues to wait.
 //
 // Other recipes can be used below the path of a barrier, in any order. A directory that
-// the library has made above them is no barrier that is set. An ephemeral node cannot have
-// children, so an Ephemeral barrier is refused with ErrKind while there are nodes below its path, and
-// nodes below it are refused, with ErrKind and ErrNoChildren, while it is set.
+// the library has made above them is not a set barrier. An ephemeral node cannot have
+// children. So Set of an Ephemeral barrier returns ErrKind while there are nodes below its
+// path, and while the barrier is set, recipes below it return ErrKind or ErrNoChildren.
 //
-// Layout: path is the node of the barrier: the barrier is set while the node exists, unless it is a
-// directory. Its data names the recipe. Missing nodes above it are created as containers, whose
-// data says that they are directories. A barrier that is set in a directory has the persistent node
-// _coord-pin below it, as a Value has, see there; Remove makes the node a directory again if there are
-// other nodes below it. Curator and kazoo use the same layout; clients of all three libraries can
-// share one barrier, if its path is not used as a directory: they take each node for a barrier, and
-// cannot remove one that has nodes below it.
+// Clients of Curator and kazoo can share a barrier whose path is not used as a directory.
+// They take each node for a barrier, and cannot remove a node that has nodes below it.
+// layout.md describes the nodes.
 //
 // A Barrier is safe for concurrent use and holds no resources; there is nothing to
 // close.
@@ -63,8 +59,8 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 // Set sets the barrier. It returns nil if the barrier is set already as this call
 // would have set it: without Ephemeral by a persistent node, whichever client created
 // it; with Ephemeral by a node of this client's current session. If the existing node
-// is of the other kind, or belongs to another client's session, the error matches
-// ErrExists: the barrier is set, but not for the lifetime that was requested.
+// has the other lifetime, or belongs to another client's session, the error matches
+// ErrExists: the barrier is set, but not for the requested lifetime.
 //
 // With Ephemeral, a node that an earlier session of this client created with this
 // Barrier does not count for the current session: Set waits until the service has
@@ -73,8 +69,8 @@ func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
 //
 // If the outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain. The barrier is not set a second time, because that could undo a
-// Remove. With Ephemeral, Set goes on with the next session, where the node of the
-// lost one does not count: it can undo a Remove between the two.
+// Remove. With Ephemeral, Set continues with the next session, where the node of the
+// lost session does not count. So it can undo a Remove between the two sessions.
 func (b *Barrier) Set(ctx context.Context) error {
 	if err := b.check(ctx, "set"); err != nil {
 		return err
@@ -117,8 +113,8 @@ func (b *Barrier) Remove(ctx context.Context) error {
 
 // Wait returns nil if the barrier is not set. Otherwise it waits until the barrier is
 // removed or ctx ends. A lost session does not end the wait. Wait costs two requests,
-// and one more for each change of the barrier's node. A barrier that has no mark, and
-// has children, costs another.
+// and one more for each change of the barrier's node. If the node has children, and its
+// data does not name the recipe, Wait costs another request.
 func (b *Barrier) Wait(ctx context.Context) error {
 	const op = "wait"
 	if err := b.check(ctx, op); err != nil {

@@ -17,9 +17,9 @@ import (
 type CacheOptions struct {
 	// MaxNodes is the maximum number of nodes in the copy, including the root. If
 	// there are more, Run ends with ErrLimit. Zero means no limit. Nodes that have
-	// just been deleted may still be counted. While the tree is read again after a
-	// reconnection, new nodes can coexist with nodes that are gone; during that
-	// time the copy may have twice as many.
+	// just been deleted may still be counted. While Run reads the tree again after a
+	// reconnection, the copy can contain new nodes beside deleted nodes; it may then have
+	// twice as many nodes.
 	MaxNodes int
 }
 
@@ -93,7 +93,7 @@ func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 // Run maintains the copy until ctx ends, over lost contact and lost sessions. It
 // returns the error of ctx; ErrClosed if the client is closed; ErrLimit; or the
 // error with which the service refuses to show a node, such as ErrDenied, which
-// names the node. Only one Run can be active; a second one fails with ErrInvalid.
+// names the node. Only one Run can be active; a second Run fails with ErrInvalid.
 //
 // Services with trees can keep the changes of a node from a client that may not read it
 // (see the manual on permissions). Run finds such a node, and ends, only when it reads the
@@ -262,16 +262,16 @@ type CacheEvent struct {
 // changes since the previous turn. The first batch is the whole copy, as creations; it
 // comes when the copy is complete (see Synced), and is empty if there is no node.
 //
-// Batches are net: however many changes a node had, it has one event, or none if the result
-// is the same. But a node that was deleted and created again has a deletion and a creation,
+// A batch merges all changes of a node into one event, or none if the result is the same.
+// But a node that was deleted and created again has two events, a deletion and a creation,
 // in one batch or two. (If its parent was deleted and created again as well, the node can
-// have both twice.) So a slow loop loses nothing, and its memory is bounded by the number
-// of nodes. In a batch the deletions come first, children before parents; then creations
-// and changes, parents before children.
+// have both events twice.) So a slow loop misses no result, and its memory is bounded by
+// the number of nodes. In a batch the deletions come first, children before parents; then
+// creations and changes, parents before children.
 //
 // Loops are independent and may begin at any time. The body runs in the goroutine of its
-// loop, delays no other loop, and may use the cache. The loop goes on when Run ends, in
-// case another Run begins. If ctx ends, the loop just ends. On a failure (ErrClosed,
+// loop, delays no other loop, and may use the cache. The end of Run does not end the loop,
+// since another Run can begin. If ctx ends, the loop just ends. On a failure (ErrClosed,
 // ErrBadPath, ErrInvalid) the last pair is nil and the error.
 func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 	needContext(ctx)

@@ -13,13 +13,14 @@ import (
 // a node that is not read is not decoded. Any number of views, of different types, can use one
 // Cache.
 //
-// What the codec refuses hides no other node: Get and All return it with ErrDecode in Err and a
-// zero Value. To keep the last good value of a single node over a bad change, use Value.Load.
+// If the codec refuses the data of a node, Get and All return that node with ErrDecode in Err and
+// a zero Value. To keep the last good value of a single node over a bad change, use Value.Load.
 //
 // All readers share the memory that a Value refers to, so it must not be changed. Decode runs in
-// the goroutine of the reader; others that read the same version wait for it. A CacheView is safe
-// for concurrent use. A decoded value stays in memory with its node, and for some time after the
-// node is gone, but never more than twice as many as the Cache has nodes, and 64.
+// the goroutine of the first reader of a version; other readers of that version wait for it. A
+// CacheView is safe for concurrent use. A decoded value stays in memory with its node, and for
+// some time after the node is deleted. The view keeps at most twice as many values as the Cache
+// has nodes, and 64 more.
 type CacheView[T any] struct {
 	k     *Cache
 	codec Codec[T]
@@ -39,8 +40,8 @@ func NewCacheView[T any](k *Cache, codec Codec[T]) *CacheView[T] {
 	return &CacheView[T]{k: k, codec: codec.orJSON(), decoded: make(map[string]*viewed[T])}
 }
 
-// Get returns the value of the node at path, and whether there is one in the copy. A directory, in
-// which no value is set, is none. See Cache for paths, and for how far the copy can lag behind.
+// Get returns the value of the node at path, and whether the copy has one. A directory without a
+// value has none. Cache describes the paths, and how far the copy can lag behind.
 func (v *CacheView[T]) Get(path string) (Versioned[T], bool) {
 	v.mu.RLock()
 	n, ok := v.k.Get(path)

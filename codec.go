@@ -19,15 +19,14 @@ import (
 // call Close. The zero Codec means JSON; a Codec with only one of the functions is
 // ErrInvalid.
 //
-// A panic of a codec that runs in the goroutine of a caller reaches that caller. Where it
-// runs in a goroutine of the client, for Items, Watch, Members, a Picker or a
-// Participant, it ends neither the program nor that loop: data at which Decode panics, or
-// ends its goroutine, cannot be decoded (ErrDecode), and the type of the panic's value and
-// the stack are logged. A queue counts an
-// attempt for the item at which Decode panics, and returns the items that were claimed
-// with it; so with MaxAttempts the item goes to the dead letters. (An item at which
-// Decode returns an error goes there at once, but not more than a few in a row, see
-// Consumer.Take.)
+// If a codec panics in the goroutine of a caller, the panic reaches that caller. If it
+// panics in a goroutine of the client (for Items, Watch, Members, a Picker or a
+// Participant), the program and the loop continue. If Decode panics or ends its goroutine,
+// the data counts as undecodable (ErrDecode), and the client logs the stack and the type
+// of the panic's value. A queue counts an attempt for an item at which Decode panics, and
+// gives back the items that were claimed with it; so with MaxAttempts the item becomes a
+// dead letter. An item at which Decode returns an error becomes one at once: see
+// Consumer.Take.
 type Codec[T any] struct {
 	Encode func(T) ([]byte, error)
 	Decode func([]byte) (T, error)
@@ -47,16 +46,16 @@ func JSON[T any]() Codec[T] {
 	}
 }
 
-// StrictJSON is JSON, but data that T does not account for cannot be decoded: an object
-// with a field that T does not have, something behind the value, and null for a T that is
-// no pointer, map, slice or interface. JSON leaves these out, so it decodes most
-// values of another type, or of a later version, to a T that is nearly empty; and what
-// Value.Update or a consumer then writes has lost them. It does not notice that a field is
-// missing, as in {}. A type with a method UnmarshalJSON decides itself what it accepts, also as
-// a part of T: time.Time accepts null.
+// StrictJSON is JSON, but refuses data that does not fit T: an object with a field that T
+// does not have, data after the value, and null for a T that is not a pointer, map, slice
+// or interface. JSON ignores such data, so it decodes most values of another type, or of a
+// later version, to a nearly empty T; a write by Value.Update or a consumer then erases the
+// ignored fields. StrictJSON accepts missing fields, as in {}. A type with a method
+// UnmarshalJSON decides itself which data it accepts, also as a part of T: time.Time
+// accepts null.
 //
-// Every program that reads must know a new field before one writes it. In a queue, items
-// with unknown fields are those that cannot be decoded, see Consumer.Take.
+// Every reading program must know a new field before a program writes it. In a queue, an
+// item with unknown fields cannot be decoded: see Consumer.Take.
 func StrictJSON[T any]() Codec[T] {
 	return Codec[T]{
 		Encode: JSON[T]().Encode,

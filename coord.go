@@ -35,31 +35,31 @@ type Options struct {
 	// without help. Warn: sessions lost, holds lost (except those that end with the
 	// client), requests whose outcome was unknown for a while, clean-up that has not
 	// succeeded yet. Info: sessions opened after a loss. Debug: waiters that go to the
-	// tail of the queue. Connections that break and are made again are logged by the
-	// backend's Logger, which knows the server and the reason. Lines carry paths, ids
-	// and errors, and no data of nodes. Nil means no logging.
+	// tail of the queue. The backend's Logger gets broken and new connections, with the
+	// server and the reason. Lines contain paths, ids and errors, and no data of nodes.
+	// Nil means no logging.
 	//
 	// Only Close waits for the Logger, for a second at most, however slow the Logger
 	// is. Lines go through a queue, in order, with the time of the event. When some
 	// 16,000 lines are pending, further lines are dropped; a later line reports how
-	// many. A line at which the handler panics is lost; the client goes on with the next
-	// one, and reports that with the type of the panic's value and the stack, at most once
-	// a minute. The same holds for a handler that ends its goroutine.
+	// many. If the handler panics or ends its goroutine, the line is lost and the client
+	// continues with the next line. It reports this with the type of the panic's value and
+	// the stack, at most once a minute.
 	Logger *slog.Logger
 
 	// Trace is called for every event, in order, and one at a time, on a goroutine of
-	// the client that does nothing else. Only Close waits for it, for a second at most:
-	// a call can have returned before its events are delivered, and a hold can be over
-	// when its HoldGranted is. When some 16,000 events are pending, further events are
+	// the client that does nothing else. Only Close waits for it, for a second at most. An
+	// event can be delivered late: after its call has returned, and for HoldGranted even
+	// after the hold has ended. When some 16,000 events are pending, further events are
 	// dropped, and EventsDropped reports how many. The context is that of the call to
-	// which the event belongs, so that spans nest, or a background context if there is
-	// none; it can have ended. Trace may use the client, but must not call Close. An event
-	// at which Trace panics or ends its goroutine is lost; the client goes on with the next
-	// one, and logs that at most once a minute. Nil costs nothing.
+	// which the event belongs, so that spans nest, or a background context if there is no
+	// such call; it can have ended. Trace may use the client, but must not call Close. If
+	// Trace panics or ends its goroutine, the event is lost, the client continues with the
+	// next event, and logs that at most once a minute. Nil costs nothing.
 	Trace func(context.Context, trace.Event)
 
-	// OpenTimeout, if it is not zero, bounds how long Open waits for the service, beside its ctx. It
-	// does not matter afterwards.
+	// OpenTimeout, if it is not zero, bounds the wait of Open for the service, in addition to its
+	// ctx. It bounds nothing else.
 	OpenTimeout time.Duration
 }
 
@@ -141,9 +141,10 @@ func (p Phase) String() string {
 	return "unknown"
 }
 
-// Open connects to the service. It waits until a session is open or ctx ends; the error
-// then matches ErrNoContact and names each server that was tried with the reason. ctx bounds
-// the opening only, and so does Options.OpenTimeout. Bad options are ErrInvalid or ErrBadPath; credentials that the service refuses are ErrDenied, at once.
+// Open connects to the service. It waits until a session is open or ctx ends. If ctx ends
+// first, the error matches ErrNoContact and names each tried server with the reason. ctx
+// and Options.OpenTimeout bound the opening only. Errors: ErrInvalid and ErrBadPath for bad
+// options; ErrDenied, at once, if the service refuses the credentials.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	needContext(ctx)
 	if b == nil {
@@ -216,11 +217,11 @@ func openWithin(ctx context.Context, b backend.Backend, limit time.Duration) (ba
 	return b.Open(ctx)
 }
 
-// Close ends the client. Calls under way and new ones fail with ErrClosed, every hold
-// of the client ends, and the session is ended on the service, if the service can be
-// reached; this frees at once everything that the session holds. Before that, Close
+// Close ends the client. Running and new calls fail with ErrClosed, every hold
+// of the client ends, and Close ends the session on the service, if it can reach the
+// service; this frees at once everything that the session holds. Before that, Close
 // waits for the background clean-up of earlier calls, for two seconds at most and only
-// while there is contact; holds stand until then. Close returns when every goroutine of
+// while there is contact; holds last until then. Close returns when every goroutine of
 // the client has ended: on ZooKeeper within eight seconds in all, whatever the servers
 // do, and at once if they answer. It may be called while a function of the user's runs
 // under a hold, and from that function, and does not wait for it. (It does wait for a

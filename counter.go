@@ -17,19 +17,18 @@ import (
 //
 // The calls of one Counter wait for each other in the process, in order, so they do
 // not conflict; use one Counter for all callers of a client. Calls of other clients
-// can conflict: the later one reads again and retries after a short pause that
-// grows. An addition without a conflict costs two requests. If many processes add
+// can conflict: the later call reads again and retries after a short, growing
+// pause. An addition without a conflict costs two requests. If many processes add
 // to a counter all the time, use Reserve to take many numbers at once.
 //
 // A counter that has never been added to, or was deleted, is 0. Do not delete a
-// counter that is in use: its numbers begin again. (An addition under way at that
+// counter that is in use: its numbers begin again. (An addition that runs at that
 // moment can fail with ErrConflict although it was written; see Value.)
 //
-// Layout: the node at path, persistent, with the decimal digits of the number and
-// nothing else, so that other programs can read it and set it by hand; spaces
-// around the digits do not matter, and no digits mean 0. Missing ancestors are made
-// as containers. As with a Value, other recipes can be used below it, in any order; see
-// there for the node that is created below a counter in a directory.
+// The node at path holds the decimal digits of the number and nothing else, so other
+// programs can read and set it. Spaces around the digits do not matter, and no digits
+// mean 0. Recipes of every kind can be used below the path. layout.md describes the
+// nodes.
 //
 // A Counter is safe for concurrent use. It holds no resources and needs no closing.
 type Counter struct {

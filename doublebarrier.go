@@ -96,10 +96,10 @@ func (d *DoubleBarrier) check(op string) error {
 // entered and left.)
 //
 // Without contact, or if the service does not answer for a second, Enter returns earlier,
-// and the member is removed in the background, over the next session if necessary. The next
-// Enter of this client waits for that removal, however long it takes, so a client never
-// counts itself twice. Others can count the member until then, or until the service has
-// ended its session.
+// and the client removes the member in the background, over the next session if necessary.
+// The next Enter of this client waits for that removal, however long it takes, so a client
+// never counts itself twice. Other clients can count the member until it is removed, or
+// until the service has ended its session.
 //
 // Errors: ErrLimit if the round has another number of members than n; ErrInvalid for n
 // below 1; ErrTooLarge for an n of some thousands, whose names do not fit into a request;

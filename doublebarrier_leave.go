@@ -13,10 +13,9 @@ import (
 // An Entry is a member's place in a round of a DoubleBarrier, from Enter to Leave.
 //
 // It is a Hold without a token, on the member's node. If the session is lost, or an
-// outsider deletes the node, the entry ends: Done fires, and for the other members
-// this member has left, so they do not wait for it any more. The work that the member
-// has done until then is not undone; a member that must not go on alone uses the
-// entry's Context. The member can enter again: it joins its old round if that is
+// outsider deletes the node, the entry ends: Done fires, and the other members
+// do not wait for this member any more. The entry does not undo the work of the
+// member; a member that must stop when its entry ends uses the entry's Context. The member can enter again: it joins its old round if that is
 // still in progress, or waits for the next.
 //
 // Release leaves without waiting for the others. While a Leave is under way Release
@@ -37,17 +36,15 @@ func (e *Entry) Extra() bool { return e.extra }
 // round have left or died. It does not wait for extras; an extra itself waits for the
 // members of its round.
 //
-// If ctx ends first, the member has left all the same: its node is removed before
-// Leave returns, as when Enter gives up, and only the wait is cut short. Another call
+// If ctx ends first, the member has left nevertheless: only the wait ends early, and
+// its node is removed before Leave returns, with the limits of Enter. Another call
 // of Leave resumes the wait. A session that is lost while Leave waits does not end
 // the wait. If the entry was lost before Leave was called, Leave returns its Err at
-// once. After Release, Leave waits for the other members; if a Release is under way,
-// it waits for that first.
+// once. After Release, Leave waits for the other members; during a Release, it waits
+// for the Release first.
 //
-// Members leave one after the other, and each that leaves wakes one other (the recipe
-// guide's rule of the lowest and the highest). The member that arrived first stays
-// until it is the last, and watches the highest that is still there. The others
-// remove their nodes at once and watch the lowest.
+// Each member that leaves wakes one other member (the recipe guide's rule of the
+// lowest and the highest).
 func (e *Entry) Leave(ctx context.Context) error {
 	const op = "leave"
 	e.leaving.Store(true)

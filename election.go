@@ -27,8 +27,8 @@ type ElectionOptions struct {
 	// StepDownOnSuspend ends a term with ErrSuspended as soon as the client loses
 	// contact with the service, even if contact returns a moment later. Without it a
 	// leader stays leader until its session is lost. The client declares that loss
-	// before the service lets another candidate lead, as far as this can be promised;
-	// see Hold.
+	// before the service lets another candidate lead, with the limits that the package
+	// comment lists.
 	StepDownOnSuspend bool
 }
 
@@ -173,17 +173,18 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 
 // Leadership campaigns, and sends each term that it gains on the channel. It campaigns
 // again after every loss and every Release of a term, until ctx ends; then the channel is
-// closed. A program that leaves a loop over the channel must end ctx, or the candidate goes
-// on; a loop over Terms needs no such care.
+// closed. A program that leaves a loop over the channel must end ctx, since otherwise the
+// candidate continues; a loop over Terms does not need that.
 //
 // A received term belongs to its receiver until the receiver releases it, also after ctx
 // has ended: a receiver that stops working without Release leads until its session ends. A
 // term that nobody receives is resigned after one session timeout, or when ctx ends. A late
-// receiver may get a term that is Done already, but never a term that only seems to stand.
+// receiver may get a term that is Done already, but never an ended term that is not Done.
 //
-// If campaigning fails permanently (see Mutex.Lock), the last term on the channel never
-// stood: its Token is zero, its Path is empty, it is Done, and its Guard is refused. Err is
-// the error of Campaign, which matches neither ErrLost nor ErrReleased.
+// If campaigning fails permanently (see Mutex.Lock), the last element of the channel is not
+// a term that the candidate led: its Token is zero, its Path is empty, it is Done, and its
+// Guard is refused. Err is the error of Campaign, which matches neither ErrLost nor
+// ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	needContext(ctx)
 	out := newSignal[*Term]()
@@ -200,15 +201,15 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	return out.ch
 }
 
-// Terms is the candidate as a loop: it campaigns, and yields each term that it gains. The
+// Terms returns an iterator that campaigns and yields each term that it gains. The
 // candidate leads while the body runs, unless the term is lost: the body should end when the
-// term is Done, or work under its Context. When the body returns, the term is released, and
-// the candidate campaigns again. If the body breaks off, or panics, the term is released
-// before the loop ends, and there is no candidate any more.
+// term is Done, or work under its Context. When the body returns, the loop releases the term,
+// and campaigns again. If the body breaks off or panics, the loop releases the term, ends, and
+// does not campaign again.
 //
-// If ctx ends, the loop just ends, after the body that runs. On a failure for which campaigning
-// cannot go on, the last pair is nil and the error, see Campaign. A Release that fails ends the
-// loop in the same way, unless the body breaks off or the term was lost: see Hold.Release.
+// If ctx ends, the loop ends after the running body, without another pair. If campaigning
+// fails permanently, the last pair is nil and the error of Campaign. A Release that fails ends
+// the loop in the same way, unless the body breaks off or the term was lost: see Hold.Release.
 func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	needContext(ctx)
 	return func(yield func(*Term, error) bool) {
@@ -236,10 +237,10 @@ func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	}
 }
 
-// Revoke asks the leader to resign, and returns when its term has ended, by consent, by force
-// or otherwise: a planned hand-over. The leader learns of the request by Term.Revoked. Without
-// a leader, Revoke returns nil. It is otherwise as Mutex.Revoke. The next candidate leads, in
-// the order of their arrival; a former leader that campaigns again is behind all of them.
+// Revoke asks the leader to resign, for a planned hand-over. It returns when the term has ended,
+// by consent, by force or otherwise. The leader learns of the request by Term.Revoked. Without
+// a leader, Revoke returns nil. In all else it is as Mutex.Revoke. The candidate that arrived
+// first leads next; a former leader that campaigns again is behind all waiting candidates.
 func (e *Election) Revoke(ctx context.Context, o *RevokeOptions) error {
 	return e.line().revoke(ctx, &e.path, o)
 }
@@ -296,8 +297,8 @@ type leading struct {
 // Announce publishes, with data, that the leader has taken over and is ready: the
 // acknowledgement of the recipe guide. Callers of Leader and WatchLeader see it. A
 // candidate leads as soon as it is the head of the queue, and may have much to do
-// before it can serve. A later call replaces the data. The announcement goes with the
-// term, at the same moment. Announce costs two requests. If the term has ended, the
+// before it can serve. A later call replaces the data. The announcement ends at the same
+// moment as the term. Announce costs two requests. If the term has ended, the
 // error is that of Err. If ctx ends while the outcome is unknown, the error matches
 // ErrUncertain: the announcement may be visible.
 func (t *Term) Announce(ctx context.Context, data []byte) error {

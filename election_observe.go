@@ -28,7 +28,7 @@ type Candidate struct {
 	announced int64 // the zxid of the latest announcement
 }
 
-// A Leader is the candidate that leads, or reports that there is none; see Vacant.
+// A Leader is the candidate that leads, or reports that no candidate leads; see Vacant.
 type Leader struct {
 	Candidate
 
@@ -71,7 +71,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 // WatchLeader returns a channel that delivers the current leader, and then every
 // change: another leader, no leader, an announcement. The channel keeps the latest
 // element only: a slow reader misses intermediate elements, never the newest.
-// WatchLeader goes on over lost sessions. The channel is closed when ctx ends. If
+// A lost session does not end it. The channel is closed when ctx ends. If
 // WatchLeader fails permanently, the last element has Err set. It costs nothing while
 // nothing changes; candidates that come and go behind the leader do not wake it.
 //
@@ -198,9 +198,9 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 }
 
 // Contenders lists the leader and the candidates that wait, in order. The result is a
-// snapshot of a past moment, as for Leader. Contenders costs two requests, and one
-// more for each candidate and for an announcement, or one for 128 of them if the service
-// has batches.
+// snapshot of a past moment, as for Leader. Contenders costs two requests, and one read
+// for each candidate and for an announcement. If the service has batches, one request
+// carries 128 of these reads.
 func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 	const op = "contenders"
 	if err := e.path.check(op); err != nil {

@@ -26,23 +26,22 @@ var (
 	// ErrRevoked: a holder did not release a lock when requested, and its node was
 	// deleted by force. It matches ErrLost and ErrDeleted too.
 	ErrRevoked = errors.New("hold revoked by force")
-	// ErrHeld: the context of a Lock derives from a hold on the same lock, so the call
-	// would wait for itself. A context that context.WithoutCancel makes of the hold's,
-	// and that has no end of its own, outlives the hold and is not refused.
+	// 	// ErrHeld: the context of a Lock derives from a hold on the same lock, so the call
+	// would wait for itself. A context that context.WithoutCancel derives from the hold's
+	// context, and that has no end of its own, is not refused, since it outlives the hold.
 	ErrHeld = errors.New("already held by the caller")
 	// ErrUpgrade: the context of a Lock for writing derives from a hold for reading on
 	// the same lock, so the call would wait for itself.
 	ErrUpgrade = errors.New("a reader cannot become the writer")
 	// ErrLocked: TryLock found the lock taken.
 	//
-	// If the options of the lock have an ID, the message names the holder, and so does
-	// that of a wait in the queue that its ctx ended: "locked (held by "worker-7", which
-	// requested it 12s ago)". The holder is named by its ID, or by its session if it has none,
-	// and never by its Data. The time is that since the creation of its node, by the
-	// clocks of the service and of this process. Such an error costs a try one read, and
-	// a wait two, beside the removal of its node. A wait inside the process, behind
-	// another caller of the client, pays the same. The call returns without the name
-	// after a second, or if there is no contact.
+	// If the options of the lock have an ID, the message names the holder: "locked (held
+	// by "worker-7", which requested it 12s ago)". The error of a Lock whose ctx ends in
+	// the queue names the holder too. The name is the holder's ID, or its session if it has
+	// no ID, and never its Data. The time counts from the creation of the holder's node, by
+	// the clocks of the service and of this process. Naming the holder costs TryLock one
+	// read, and Lock two, also for a caller that waits behind another caller of the same
+	// client. After a second, or without contact, the call returns without the name.
 	ErrLocked = errors.New("locked")
 	// ErrLimit: a limit of the recipe is reached, such as the last sequence
 	// number of a directory.
@@ -51,16 +50,16 @@ var (
 	ErrEmpty = errors.New("no item to take")
 	// ErrFull: the queue holds as many items as MaxLen allows.
 	ErrFull = errors.New("queue full")
-	// ErrSuspended: a leader whose options say that it steps down without contact has
-	// lost contact. It matches ErrLost too.
+	// ErrSuspended: a leader with StepDownOnSuspend has lost contact. It matches ErrLost
+	// too.
 	ErrSuspended = errors.New("session suspended")
 	// ErrClaimTimeout: the claim on an item of a queue was not ended within the
 	// ClaimTimeout of the queue. It matches ErrLost too.
 	ErrClaimTimeout = errors.New("claim timed out")
 	// ErrDuplicate: another member, or another transaction, has the id.
 	ErrDuplicate = errors.New("id already in use")
-	// ErrInDoubt: the decision of a transaction is missing, or cannot be read, while it
-	// is needed: an outsider has deleted or overwritten it, or its record.
+	// ErrInDoubt: a site needs the decision of a transaction, and the decision is missing
+	// or unreadable: an outsider has deleted or overwritten it, or the record.
 	ErrInDoubt = errors.New("decision lost, transaction in doubt")
 	// ErrConflict: another client has changed the data since it was read.
 	ErrConflict = errors.New("changed by another client")

@@ -17,8 +17,8 @@ import (
 // closed, when it joins again and another member has the id (ErrDuplicate), or when
 // the service refuses (ErrDenied, ErrLimit).
 //
-// A process that is cut off or paused may believe in its membership for as long as
-// that lasts. Unlike a lock, a membership is not exclusive.
+// A process that is cut off or paused does not notice during that time that it is no
+// longer a member. Unlike a lock, a membership is not exclusive.
 //
 // A Membership is safe for concurrent use.
 type Membership[T any] struct {
@@ -117,8 +117,8 @@ func (m *Membership[T]) Err() error {
 
 // Leave ends the membership: it closes Done, removes the node, and returns. It is
 // idempotent. It takes no context because it must succeed: without contact it
-// waits, but not longer than the session can last, since the node goes with the
-// session. If the service refuses the removal, Leave returns that error and retries
+// waits, but not longer than the session can last, since the end of the session deletes
+// the node. If the service refuses the removal, Leave returns that error and retries
 // in the background. If the membership had ended before, Leave returns Err.
 func (m *Membership[T]) Leave() error {
 	m.mu.Lock()
@@ -365,7 +365,7 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 //
 // If SetValue fails before the outcome is known, for example because ctx ends, the
 // error also matches ErrUncertain: the change may become visible, but never after
-// that of a later SetValue. After any other error it does not become visible. If
+// the change of a later SetValue. After any other error it does not become visible. If
 // the membership ends first, the error matches that of Err.
 func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)

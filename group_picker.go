@@ -15,7 +15,7 @@ type PickPolicy int8
 
 const (
 	// PickRoundRobin picks the members one after the other in the order of their ids.
-	// The first one is any of them: processes that start together begin at different members.
+	// It begins at a random member, so that processes that start together pick different members.
 	PickRoundRobin PickPolicy = iota
 	// PickRandom picks any member, each with the same probability.
 	PickRandom
@@ -51,8 +51,8 @@ type Picker[T any] struct {
 	err  error  // written before ended is closed
 }
 
-// Picker returns a picker that follows the group until ctx ends. After that it does
-// not pick any more.
+// Picker returns a picker that follows the group until ctx ends. Then the picker picks no
+// member any more.
 func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], error) {
 	needContext(ctx)
 	if err := g.path.check("picker"); err != nil {

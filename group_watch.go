@@ -13,12 +13,12 @@ import (
 )
 
 // GroupUpdate is an element of a Watch: the members, and the changes since the
-// element that the reader received before.
+// previous element that the reader received.
 type GroupUpdate[T any] struct {
 	Members []Member[T] // all members, sorted by ID
 
-	// Joined are the incarnations in Members that were not in the Members received
-	// before. Left are the incarnations of those Members that are not in this one. Both
+	// Joined are the incarnations in Members that were not in the Members of the previous
+	// element. Left are the incarnations that were there and are not in Members. Both
 	// are sorted by ID. A member with a new incarnation is in both. If only values
 	// have changed, both are empty.
 	Joined []Member[T]

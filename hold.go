@@ -19,10 +19,10 @@ import (
 // when another client deletes its node. Then Done is closed and Err returns the reason;
 // the holder must stop the work that it does under the hold.
 //
-// Done is closed before another contender is granted, as far as that can be promised to
-// a client of a distributed service: see "What is promised" in the package comment. A
-// paused process believes in its hold while it is paused. If that could do harm, let
-// the resource refuse an old Token, or write in a transaction under the Guard.
+// Done is closed before another contender is granted, with the limits under "What is
+// promised" in the package comment. A paused process learns of a loss only when it
+// resumes. If a late write could do harm, let the resource refuse an old Token, or write
+// in a transaction under the Guard.
 //
 // A Hold is safe for concurrent use.
 type Hold struct {
@@ -112,10 +112,10 @@ func (h *Hold) Done() <-chan struct{} {
 	return h.done
 }
 
-// Err returns nil while the hold stands. Afterwards the error matches ErrReleased, or
+// Err returns nil until the hold ends. Afterwards the error matches ErrReleased, or
 // ErrLost together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked,
-// ErrClaimTimeout. (When the service ends a session, the deletion of its nodes can be
-// reported first; the reason is ErrDeleted then.) Err reads the clock as Done does.
+// ErrClaimTimeout. (If the service ends a session, and the client sees the deletion of the
+// node first, the reason is ErrDeleted.) Err compares the clock as Done does.
 func (h *Hold) Err() error {
 	h.checkLease()
 	h.mu.Lock()
@@ -124,10 +124,10 @@ func (h *Hold) Err() error {
 }
 
 // Context returns a context that ends when parent ends or when the hold ends, with Err
-// as its cause. Use it for the work that is done under the hold.
+// as its cause. Use it for the work under the hold.
 //
-// When the context ends, a goroutine removes it from parent. If parent is of a type of the
-// caller's own whose methods block, that delays no hold, and Close for a second.
+// When the context ends, a goroutine removes it from parent. If the methods of parent block,
+// that delays no hold, and delays Close by at most a second.
 func (h *Hold) Context(parent context.Context) context.Context {
 	h.checkLease()
 	outer, _ := parent.Value(heldKey{}).(*heldContext)
@@ -181,12 +181,12 @@ func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 }
 
 // Token returns the fencing token of an exclusive hold. It is greater than that of
-// every earlier holder on the same path, for one history of the service. With
-// MutexOptions.Keep this holds for every earlier client that had the lock, and successive
-// holds of one client can have the same token. (It is the czxid of the hold's node.)
-// A resource that remembers the highest token it has seen,
-// and refuses lower ones, is safe from a holder that was paused. Holds that several
-// clients can have at a time have no token; theirs is zero.
+// every earlier holder on the same path, unless the service was restored to an older
+// state. With MutexOptions.Keep it is greater than the token of every earlier client,
+// and successive holds of one client can have the same token. (It is the czxid of the
+// hold's node.) A resource that remembers the highest token it has seen, and refuses
+// lower ones, is safe from a holder that was paused. Token is zero for a hold that
+// several clients can have at a time.
 func (h *Hold) Token() int64 { return h.token }
 
 // Path returns the path of the hold's node: absolute, the namespace included. A
@@ -205,7 +205,7 @@ func (h *Hold) Session() int64 {
 	return h.s.b.ID()
 }
 
-// Guard returns the condition "this hold still stands" for a transaction. A downgrade
+// Guard returns the condition "this hold has not ended" for a transaction. A downgrade
 // changes it.
 func (h *Hold) Guard() Guard {
 	g := Guard{checks: []backend.Op{backend.Check(h.Path(), backend.AnyVersion)}}
@@ -274,10 +274,10 @@ func (h *Hold) watchedBy(own *backend.Watch) {
 	h.own = own
 }
 
-// Verify asks the service whether the hold still stands. Nil means that it stood when
+// Verify asks the service whether the hold's node exists. Nil means that it existed when
 // the service was asked. It costs two requests; use the Guard to write safely. If the
-// node is gone, the hold ends, and Verify returns Err. With other errors the answer is
-// unknown.
+// node does not exist, the hold ends, and Verify returns Err. With other errors the answer
+// is unknown.
 func (h *Hold) Verify(ctx context.Context) error {
 	for {
 		if err := h.Err(); err != nil {
@@ -314,17 +314,17 @@ func (h *Hold) Verify(ctx context.Context) error {
 // idempotent. It takes no context, since it must succeed: without contact it waits, but not
 // longer than the session can last. The hold has ended in any case.
 //
-// Nil means that the hold stood until its release, and that this Release has removed the
-// node, or keeps it (MutexOptions.Keep). Otherwise the error matches
+// Nil means that the hold had not ended before its release, and that this Release has
+// removed the node, or keeps it (MutexOptions.Keep). Otherwise the error matches
 //
-//   - ErrLost, if the hold was lost before, even if only the removal detects that: another
-//     client may have been granted meanwhile. Err returns the same, or ErrReleased if only
-//     the removal detects the loss.
-//   - ErrUncertain, if the reply to the removal was lost and the node is gone: another
-//     client may have removed it before. The error matches ErrLost too if the session was
-//     lost after that.
-//   - the reason for which the service refuses the removal, such as ErrDenied. Release goes
-//     on trying in the background.
+//   - ErrLost, if the hold was lost before the release: another client may have been
+//     granted already. Err returns the same error, or ErrReleased if only the removal
+//     detects the loss.
+//   - ErrUncertain, if the reply to the removal was lost and the node does not exist:
+//     another client may have removed it first. The error matches ErrLost too if the
+//     session was lost after that.
+//   - the reason for which the service refuses the removal, such as ErrDenied. Release
+//     continues in the background.
 func (h *Hold) Release() error {
 	if h.beginRelease() {
 		h.endRelease(h.recipe.release(h))
@@ -570,18 +570,18 @@ func (h *Hold) isOverdue() bool {
 	return h.err == nil && !h.until.IsZero() && !time.Now().Before(h.until)
 }
 
-// Guard is the condition "this hold still stands", for the service to check in the same
-// transaction in which data is written. It is safe whatever has happened to the
-// holder's process meanwhile: once the hold's node is gone, a Txn under its Guard fails
-// with ErrFenced (a commit with Ops with ErrNotFound), and no later node ever fulfils it. The zero Guard checks
+// Guard is the condition "this hold has not ended". The service checks it in the same
+// transaction as a write, so it is exact even if the holder's process was paused: once the
+// hold's node is deleted, a Txn under its Guard fails with ErrFenced (a commit with Ops
+// fails with ErrNotFound), and no later node fulfils the condition. The zero Guard checks
 // nothing, and Txn.Under refuses it.
 type Guard struct {
 	checks []backend.Op
 	kept   []*Hold // nil, or for each check the hold whose node can outlast it, or nil
 }
 
-// Ops returns the operations to put first into a Commit. After that, the Release of a lock
-// with MutexOptions.Keep deletes the node, since such a Commit can come at any time.
+// Ops returns the operations to put first into a Commit. After a call of Ops, the Release of
+// a lock with MutexOptions.Keep deletes the node, since the Commit can come at any time.
 func (g Guard) Ops() []backend.Op {
 	ops := slices.Clone(g.checks)
 	for i, h := range g.kept {

@@ -103,9 +103,9 @@ func (h *Hold) awaitMove(ctx context.Context) error {
 }
 
 // Revocation is a request to give a lock up: the recipe of the revocable shared lock of
-// the ZooKeeper recipe guide. It is written into the holder's node, so it is bound to
-// that holder and is deleted with that node; no successor ever sees it. (With
-// MutexOptions.Keep the next hold of the same client can have the same node, and gets the request.)
+// the ZooKeeper recipe guide. It is written into the holder's node and deleted with that
+// node, so no later holder sees it. (With MutexOptions.Keep the next hold of the same
+// client can have the same node, and gets the request.)
 type Revocation struct {
 	By     string    // the requester, in its own words
 	Reason string    // the reason
@@ -124,8 +124,8 @@ func checkData(data []byte) error {
 
 // Revoked returns a channel that is closed when a client requests the holder to give
 // the hold up. The holder consents by calling Release. Without consent nothing happens,
-// unless the request says so. A request is read some time after it was made, and at the
-// earliest some 20 ms after an uncontended grant.
+// unless the request sets ForceAfter. The client reads a request some time after it was
+// made, and at the earliest some 20 ms after an uncontended grant.
 func (h *Hold) Revoked() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 type Locker interface {
 	// Lock waits for the lock until ctx ends.
 	Lock(ctx context.Context) (*Hold, error)
-	// TryLock returns ErrLocked instead of waiting for others.
+	// TryLock returns ErrLocked instead of waiting for other holders.
 	TryLock(ctx context.Context) (*Hold, error)
 	// Do runs f under the lock, as Mutex.Do.
 	Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error

@@ -25,27 +25,26 @@ type MutexOptions struct {
 	Data []byte
 
 	// Keep is the time for which the client keeps the lock after the last Release of its callers,
-	// unless another client comes first. Zero: not at all. Meanwhile a Lock of the same client
-	// with the same options costs no request, and neither does a Release that hands the lock to
-	// such a caller. It is for locks that one client takes again and again. What changes with
-	// Keep:
+	// unless another client requests the lock. Zero means not to keep it. During this time a Lock of
+	// the same client with the same options costs no request, and neither does a Release that hands
+	// the lock to such a caller. Keep is for locks that one client takes again and again. With Keep:
 	//
-	//   - Token and fencing: holds of one client in a row have the same Token, so it fences
+	//   - Token: successive holds of one client have the same Token, so it fences
 	//     processes, and not goroutines of one process. A Txn under the Guard of a hold is
 	//     refused after the end of that hold, by the service or by the client.
 	//   - Order: callers of the client that has the lock may pass another client until that
 	//     client's request arrives.
-	//   - Other clients: the client gives an idle lock up within one round trip after another
-	//     client comes; a TryLock of that client gets ErrLocked, and finds the lock free one
-	//     round trip later. Then the client does not keep the lock for the time Keep, at least
-	//     for one second. The same holds after contact was lost and made again.
+	//   - Other clients: the client gives an idle lock up within one round trip after the request
+	//     of another client. A TryLock of the other client gets ErrLocked, and finds the lock free
+	//     one round trip later. After that, or after a break of contact, the client does not keep
+	//     the lock for the time Keep, at least for one second.
 	//   - Failures: a client that is paused, cut off or killed while the lock is idle blocks
-	//     others until it goes on, or for up to the session timeout.
+	//     other clients until it resumes, or for up to the session timeout.
 	//   - Release returns nil when the client knows of no loss. It does not ask the service.
-	//   - A client keeps at most 4,096 idle locks, and gives up the one that was idle longest.
+	//   - A client keeps at most 4,096 idle locks, and gives up the lock that was idle longest.
 	//
-	// The client keeps a lock only if no other contender was there when it took it. A Revoke, a
-	// commit under the hold's Guard that is not answered, and Guard.Ops end the time; Close does
+	// The client keeps a lock only if no other contender was in the queue at its grant. A Revoke, a
+	// commit under the hold's Guard without an answer, and Guard.Ops end the time; Close does
 	// not wait for it. ErrInvalid: a negative time.
 	Keep time.Duration
 }
@@ -55,11 +54,11 @@ type MutexOptions struct {
 // created. No client polls, and a release wakes at most two clients however many wait.
 //
 // At most one client has a node at the head of the queue of contenders. Tokens grow from
-// one holder to the next (with MutexOptions.Keep, from one client to the next). A paused
-// process believes in its hold: see Hold for how to fence. When a session is lost, its
-// holds end before another client is granted, with the limits under "What is promised" in
-// the package comment; a caller that waits goes on with the next session, at the tail of
-// the queue.
+// one holder to the next (with MutexOptions.Keep, from one client to the next). When a
+// session is lost, its holds end before another client is granted, with the limits under
+// "What is promised" in the package comment. A paused process does not notice the loss:
+// see Hold for how to fence. A waiting caller continues with the next session, at the
+// tail of the queue.
 //
 // A Mutex is not reentrant: pass the Hold instead. A Lock whose ctx derives from a hold on
 // the same lock (of Do, or Hold.Context) fails with ErrHeld, since it would wait for
@@ -118,16 +117,16 @@ func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 // one gets a lock that is free.
 //
 // It costs one request if this client's latest try at the path succeeded. Otherwise it
-// looks first, which costs two more reads.
+// reads the queue first, which costs two more requests.
 func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 	return m.lock(ctx, &request{op: "trylock", kind: layout.LockInfix, data: m.data, try: true})
 }
 
-// Do runs f under the lock, with a context that ends when the hold does. It returns the
+// Do runs f under the lock, with a context that ends with the hold. It returns the
 // errors of Lock, f and Release, joined: if the hold was lost before f returned, the
-// result matches ErrLost. ErrInvalid: f is nil; then nothing is acquired. Nil means that the hold stood while f ran; see Hold.Release
-// for the case in which that cannot be known. Do releases the lock also if f panics,
-// and the panic continues in the caller.
+// result matches ErrLost. Nil means that the hold did not end while f ran; Hold.Release
+// describes the case in which that is unknown. Do releases the lock also if f panics,
+// and the panic continues in the caller. ErrInvalid: f is nil; then nothing is acquired.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
 	return do(ctx, m.path.full, m.Lock, f)
 }
@@ -231,13 +230,13 @@ func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 }
 
 // Revoke asks the current holder to give the lock up, and returns when that hold has
-// ended, by consent, by force or otherwise. That there is no holder is no error, unless
-// another kind of recipe has the path (ErrKind). Revoke does not acquire the lock. If
+// ended, by consent, by force or otherwise. Without a holder it returns nil, or ErrKind if
+// another kind of recipe has the path. Revoke does not acquire the lock. If
 // ctx ends first, the request stays in the holder's node.
 //
-// Into the node of a client of another implementation the request is written as
-// Curator's Revoker writes it, without By and Reason. Such a holder that is not
-// revocable never consents, and one whose node is deleted by force may not notice.
+// If the holder uses another library, the request has the format of Curator's Revoker,
+// without By and Reason. Such a holder never consents if it is not revocable, and may not
+// notice that its node was deleted by force.
 func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 	return m.line().revoke(ctx, &m.path, o)
 }
