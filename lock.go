@@ -25,9 +25,9 @@ type Locker interface {
 }
 
 // A HoldSet is a set of holds that were acquired together, all or none. It is lost when
-// any of them is. It has no token, since each lock counts its own; holds that one commit has
-// made have the same. Fence what is
-// written under the set by Guard, or by the tokens of its Holds.
+// any of its holds is lost. It has no token, since each hold has its own; holds of one
+// commit have equal tokens. Fence writes under the set by Guard, or by the tokens of its
+// Holds.
 //
 // It is safe for concurrent use.
 type HoldSet struct {
@@ -45,13 +45,14 @@ type HoldSet struct {
 //
 // Mutexes and readers-writer locks of one client that are neighbours in the order of their paths
 // are acquired by one commit and, if all are free, one round trip. Otherwise LockAll keeps the
-// locks before the first busy one, waits for that, and acquires the rest one by one. Meanwhile
-// TryLock of others can get ErrLocked, and clients give up locks that they keep
+// locks before the first busy lock, waits for that lock, and acquires the rest one by one. During
+// the wait, TryLock of other callers can get ErrLocked, and clients give up locks that they keep
 // (MutexOptions.Keep).
 //
-// If a lock cannot be acquired, or is lost meanwhile (ErrLost), LockAll releases the others in
-// reverse, also after ctx has ended, and joins all errors. ErrInvalid: no locker or a nil one, a
-// path of a client twice. ErrHeld, ErrUpgrade: one lock twice, by several clients.
+// If a lock cannot be acquired, or is lost during the call (ErrLost), LockAll releases the other
+// locks in reverse order, also after ctx has ended, and joins all errors. ErrInvalid: no locker or
+// a nil one, or a path twice with one client. ErrHeld, ErrUpgrade: one lock twice, by several
+// clients.
 func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	list, err := inOrder(lockers)
 	if err != nil {

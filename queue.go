@@ -21,16 +21,16 @@ type QueueOptions[T any] struct {
 	//
 	// Two nodes count the items, so the cost of a Put does not depend on the length. An item that
 	// leaves the queue wakes two of the clients that wait for room, and a Put at most two more.
-	// One of these two can be dead, cut off or paused without delaying another.
+	// If one of two woken clients is dead, cut off or paused, no other client waits for it.
 	//
-	// The count is wrong if clients without MaxLen put, if another program deletes nodes, or if a
-	// queue gets its first MaxLen while items are claimed. Then the queue can be too long, or
-	// seem full, until a Put that finds it full lists the items and corrects the count. Dead
-	// letters that a queue receives are not counted, but count when they leave: give a queue of
-	// dead letters no MaxLen.
+	// The count is wrong if clients without MaxLen put items, if another program deletes nodes,
+	// or if a queue gets its first MaxLen while items are claimed. Then the queue can be too long,
+	// or seem full, until a Put that finds it full lists the items and corrects the count. Give a
+	// queue of dead letters no MaxLen: its count does not include arriving dead letters, but
+	// decreases when they leave.
 	//
-	// A handler must not wait for room in the queue from which it takes: if all handlers do, they
-	// wait for ever.
+	// A handler must not wait for room in the queue from which it takes: if all handlers do so,
+	// they wait for ever.
 	MaxLen int
 
 	// FailWhenFull makes Put return ErrFull instead of waiting.
@@ -43,8 +43,8 @@ type QueueOptions[T any] struct {
 	// DeadLetterPath is the path of the queue that receives the items that were
 	// taken too often and the items that cannot be decoded. The default is
 	// "<queue>/dead". It is a Queue. Its items keep their id and bytes; their
-	// attempts are counted anew. The reason of the move is stored beside the item: Dead
-	// shows it, and Redrive puts the item back.
+	// attempts start at 0. The reason of the move is stored beside the item, and Dead
+	// shows it. Redrive puts the item back.
 	//
 	// The path of the queue itself, or a path at or below its "items", "waiters" or
 	// "producers",
@@ -58,14 +58,14 @@ type QueueOptions[T any] struct {
 	// Prefetch is the number of items that All and Items claim at a time, at most
 	// 128. (Below a very long path fewer fit into a request.) The default is 1.
 	// A prefetched item is claimed at once: other consumers do not
-	// get it, although no work on it has begun, and if the consumer dies, that
+	// get it before work on it has begun, and if the consumer dies, the death
 	// counts as an attempt. When the loop ends or the client closes, the item is
 	// given back, which does not count as an attempt; see All.
 	//
-	// An item that was taken before is claimed alone. So an item that kills its
-	// consumers takes no prefetched item along to the dead letters: after the first
-	// death each of them is claimed by itself. If MaxAttempts is 1, that is too late, so
-	// Prefetch has no effect.
+	// An item that was taken before is claimed alone. So if an item kills its
+	// consumers, the items that were prefetched with it do not become dead letters: after
+	// the first death each item is claimed alone. With MaxAttempts 1, Prefetch has no
+	// effect.
 	Prefetch int
 
 	// ClaimTimeout is the time within which a consumer must end the claim on an item. Zero means
@@ -89,10 +89,9 @@ type QueueOptions[T any] struct {
 	//
 	// When the time has passed, the items that handlers still work on are given back,
 	// which does not count as an attempt. First the contexts of these handlers end, with
-	// the cause ErrReleased; what they return changes nothing. Work still waits until
-	// they have returned. If one has done its work and returns nil then, which is
-	// logged, the item is delivered again all the same. Choose it shorter than the time
-	// between SIGTERM and SIGKILL.
+	// the cause ErrReleased. Work still waits until the handlers have returned, and
+	// ignores their results: if a handler returns nil, Work logs that, and the item is
+	// delivered again. Choose a time shorter than that between SIGTERM and SIGKILL.
 	DrainTimeout time.Duration
 }
 
@@ -109,14 +108,14 @@ type QueueOptions[T any] struct {
 // Close waits at most two seconds for this. Pop delivers at most once.
 //
 // Values are taken in the order in which they were put, and the values of one PutAll in their
-// order. An item that is given back keeps its place. After 32 takes or one second at the
-// latest, a consumer sees an item that another one has given back. When several consumers
-// race for the head, an item can be taken before an older one.
+// order. An item that is given back keeps its place. After 32 takes or one second at
+// the latest, a consumer sees an item that another consumer has given back. When several
+// consumers race for the head, an item can be taken before an older item.
 //
 // Waiting costs no requests. A change wakes six of the clients that wait for an item, and a
-// take at most two more. Up to five of the six can be dead, cut off or paused without
-// delaying an item that another client could take. If all six are, new items wait until the
-// session of one of them has ended. More clients in such a state change nothing.
+// take at most two more. If up to five of the six clients are dead, cut off or paused, no
+// item is delayed. If all six are, new items wait until the session of one of them has
+// ended. Further clients in such a state have no effect.
 //
 // The cost does not depend on the length, which can be about two million items. The guides
 // sizing.md and layout.md list the requests and the nodes; queue_engine.go has the protocol.
@@ -139,8 +138,9 @@ func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
 // with this id appears. With any other error the id is empty.
 //
 // Errors: the context's; ErrFull; ErrTooLarge; ErrLimit when there are too many
-// buckets; ErrInvalid from the codec; ErrExists, if the Put waits for room and another program has
-// made persistent nodes with the names of all slots; ErrDenied, ErrClosed, ErrBadPath.
+// buckets, the nodes that hold the items; ErrInvalid from the codec; ErrExists, if the Put waits
+// for room and another program has made persistent nodes with the names of all slots, the nodes
+// in which clients wait; ErrDenied, ErrClosed, ErrBadPath.
 func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
 	return q.putOne(ctx, 0, 0, v)
 }

@@ -162,8 +162,8 @@ func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
 }
 
 // AckAll acknowledges items that were taken from this queue, up to 128 in one commit,
-// or fewer if the service takes less. Each item ends as with its own Ack, whatever the
-// outcome of the others. AckAll returns nil if all items were acknowledged. Otherwise
+// or fewer if the service takes less. Each item has the outcome of its own Ack,
+// independent of the others. AckAll returns nil if all items were acknowledged. Otherwise
 // it returns the joined errors of the items; the Ack of an item, called again, returns
 // its own error. If an item is nil, or was not taken from this queue value, nothing is
 // done, and the error matches ErrInvalid.

@@ -20,22 +20,22 @@ import (
 // means that another consumer gets the item at its old place, with the next Attempt, as far
 // as MaxAttempts allows:
 //
-//	consumer        died before its Ack, or Pop's deletion       died afterwards
+//	consumer        dies before its Ack, or Pop's deletion       dies after that
 //	Take, TryTake   the item is redelivered                      nothing is lost
-//	All             the same, and up to Prefetch items besides   nothing is lost
+//	All             the same, and the prefetched items too       nothing is lost
 //	Items           the same, and the item not yet received      nothing is lost
 //	Work            the item of each handler is redelivered      nothing is lost
 //	Pop             the item is redelivered                      the item is lost
 //
-// So only Pop loses an item, and only Pop never hands one out twice. A redelivery repeats
-// work: make the work idempotent, or write its result in a [Txn] that also creates a node
-// named after the item's ID, which fails the second time. The Guard of the item refuses
-// writes of an earlier consumer, but the Ack is a commit of its own, after them. A consumer
-// that lost its session without dying is told, and its Ack fails.
+// So only Pop can lose an item, and only Pop never delivers an item twice. A redelivery
+// repeats work: make the work idempotent, or write its result in a [Txn] that also creates a
+// node named after the item's ID, so that the second Txn fails. The Guard of the item refuses
+// late writes of an earlier consumer. The Ack is a separate commit after these writes. A
+// consumer that loses its session and lives learns of the loss, and its Ack fails.
 //
-// Items that were claimed but not received count an attempt if the consumer dies. If its
-// client closes or its ctx ends, it gives them back, which counts none. ClaimTimeout is for
-// consumers that hang: it does not matter when a consumer dies.
+// If a consumer dies, items that it has claimed but not received count an attempt. If its
+// client closes or its ctx ends, it gives them back, which counts no attempt. ClaimTimeout is
+// only for consumers that hang.
 type Consumer[T any] struct {
 	q        *queue
 	codec    Codec[T]
@@ -50,9 +50,9 @@ type Consumer[T any] struct {
 //
 // In every call that takes items, an item that the codec cannot decode is moved to the dead
 // letters, but not more than five in a row. The sixth is given back, which counts no
-// attempt, and the call fails with ErrDecode: the fault is probably this consumer's, such
-// as a wrong codec. The five are counted over all calls on this queue value; an item that
-// can be decoded ends the count. Redrive brings moved items back; Remove deletes bad ones.
+// attempt, and the call fails with ErrDecode: probably this consumer has the wrong codec.
+// The count of five includes all calls on this queue value; an item that can be decoded
+// resets it. Redrive puts moved items back; Remove deletes bad items.
 //
 // Errors: the context's; ErrDecode; ErrExists, if another program has made persistent nodes
 // with the names of all slots; ErrClosed; ErrDenied; ErrBadPath.
@@ -73,12 +73,11 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 // to another consumer. With any other error the item was not deleted, and is given
 // back.
 //
-// Calls that follow each other cost one round trip each: beside its deletion, a Pop
-// reads the item that is next, and if no other consumer has taken that one, the next
-// Pop deletes it at once. (Once in 32 calls, or in a second, it costs two more, for a
-// list and a read, or a claim where other consumers take items too; for a
-// PriorityQueue it costs four.) So the queue value keeps the bytes of one item, and a
-// last Pop has read one for nothing.
+// Successive calls cost one round trip each: a Pop also reads the next item, and if no
+// other consumer has taken that item, the next Pop deletes it at once. (Once in 32 calls,
+// or in a second, a Pop costs two round trips more, for a list and a read, or for a claim
+// if other consumers take items too; for a PriorityQueue it costs four.) So the queue
+// value keeps the bytes of one item, and the last Pop reads one item in vain.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 	needContext(ctx)
 	var zero T
@@ -122,9 +121,10 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // waits for that at most one second, while there is contact; the rest continues in
 // the background.
 //
-// If ctx ends, the loop just ends. While the service has no space (ErrNoSpace), the loop waits for it. On a failure that is not a transient fault of
-// the service (ErrClosed, ErrDecode, ErrDenied, ErrBadPath) it ends with one last pair of
-// nil and the error. ErrDecode: the codec has failed on six items in a row, see Take.
+// If ctx ends, the loop ends without another pair. While the service has no space
+// (ErrNoSpace), the loop waits. On a permanent failure (ErrClosed, ErrDecode, ErrDenied,
+// ErrBadPath) the last pair is nil and the error. ErrDecode: the codec has failed on six
+// items in a row, see Take.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 	needContext(ctx)
 	return func(yield func(*Item[T], error) bool) {
@@ -250,10 +250,10 @@ func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
 // if ctx ends or the client closes, given back. The channel is closed in these
 // cases, and on a failure for which All would return an error.
 //
-// The item that waits to be received is claimed, in addition to the one that its
-// receiver processes: no other consumer gets it in the meantime, and if the process
-// dies, that counts as an attempt of both. If processing takes long, or can kill the
-// process, use All, Work or Take, which claim an item only when it is wanted.
+// While a receiver processes an item, the next item is claimed already: no other
+// consumer gets it, and if the process dies, the death counts as an attempt of both
+// items. If processing takes long, or can kill the process, use All, Work or Take, which
+// claim an item only when the caller asks for it.
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 	needContext(ctx)
 	ch := make(chan *Item[T])

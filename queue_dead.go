@@ -80,10 +80,10 @@ func withoutReasons(batch []parcel) []parcel {
 	return plain
 }
 
-// A DeadLetter is an item in the dead letters of a queue, with the reason for which it was
-// moved there. The reason is stored in a node beside the item. Where that is missing (a
-// client of an earlier version moved the item, or an outsider changed the node), Queue,
-// Reason, Error, Attempts, Session and Priority have their zero values.
+// A DeadLetter is an item in the dead letters of a queue, with the reason of the move. The
+// reason is stored in a node beside the item. If that node is missing (a client of an earlier
+// version moved the item, or an outsider changed the node), Queue, Reason, Error, Attempts,
+// Session and Priority have their zero values.
 type DeadLetter[T any] struct {
 	ID    string // of the item, which keeps it
 	Value T      // zero if Err is not nil
@@ -108,11 +108,10 @@ type DeadLetter[T any] struct {
 // DeadLetterPath, it leaves out the items that came from the others, and returns those whose
 // origin is not known.
 //
-// Dead can be used while no codec fits: an item that cannot be decoded is returned with its
-// bytes. It costs two requests, one list for some hundred items, and one read for 16 items
-// (where the service has no batches, up to two for each). No list or read is larger than that,
-// and none goes on while the body of the loop runs, which may call any method, also Redrive and
-// Remove.
+// Dead returns an item that the codec cannot decode with its bytes. It costs two requests, one
+// list for some hundred items, and one read for 16 items (without batches of the service, up to
+// two for each item). No list or read is larger than that. Dead sends no request while the body
+// of the loop runs, and the body may call any method, also Redrive and Remove.
 //
 // If the loop cannot continue, also because ctx has ended, the last pair is nil and the
 // error. So a loop without an error has seen everything. Errors: the context's; ErrClosed;

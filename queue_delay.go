@@ -20,14 +20,14 @@ import (
 // matter. An item is never taken early. An idle consumer takes it late by at most the sum
 // of a millisecond, the time of a request, the time of the take, and 100 ms if the client
 // last wrote some minutes ago. This holds while the speeds of the two clocks differ by at
-// most 200 ppm. If the clock of the service is set, or its server is replaced by one with
-// another clock, the time after that counts; a client notices with its next write or break
-// of contact. Until then, items are also late by the time for which the client's machine
-// was suspended.
+// most 200 ppm. If the clock of the service is set, or the client's server is replaced by a
+// server with another clock, the new time counts; a client notices it at its next write or
+// break of contact. After a suspension of the client's machine, the client takes items late
+// by that time until its next write or break of contact.
 //
-// A client that may not write to its journal uses its own clock, and logs that once for
-// each session. If the service has no clock, each client uses its own: a client whose clock
-// is fast takes an item early.
+// A client without the permission to write to its journal (a node below /_coord) uses its own
+// clock, and logs that once for each session. If the service has no clock, each client uses
+// its own clock: a client with a fast clock takes an item early.
 //
 // A queue can have 10,000 nodes for minutes, which suffice for due times in the next ten
 // years. Beyond that Put fails with ErrLimit if no node is empty.
@@ -66,10 +66,10 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 }
 
 // PutAfter adds a value that is due when d has passed since the call, by the clock of
-// the service: never earlier, and later by at most the width of the interval that the
-// client knows of the service's time, see DelayQueue. The clock of this process does
-// not matter. If d is not positive, the item is due within that interval. The first
-// PutAfter on a session costs one request more. Otherwise it is as Put.
+// the service: never earlier, and later by at most the uncertainty of the client's
+// estimate of that clock, see DelayQueue. The clock of this process does not matter. If d
+// is not positive, the item is due within that uncertainty. The first PutAfter on a
+// session costs one request more. In all else it is as Put.
 func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id string, err error) {
 	if err := q.q.path.check("put"); err != nil {
 		return "", err

@@ -18,11 +18,11 @@ import (
 // earlier claims of the same item.
 //
 // Of Ack, Nack and Release the first call counts. Each is one atomic commit that
-// checks the claim, so it never touches the item of a later consumer. They take no
-// context, like Hold.Release. A repeated call returns the result of the first.
+// checks the claim, so it never changes the item of a later consumer. They take no
+// context, like Hold.Release. A repeated call returns the result of the first call.
 // Release after Ack or Nack does nothing and returns the result of that call, so it
-// can be deferred. Ack or Nack after a different one does nothing and returns the
-// error of the first call, or if that had none, an error that matches ErrReleased.
+// can be deferred. An Ack or Nack after a different call does nothing, and returns the
+// error of the first call, or an error that matches ErrReleased if that was nil.
 // If the claim was lost before, or its ClaimTimeout has passed, all three return Err,
 // which matches ErrLost.
 //
@@ -46,9 +46,9 @@ type Item[T any] struct {
 // made a node below the item), Ack returns that error, the item stays claimed, and
 // the client retries in the background for as long as its session lives.
 //
-// Acks of one queue value that are called while another Ack is under way go
-// together, in one commit, when that one is done. Each has the outcome that it
-// would have alone. A single Ack waits for nothing. See also AckAll.
+// Acks of one queue value that are called during another Ack form one commit when
+// that Ack is done. Each Ack has the same outcome as alone. A single Ack does not wait
+// for others. See also AckAll.
 func (it *Item[T]) Ack() error {
 	cl := it.claim
 	if cl.decide(verbAck, 0) {
@@ -57,18 +57,18 @@ func (it *Item[T]) Ack() error {
 	return opError("ack", cl.e.Path(), cl.outcome(verbAck))
 }
 
-// Nack gives the item back as a failed attempt. It keeps its place in the queue,
+// Nack gives the item back as a failed attempt. The item keeps its place in the queue,
 // but cannot be taken before delay has passed since the call, by the clock of the
-// service; DelayQueue says how exact that is, what it costs, and what holds for a
-// service that has no clock. If delay is not positive, it can be taken at once. An item
-// that was taken as often as MaxAttempts allows is moved to the dead letters instead.
-// NackCause also says why.
+// service; DelayQueue describes the precision, and services without a clock. If delay is
+// not positive, the item can be taken at once. An item that was taken as often as
+// MaxAttempts allows is moved to the dead letters instead. NackCause also stores the
+// reason.
 func (it *Item[T]) Nack(delay time.Duration) error { return it.NackCause(delay, nil) }
 
 // NackCause is Nack with the error for which the attempt failed. If the item is moved to
-// the dead letters, the text of the error is stored with it, and Dead shows it. The text is
-// stored as it is, up to a kilobyte, where the item's own bytes are, so it may quote them.
-// It appears in no log and no event. The causes of earlier attempts are not stored.
+// the dead letters, the first kilobyte of the error's text is stored with it, and Dead shows
+// the text. The text is as protected as the item's own bytes, so it may quote them. It
+// appears in no log and no event. The causes of earlier attempts are not stored.
 func (it *Item[T]) NackCause(delay time.Duration, cause error) error {
 	cl := it.claim
 	v, why := cl.failure(), deadReason{}

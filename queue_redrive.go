@@ -13,9 +13,9 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// Redrive puts dead letters back into the queue that they came from, which must be this one, and
-// returns their number. It moves those with the given ids or, without ids, all that were dead
-// letters when Redrive began and that no consumer has claimed: so never pass an empty selection.
+// Redrive puts dead letters of this queue back into it, and returns their number. It moves the
+// dead letters with the given ids. Without ids it moves all dead letters that no consumer has
+// claimed, as they were when Redrive began: so never pass an empty selection.
 //
 // An item keeps its id and bytes, and its attempts are counted anew. It goes to the end of a
 // Queue. In a PriorityQueue it has its old priority, or 0, ahead of up to some hundred items; in
@@ -23,10 +23,11 @@ import (
 // the session or ctx ends, the error matches ErrUncertain, and up to 16 more items may have been
 // moved: call Redrive again.
 //
-// Redrive stops with ErrFull when MaxLen is reached. With ids it moves what it can: ErrLocked
-// means that a consumer has claimed one, ErrNotFound that one is not there or came from another
-// queue. An item of unknown origin is moved only by its id. Other errors: the context's,
-// ErrLimit, ErrConflict, ErrNotEmpty, ErrDenied, ErrClosed, ErrBadPath, ErrKind.
+// Redrive stops with ErrFull when MaxLen is reached. With ids it moves the items that it can
+// move: ErrLocked means that a consumer has claimed an item, ErrNotFound that an item does not
+// exist or came from another queue. An item of unknown origin is moved only by its id. Other
+// errors: the context's, ErrLimit, ErrConflict, ErrNotEmpty, ErrDenied, ErrClosed, ErrBadPath,
+// ErrKind.
 func (q *Consumer[T]) Redrive(ctx context.Context, ids ...string) (n int, err error) {
 	const op = "redrive"
 	if err := q.q.path.check(op); err != nil {

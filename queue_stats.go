@@ -14,7 +14,7 @@ import (
 // An item that moves to the dead letters at that moment can be counted twice, or not at
 // all.
 //
-// If Ready is positive while Claimed and Waiting are zero, nothing consumes the queue.
+// If Ready is positive while Claimed and Waiting are zero, no consumer takes items.
 type QueueStats struct {
 	Ready   int // items that a consumer can take now
 	Claimed int // items that a consumer has claimed, including prefetched items
@@ -24,29 +24,27 @@ type QueueStats struct {
 	// and whichever queue they come from.
 	Dead int
 
-	// Oldest is how long the ready item that has waited longest has been in the queue, by
-	// the clock of the service. In a DelayQueue the time counts from when the item was
-	// due, if that is later than its Put. A delivery that failed does not reset it. Oldest
-	// is zero if no item is ready, or if those that were read have gone meanwhile.
+	// Oldest is the age of the oldest ready item, by the clock of the service. The age counts
+	// from the Put, and in a DelayQueue from the due time if that is later. A failed delivery
+	// does not reset it. Oldest is zero if no item is ready, or if the ready items were taken
+	// during the call.
 	//
-	// In a PriorityQueue with ready items of more than 16 priorities, the 16 that are taken
-	// last count, or fewer of those with items that a Redrive has put back. In a DelayQueue into which more than 16 items were put after their due
-	// times, Oldest can be too low.
+	// In a PriorityQueue with ready items of more than 16 priorities, only the 16 priorities
+	// that are taken last count, or fewer if a Redrive has put items back. In a DelayQueue into
+	// which more than 16 items were put after their due times, Oldest can be too low.
 	Oldest time.Duration
 
-	// Waiting is the number of clients that wait for an item, because nothing was there to
-	// take when they looked. It counts a queue value of a client once, however many of its calls wait, and
-	// until its session ends if it has died. Consumers that are busy with an item do not
-	// wait; their sessions are not known without a request for each claim, so they are not
-	// counted.
+	// Waiting is the number of clients that wait for an item because they found none. It
+	// counts a queue value of a client once, however many of its calls wait, and a dead
+	// client until its session ends. It does not count consumers that work on an item.
 	Waiting int
 
 	// Buckets is the number of nodes that hold the items, 256 each in a long Queue. It is
 	// zero if nothing was ever put. One remains when the queue is empty.
 	Buckets int
 
-	// Unread is the number of such nodes that were not read, of the queue and of the dead
-	// letters together: of each, those after the first 256 in the order in which items are
+	// Unread is the number of such nodes, of the queue and of its dead letters, that Stats
+	// did not read: it reads the first 256 nodes of each, in the order in which items are
 	// taken. If Unread is not zero, then Ready, Claimed, Delayed, Dead and Oldest are lower
 	// bounds. Len counts the items of a queue of any length.
 	Unread int
@@ -57,8 +55,8 @@ type QueueStats struct {
 const mostStats = 256
 
 // Stats returns the figures of the queue. It works for a queue of any kind and on a path
-// that nothing was put to, where all figures are zero. It changes nothing in the queue, and
-// needs no permission but to read it and its dead letters.
+// without a queue, where all figures are zero. It changes nothing in the queue, and
+// needs only the permission to read the queue and its dead letters.
 //
 // The number of requests is bounded, whatever the length of the queue: a Sync, one for the
 // directories, one for some 16 to 64 nodes that hold items (each of some hundred items, and

@@ -22,8 +22,8 @@ const (
 //
 // If handle returns nil, Work acknowledges the item. If handle fails, panics or ends its
 // goroutine, Work gives the item back by Nack: for 100 ms, then twice as long with each attempt,
-// up to a minute. If handle has ended the claim, Work leaves it at that. The context of a
-// handler is that of Item.Context: it ends with the claim, and not with ctx.
+// up to a minute. If handle has ended the claim itself, Work does nothing more with the item.
+// The context of a handler is that of Item.Context: it ends with the claim, and not with ctx.
 //
 // After ctx has ended, Work waits for the handlers; DrainTimeout limits how long they keep their
 // items. A handler's error that matches context.Canceled, or the error or cause of ctx, counts

@@ -35,12 +35,12 @@ type RWMutexOptions struct {
 // A writer can become a reader, see Downgrade. A reader cannot become the writer, since it
 // would wait for itself: Lock and TryLock refuse with ErrUpgrade if their ctx derives from
 // a read hold on the same lock (Hold.Context). Lock and RLock refuse with ErrHeld if their
-// ctx derives from a writer's hold. This applies to several clients of one service too.
+// ctx derives from a writer's hold. Both also apply between several clients of one service.
 //
 // Do not acquire the read lock again under a read hold, but pass the Hold. If a writer
-// comes in between, the second acquisition waits for the writer, and the writer for the
-// first. With the ctx of the read hold, RLock then fails with ErrHeld; while no writer
-// waits or tries, it succeeds. With another ctx it waits like any other.
+// comes in between, the second acquisition waits for the writer, and the writer waits for
+// the read hold. With the ctx of the read hold, RLock then fails with ErrHeld; without a
+// writer it succeeds. With another ctx it waits.
 //
 // Curator's InterProcessReadWriteLock and an RWMutex exclude each other on one path, except
 // beside a writer of Curator's that downgrades: see layout.md, which also describes the
@@ -156,12 +156,12 @@ func (rw *RWMutex) acquire(ctx context.Context, r *request) (*Hold, error) {
 
 // Downgrade turns a writer's hold into a reader's, without releasing the lock in
 // between: one commit deletes the writer's node and creates a reader's node with the
-// same number. Readers that wait right behind are granted. A waiting writer is not
-// granted until all of them, and this reader, have released. The hold stays the same,
-// with its token, and with another Path and Guard.
+// same number. Readers that wait right behind are granted. A waiting writer is granted
+// when these readers and this one have released. The hold stays the same and keeps its
+// token, but its Path and Guard change.
 //
-// If ctx ends first, the error matches ErrUncertain, and the downgrade goes on in the
-// background. ErrInvalid: h is no writer's hold of this lock.
+// If ctx ends first, the error matches ErrUncertain, and the downgrade continues in the
+// background. ErrInvalid: h is not a writer's hold of this lock.
 func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 	needContext(ctx)
 	if err := rw.path.check("downgrade"); err != nil {

@@ -25,10 +25,9 @@ type SemaphoreOptions struct {
 	AdoptLimit bool
 }
 
-// A Semaphore is a number of permits, shared by all clients of one path: the lock of the
-// ZooKeeper recipe guide with a limit in place of one, as in Curator. An acquisition takes any
-// number of permits, all or none, so two callers never hold half each and wait for the other
-// half.
+// A Semaphore is a number of permits, shared by all clients of one path, as in Curator. An
+// acquisition takes any number of permits, all or none, so two callers never hold half of the
+// permits each and wait for the other half.
 //
 // Requests are granted in the order in which their nodes were created. A small request does not
 // overtake a large request that waits ahead of it. No client polls: a release wakes the first
@@ -36,17 +35,18 @@ type SemaphoreOptions struct {
 // the waiters right behind it wait until it resumes or its session ends.
 //
 // The first client stores the limit on the service. A client that expects another limit is
-// refused with ErrLimit unless it adopts the stored one. SetLimit changes it. Raising it wakes
-// waiters. Lowering it revokes nothing: no request is granted until the sum fits again. The
-// permits held never exceed the limit that was stored when the turn of the latest holder came.
+// refused with ErrLimit unless it sets AdoptLimit. SetLimit changes the limit. A higher limit
+// wakes waiters. A lower limit revokes no permits: no request is granted until the sum fits
+// again. The held permits never exceed the limit that was stored when the latest holder reached
+// the head of the queue.
 //
 // Holds have no token: fence by Guard. A crash or a lost session returns the permits.
 //
 // A semaphore is not reentrant: acquire at once the permits that belong together. If ctx derives
 // from holds on the same semaphore (Hold.Context), Acquire fails with ErrHeld, and TryAcquire
 // with ErrLocked, when its permits and theirs exceed the limit, or when a request that came in
-// between waits for these holds. (A TryAcquire is such a request for two round trips. If the
-// limit was set after the request came, Acquire waits.) Other holds of the process do not count.
+// between waits for these holds. (A TryAcquire is such a request too, for two round trips. If
+// the limit was set after that request, Acquire waits.) Other holds of the process do not count.
 //
 // A Semaphore is safe for concurrent use and needs no closing. layout.md has its nodes.
 type Semaphore struct {
@@ -93,15 +93,15 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 
 // Acquire acquires n permits, waiting until ctx ends. ctx bounds the wait only, not the
 // hold. A session lost while waiting does not end the wait: the caller goes to the tail
-// of the queue with the next session. Whatever ends the wait, the caller's node is gone
-// when Acquire returns, as with Mutex.Lock.
+// of the queue with the next session. If the wait ends without permits, the caller's node
+// is deleted as with Mutex.Lock.
 //
 // Errors: ErrLimit when n exceeds the limit, at once and also when the limit is lowered
-// below n while the call waits; when the limit is not the one that this client expects;
-// and when the directory's sequence numbers are used up, until its contenders have
-// gone. ErrInvalid for n below 1, an invalid limit, or a limit node that holds no
-// number. ErrDenied, before it waits, when this client may not write its own node in
-// path/requests. And those of Mutex.Lock.
+// below n while the call waits; when this client expects another limit; and when the
+// directory's sequence numbers are used up, until its contenders have left. ErrInvalid for
+// n below 1, an invalid limit, or a limit node without a number. ErrDenied, before the
+// wait, when this client may not write its own node in path/requests. And the errors of
+// Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
 	return s.acquire(ctx, &acquisition{sem: s, op: "acquire", n: n})
 }
@@ -168,11 +168,11 @@ func (s *Semaphore) check(ctx context.Context, op string) error {
 }
 
 // SetLimit changes the limit for all clients. This Semaphore expects the new limit from
-// now on; others that do not adopt limits refuse to acquire. All waiters read the new
-// limit: a waiter whose turn has come under it is granted, and a waiter whose request
-// exceeds it fails with ErrLimit.
+// now on; Semaphores without AdoptLimit that expect another limit refuse to acquire. All
+// waiters read the new limit: a waiter at the head whose request fits is granted, and a
+// waiter whose request exceeds the limit fails with ErrLimit.
 //
-// If its outcome is unknown when ctx or the session ends, the error matches
+// If the outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain.
 func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 	if err := s.check(ctx, "setlimit"); err != nil {
@@ -222,8 +222,8 @@ type SemaphoreContender struct {
 
 // Contenders lists the holders of permits and the waiters, in order, as
 // Mutex.Contenders does. After the limit was lowered, a holder that got its permits
-// without waiting can appear as not granted, until those before it have gone. It costs
-// three requests and one more for each contender.
+// without waiting can appear as not granted, until the contenders before it have left.
+// Contenders costs three requests and one more for each contender.
 func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error) {
 	if err := s.check(ctx, "contenders"); err != nil {
 		return nil, err

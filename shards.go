@@ -29,20 +29,19 @@ type ShardsOptions struct {
 	// It can be the address under which the owner serves. Keep it small.
 	Data []byte
 
-	// ForceAfter is the time that the owner of a shard has to give it up when it is to move, or
-	// when the loop of All ends. After that the hold ends, with ErrRevoked, though the owner has
-	// not released it, and the next member is granted. Zero means to wait for the Release.
+	// ForceAfter is the time that the owner of a shard has to release it when the shard has to
+	// move, or when the loop of All ends. After that time the hold ends with ErrRevoked, and the
+	// next member is granted. Zero means to wait for the Release.
 	ForceAfter time.Duration
 
 	// Restart tells Run what to do when the function of a shard has failed: it returns the pause
-	// before the function is called again. failures counts the
-	// calls that have failed one after the other, this one included; a call that has lasted longer
-	// than a second begins the count again. err is the error of the function; after a panic it
-	// is an error too. If Restart returns a negative time, Run ends: the member leaves, and Run
-	// returns err. If the shard is to be given up, or is lost, only a negative time has an effect.
-	// If Restart is nil, or panics, the first failure has no pause, the second one 10 ms, and
-	// each further one twice as long, up to a second; a random part, at most half, is taken off.
-	// Restart runs on goroutines of its own, so it must be safe for concurrent use.
+	// before the function is called again. failures is the number of successive failed calls,
+	// this one included; a call that lasts longer than a second resets it. err is the error of
+	// the function, also after a panic. If Restart returns a negative time, Run ends: the member
+	// leaves, and Run returns err. If the shard has to move, or is lost, only a negative time has
+	// an effect. If Restart is nil, or panics, the pause is 0 after the first failure, 10 ms after
+	// the second, and then doubles up to a second, less a random part of at most half. Restart
+	// runs on goroutines of its own, so it must be safe for concurrent use.
 	Restart func(failures int, err error) time.Duration
 }
 
@@ -50,16 +49,16 @@ type ShardsOptions struct {
 // of a stream, tenants, buckets of timers. Each shard has one owner, and a change of the
 // processes moves few shards. A process is a member while it runs All or Run.
 //
-// Every member computes the same assignment from the ids and weights of the members. It
-// only says which member asks for a shard; the owner is the holder of the shard's lock. So
-// two members never own one shard, as with a Mutex: a Shard is a Hold with a token and a
-// guard. A member gets its share by weight, rounded down or up. If a member joins or
-// leaves, its share moves, n/m of m members, and about √n/2 other shards, at most 2√n + 2
-// in all cases that were tried. A member that comes back has its former shards again. Once
+// Every member computes the same assignment from the ids and weights of the members. The
+// assignment only decides which member requests a shard; the owner is the holder of the
+// shard's lock. So two members never own one shard, as with a Mutex: a Shard is a Hold with a
+// token and a guard. A member gets its share by weight, rounded down or up. If one of m
+// members joins or leaves, its share of n/m shards moves, and about √n/2 other shards, at most
+// 2√n + 2 in all measured cases. A member that returns gets its former shards again. When
 // members no longer change and every moving shard is released, each shard has its owner
 // after a few round trips.
 //
-// When a shard is to move, its owner is asked to give it up (Hold.Revoked; in Run, the
+// When a shard has to move, its owner is asked to give it up (Hold.Revoked; in Run, the
 // context of the function ends) and releases it. The successor is granted one round trip
 // later. The shards of a dead member move when the service has ended its session. A shorter
 // loss of contact moves nothing, nor does a restart under the same ID within that time. If
@@ -106,9 +105,9 @@ func NewShards(c *Client, path string, n int, o *ShardsOptions) *Shards {
 	return s
 }
 
-// A Shard is a shard that this process owns. Release gives it back; if the member still ought to
-// own it, it acquires it again. Revoked tells that the shard is to move. A Shard is safe for
-// concurrent use.
+// A Shard is a shard that this process owns. Release gives it back; if it is still assigned to
+// the member, the member acquires it again. Revoked reports that the shard has to move. A Shard
+// is safe for concurrent use.
 type Shard struct {
 	*Hold
 	Index int // from 0 to n-1

@@ -18,9 +18,9 @@ import (
 // shard that waits to be yielded is owned, and nothing works on it.
 //
 // When the loop ends, the member leaves and gives back the shards that were not yielded;
-// without contact that takes at most as long as the session can last. Its other shards are
-// asked for, as when they move, and ForceAfter ends their holds, also after the loop. To stop
-// at once, close the client. A lost session ends all holds but not the loop: shards are
+// without contact that takes at most as long as the session can last. The owner is asked to
+// release the other shards, as when they move, and ForceAfter ends their holds, also after the
+// loop. To stop at once, close the client. A lost session ends all holds but not the loop: shards are
 // yielded again.
 //
 // If ctx ends, the loop just ends. Otherwise the last pair is nil and the error: ErrClosed;
@@ -59,11 +59,11 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 // goroutine of its own. It returns when ctx ends or on a failure, after all calls have
 // returned.
 //
-// The context of f ends when the shard is to move, when its hold is lost, and when ctx ends;
+// The context of f ends when the shard has to move, when its hold is lost, and when ctx ends;
 // context.Cause says why (*[HandOverError], ErrLost, or the cause of ctx). f must return
-// then. The hold stands until f returns, so f can write with
-// sh.Context(context.WithoutCancel(ctx)). ForceAfter ends the hold earlier, and not the call:
-// it can still run when f is called again.
+// then. The hold lasts until f returns, so f can write with
+// sh.Context(context.WithoutCancel(ctx)). ForceAfter ends the hold earlier, but not the call:
+// the call can still run when f is called again.
 //
 // If f returns nil earlier, Run keeps the shard without a further call. If f fails, panics or
 // ends its goroutine, Run logs it and calls f again after the pause of ShardsOptions.Restart.
@@ -97,8 +97,8 @@ func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard)
 }
 
 // A HandOverError is the cause with which the context of a function of Run ends because the member is
-// asked to give the shard up. The hold still stands. The Revocation says by whom the member was
-// asked, and why: by the member to which the shard moves, or by a Revoke of its Mutex.
+// asked to give the shard up. The hold has not ended. The Revocation names the requester and the
+// reason: the member to which the shard moves, or a Revoke of its Mutex.
 type HandOverError struct {
 	Shard int // its Index
 	Revocation

@@ -35,16 +35,16 @@ type CoordinatorOptions[T any] struct {
 // the ZooKeeper recipe guide. Sites vote on such a transaction; writes that the service
 // applies at once are a [Txn]. A [Participant] serves each site, in any process. A
 // transaction commits if every site votes yes, and aborts otherwise. All sites learn the
-// same decision, whatever crashes.
+// same decision, also after crashes.
 //
 // The protocol does not block. A site that has voted yes waits for the decision, but at
 // most until the deadline of the transaction: after that any site decides. A dead site
-// holds up no decision either: when its session has ended the transaction aborts, unless
-// the site has voted; see Unserved. A site that is dead when a commit is decided commits
-// when it is served again.
+// does not delay the decision: if it has not voted, the transaction aborts when its session
+// has ended; see Unserved. If a site is dead when the decision is commit, it commits when a
+// process serves it again.
 //
-// The sites are not isolated: a reader can see some sites committed before others. The
-// protocol cannot undo the damage if an operator deletes its nodes: see ErrInDoubt.
+// The sites are not isolated: a reader can see some sites committed before others. If an
+// operator deletes the nodes of a transaction, it can be in doubt: see ErrInDoubt.
 //
 // A transaction can have MaxSites sites, or fewer if the service takes less in one commit
 // (backend.Limits), and a payload of at most some 700 kB. Its requests grow linearly with

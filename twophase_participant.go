@@ -42,11 +42,11 @@ type branchState struct {
 }
 
 // Token returns the fencing token of the process that serves the site, which grows from one
-// such process to the next. It protects a resource of the site from a process that was
-// paused: the process reserves for a transaction that its successor has undone in the
-// meantime. The resource remembers the highest token that it has seen for the site, whatever
-// the transaction, and refuses lower ones. So Abort must pass the token to it also if there is nothing to
-// undo. (Within one process, Abort is called after Prepare has returned.) Token is zero for a
+// such process to the next. It protects a resource of the site from a paused process, which
+// could write for a transaction that its successor has undone. The resource remembers the
+// highest token that it has seen for the site, over all transactions, and refuses lower
+// tokens. So Abort must pass the token to the resource even if there is nothing to undo.
+// (Within one process, Abort is called after Prepare has returned.) Token is zero for a
 // Branch that no Serve has made.
 func (b Branch[T]) Token() int64 {
 	if b.at == nil {
@@ -56,13 +56,13 @@ func (b Branch[T]) Token() int64 {
 }
 
 // Guard returns the condition for a Txn that this process still serves the site, and that the
-// transaction has come no further than when the function was called. In Prepare it is the
-// condition under which the site can vote: a write is refused when the site has voted, when
-// another process serves the site, and at the latest when the proposer has learned that the transaction
-// was aborted without this site. Until then Abort follows, and undoes the
-// write. In the other functions a write is refused when the transaction was acknowledged. A
-// write that was refused never succeeds later: the nodes have names that are never used again. The Guard
-// of a Branch that no Serve has made is zero.
+// transaction is in the same state as when the function was called. In Prepare, a write under
+// it is refused when the site has voted, when another process serves the site, and at the
+// latest when the proposer has learned that the transaction was aborted without this site.
+// After a write that succeeds before that, Abort is called and undoes it. In the other
+// functions, a write is refused when the site has acknowledged the transaction. A refused
+// write never succeeds later, since names of nodes are not used again. The Guard of a Branch
+// that no Serve has made is zero.
 func (b Branch[T]) Guard() Guard {
 	if b.at == nil {
 		return Guard{}
@@ -75,11 +75,11 @@ func (b Branch[T]) Guard() Guard {
 	return g
 }
 
-// Verify asks the service whether the condition of the Guard holds, and in Prepare also whether
-// the transaction is undecided. Nil means that it was so when the service was asked; use the
-// Guard or the Token to write safely. If another process may serve the site, the error
-// matches ErrLost; if the transaction has come further, ErrConflict. It costs three requests,
-// or five in Prepare.
+// Verify asks the service whether the condition of the Guard is true, and in Prepare also
+// whether the transaction is undecided. Nil means that both were true when the service was
+// asked; use the Guard or the Token to write safely. If another process may serve the site,
+// the error matches ErrLost; if the state of the transaction has changed, ErrConflict. It
+// costs three requests, or five in Prepare.
 func (b Branch[T]) Verify(ctx context.Context) error {
 	const op = "verify"
 	if b.at == nil {
@@ -119,10 +119,10 @@ const defaultConcurrent = 32
 // because the next Serve waits for that. Prepare, Commit and Abort are required:
 // without one of them Serve returns ErrInvalid.
 //
-// A function that panics, or that ends its goroutine, has failed as one that returns an
-// error: Prepare has voted no, Commit and Abort are called again. The stack and the type of
-// the panic's value are logged, but not the value. The panic does not end the program, which
-// would meet the same transaction at each start.
+// If a function panics or ends its goroutine, that counts as an error: Prepare has voted no,
+// Commit and Abort are called again. The stack and the type of the panic's value are logged,
+// but not the value. The panic does not end the program, since the program would get the same
+// transaction again at each start.
 type Handler[T any] struct {
 	// Prepare is asked to vote. A nil error is a yes: the site has made sure,
 	// durably, that it can still commit after a crash, and is bound to the decision
@@ -131,32 +131,31 @@ type Handler[T any] struct {
 	// transaction is decided without this site, and at its deadline.
 	Prepare func(ctx context.Context, tx Branch[T]) error
 	// Commit makes the transaction final. It is called until it returns nil, and not
-	// again after that was acknowledged to the service. After a call that has failed the
-	// next one comes at once, then after 10 ms, and then after twice as long each time, up to
-	// a minute; a random part, at most half, is taken off.
+	// again after the site has acknowledged that to the service. The first repetition comes
+	// at once, the second after 10 ms, and the pause then doubles up to a minute, less a
+	// random part of at most half.
 	Commit func(ctx context.Context, tx Branch[T]) error
 	// Abort undoes the work of Prepare, which may have done nothing, or never have
 	// begun. Like Commit it is called until it returns nil. Commit and Abort are
 	// never both called for one transaction.
 	Abort func(ctx context.Context, tx Branch[T]) error
-	// InDoubt is called with a transaction that the site has voted yes for and whose
-	// decision or record was destroyed by an outsider, or with one that was committed
-	// without the vote of this site: the error matches ErrInDoubt and names the node.
-	// Only this transaction waits: the site serves the others, and goes on with this
-	// one when an operator has repaired the node. If the node is the branch, the
-	// record is gone: find out the decision at the other sites, carry it out, and
-	// delete the branch. If it is the decision, write {"commit":true} or
-	// {"commit":false} into it, and create it if it is gone. If it is the record, write
-	// its data again. InDoubt is called once for each transaction in each Serve. If it
-	// is nil, a line is logged, and no more.
+	// InDoubt is called if the site has voted yes and an outsider has destroyed the
+	// decision or the record, or if the transaction was committed without the vote of this
+	// site. The error matches ErrInDoubt and names the damaged node. Only this transaction
+	// waits, until an operator has repaired the node. If the node is the branch, the record
+	// was deleted: find out the decision at the other sites, carry it out, and delete the
+	// branch. If it is the decision, write {"commit":true} or {"commit":false} into it, and
+	// create it if it is missing. If it is the record, write its data again. InDoubt is
+	// called once for each transaction in each Serve. If it is nil, the site only logs a
+	// line.
 	InDoubt func(ctx context.Context, tx Branch[T], err error)
 	// Concurrent is the most calls of Prepare that run at a time, and the most of Commit and
 	// Abort together; zero means 32. Others wait, a Prepare at most until its deadline. A
 	// Commit that waits before it is called again does not count.
 	Concurrent int
 	// Codec of the payload. The zero value is JSON. If it cannot decode the payload, or
-	// panics, the site votes no without a call of Prepare. Commit is not called until it
-	// can.
+	// panics, the site votes no without a call of Prepare. Commit is not called until the
+	// codec can decode the payload.
 	Codec Codec[T]
 }
 
@@ -189,15 +188,15 @@ func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Particip
 	return p
 }
 
-// Serve serves the site until ctx ends, and returns why it ended. First it waits
+// Serve serves the site until ctx ends, and returns the reason of its end. First it waits
 // until no other process serves the site; if such a process died, that can take its
-// session timeout. Then it finishes the transactions that were begun before, and goes
-// on with new ones. A lost session does not end it.
+// session timeout. Then it finishes the transactions that were begun before, and serves
+// new ones. A lost session does not end it.
 //
-// A failure that concerns one transaction does not end it either, and is logged.
+// A failure of one transaction does not end it either, and is logged.
 //
-// If ctx ends during the acknowledgement of a transaction that all others are done with,
-// its record is removed in the background. Close waits for that.
+// If ctx ends during the acknowledgement of a transaction that all other sites have
+// acknowledged, its record is removed in the background. Close waits for that.
 //
 // Errors: that of the context; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid.
 func (p *Participant[T]) Serve(ctx context.Context) error {

@@ -237,14 +237,13 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 	}
 }
 
-// RemoveSite removes a site that will never be served again. In place of the site, it
-// votes no if the site has not voted, waits for the decision if it has (at most until
-// the deadline), and acknowledges. Then it removes the site's inbox. From then on a
-// Propose with the site is ErrNotFound, until a Participant serves it again.
-// RemoveSite returns the commits that the site had not carried out, which may have to
-// be made good elsewhere. It logs the branches whose decision cannot be determined
-// any more (ErrInDoubt). If it fails it can be called again; the commits that it has
-// handled until then are returned with the error.
+// RemoveSite removes a site that will never be served again. For each transaction it
+// votes no if the site has not voted, or else waits for the decision, at most until the
+// deadline. Then it acknowledges, and removes the site's inbox. After that a Propose with
+// the site returns ErrNotFound, until a Participant serves it again. RemoveSite returns
+// the commits that the site has not carried out: carry them out elsewhere if necessary.
+// It logs the branches whose decision it cannot determine (ErrInDoubt). If it fails, call
+// it again; the error comes with the commits that it has handled until then.
 //
 // ErrLocked: the site is served. ErrNotFound: it was never served. ErrKind: the path
 // is another recipe's. backend.ErrNotEmpty: there are foreign nodes in its inbox.

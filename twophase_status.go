@@ -129,8 +129,8 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 	return st, nil
 }
 
-// Recover finishes the transactions of proposers that are gone: it aborts undecided ones,
-// and returns the decisions that are still owed to a proposer. It does not wait for sites.
+// Recover finishes the transactions of dead proposers: it aborts undecided transactions,
+// and returns the decisions that no proposer has received. It does not wait for sites.
 // It waits for transactions of live proposers until their deadlines, and for those of dead
 // proposers until the service has ended their sessions.
 //

@@ -31,9 +31,9 @@ const mostOvertaken = 30
 //		Set("/balance", data).
 //		Commit(ctx)
 //
-// Under the Guard of a hold, the service refuses the write once the hold has ended,
-// however it ended and whether or not its holder knows. The client of the Txn need
-// not be that of the hold.
+// Under the Guard of a hold, the service refuses the write once the hold has ended, even
+// if its holder does not know that yet. The Txn and the hold can belong to different
+// clients.
 //
 // Paths are below the client's namespace. The service checks the guards first, then
 // the conditions. Then it applies the operations in the order in which they were
@@ -62,9 +62,9 @@ type Condition struct {
 	version int32
 }
 
-// IfVersion is the condition that the node at path exists and that its data has been
-// changed as often as version says (backend.Stat's Version). A node that was deleted
-// and created anew begins at 0 again.
+// IfVersion is the condition that the node at path exists and that its data has this
+// version (backend.Stat's Version). The version counts the changes of the data. A node that
+// was deleted and created again begins at 0.
 func IfVersion(path string, version int32) Condition {
 	return Condition{"version", path, version}
 }
@@ -110,11 +110,11 @@ type TxnResult struct {
 	// node that the operation created last. It is empty if the service chose the name
 	// and the reply was lost.
 	Path string
-	// Zxid is that of the commit: the Czxid of a node that it created, and the Mzxid
-	// of a node that it set. It is the same for all results.
+	// Zxid is the zxid of the commit: the Czxid of each node that it created, and the Mzxid
+	// of each node that it set. It is the same for all results.
 	Zxid int64
-	// Version is that of the node's data after the operation. It is -1 for Delete;
-	// and also if the reply was lost and the node was changed since.
+	// Version is the version of the node's data after the operation. It is -1 for Delete,
+	// and if the reply was lost and the node has changed since.
 	Version int32
 }
 
@@ -159,8 +159,8 @@ func (e *ConflictError) Is(target error) bool {
 	return target == ErrConflict || target == ErrFenced && e.Op == "guard"
 }
 
-// Under adds the condition that the hold of g stands. The zero Guard is refused, so
-// that a write that was meant to be guarded is not made without a guard.
+// Under adds the condition that the hold of g has not ended. The zero Guard is refused, so
+// that no write is made without its intended guard.
 func (t *Txn) Under(g Guard) *Txn {
 	if len(g.checks) == 0 {
 		t.note(&backend.Error{Op: "under", Err: fmt.Errorf("%w: the Guard is the zero value", ErrInvalid)})
@@ -188,8 +188,8 @@ func (t *Txn) If(conds ...Condition) *Txn {
 }
 
 // Create creates a node. The node must not exist, and its parent must. The mode is
-// backend.Persistent or backend.Ephemeral; an ephemeral node goes with the session on
-// which the client commits.
+// backend.Persistent or backend.Ephemeral; the end of the session on which the client
+// commits deletes an ephemeral node.
 func (t *Txn) Create(path string, data []byte, mode backend.CreateMode) *Txn {
 	if mode != backend.Persistent && mode != backend.Ephemeral {
 		t.note(&backend.Error{Op: "create", Path: path, Err: fmt.Errorf("%w: a transaction cannot create a node of mode %d", ErrInvalid, mode)})

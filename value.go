@@ -28,10 +28,10 @@ type ValueOptions[T any] struct {
 // Czxid and Version together identify a value, since a node that was deleted and made again
 // begins with its first version. The service compares only versions, so CompareAndSet,
 // Update and Delete read the Czxid right before they write. One case remains: between that
-// read and the write another client deletes the node, makes it again and changes it until
+// read and the write another client deletes the node, creates it again and changes it until
 // it has the same version. CompareAndSet and Update detect this from the reply: the error
-// matches ErrConflict, and the Versioned returned with it is not zero, since the value was
-// written over a value that the caller has not read. (If the reply is lost they detect it
+// matches ErrConflict, but they have replaced a value that the caller has not read, and the
+// Versioned returned with the error is not zero. (If the reply is lost they detect it
 // by a read, too late if the node was deleted once more.) Delete cannot detect it. If that
 // matters, set a value that means "none" in place of a deletion.
 //
