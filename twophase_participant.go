@@ -59,7 +59,7 @@ func (b Branch[T]) Token() int64 {
 // transaction is in the same state as when the function was called. In Prepare, a write under
 // it is refused when the site has voted, when another process serves the site, and at the
 // latest when the proposer has learned that the transaction was aborted without this site.
-// After a write that succeeds before that, Abort is called and undoes it. In the other
+// If a write succeeds and the transaction aborts, Abort is called later. In the other
 // functions, a write is refused when the site has acknowledged the transaction. A refused
 // write never succeeds later, since names of nodes are not used again. The Guard of a Branch
 // that no Serve has made is zero.

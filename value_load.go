@@ -23,8 +23,7 @@ import (
 // The age is the time since the reported state was last known to be current, as a read of
 // this session is. It is 0 while a Watch has contact and knows of no change. It can be too
 // low until the client notices a loss of contact, for less than the session timeout, and
-// after a pause of the process. All callers share the memory that Value refers to: do not
-// change it.
+// after a pause of the process. All callers share what Value refers to: do not change it.
 func (v *Value[T]) Load() (now Versioned[T], age time.Duration) {
 	k := v.known.latest.Load()
 	if k == nil {
