@@ -80,8 +80,8 @@ func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: 
 
 // Campaign waits until the candidate leads, or ctx ends. ctx bounds the campaign
 // only, not the term. A session that is lost during the wait does not end the
-// campaign: it goes on at the tail of the queue with the next session. If Campaign
-// returns an error, the candidate's node is gone, as with Mutex.Lock.
+// campaign: it continues at the tail of the queue with the next session. If Campaign
+// returns an error, the candidate's node is deleted, as with Mutex.Lock.
 //
 // The errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {

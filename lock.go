@@ -235,8 +235,8 @@ func (s *HoldSet) Done() <-chan struct{} {
 	return s.done
 }
 
-// Err returns nil while all of the holds stand, and afterwards the Err of the first
-// that ended.
+// Err returns nil until one of the holds ends, and afterwards the Err of the first
+// hold that ended.
 func (s *HoldSet) Err() error {
 	if lost := s.firstLoss(); lost != nil {
 		s.end(lost) // the goroutine that ended the hold may not have called end yet
@@ -258,7 +258,7 @@ func (s *HoldSet) Context(parent context.Context) context.Context {
 // Holds returns the holds in the order of their paths.
 func (s *HoldSet) Holds() []*Hold { return slices.Clone(s.holds) }
 
-// Guard returns the condition that all of the holds still stand.
+// Guard returns the condition that none of the holds has ended.
 func (s *HoldSet) Guard() Guard {
 	var all Guard
 	for i, h := range s.holds {
@@ -274,7 +274,7 @@ func (s *HoldSet) Guard() Guard {
 	return all
 }
 
-// Verify asks the service whether all of the holds still stand, as Hold.Verify.
+// Verify asks the service whether the nodes of all holds exist, as Hold.Verify.
 func (s *HoldSet) Verify(ctx context.Context) error {
 	for _, h := range s.holds {
 		if err := h.Verify(ctx); err != nil {

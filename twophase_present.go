@@ -23,7 +23,7 @@ const (
 	// is not served. The reason names the site.
 	AbortUnserved
 	// AwaitUnserved makes the transaction wait for its sites until the deadline, also
-	// for those that are started again meanwhile.
+	// for sites that a process serves again before the deadline.
 	AwaitUnserved
 )
 
