@@ -356,7 +356,7 @@ fuzz() {
 	done <"$tmp/targets.txt"
 }
 
-# summary writes what a long run found, for TESTING.md.
+# summary writes what a long run found.
 summary() {
 	local classpath=${ZOOKEEPER_CLASSPATH:-$jars/zookeeper.jar} java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 	echo "# The long test run"

@@ -1,21 +1,35 @@
-// Package backendtest is the test suite for the contract of package backend.
-//
-// [Run] tests a backend against every clause of the contract, faults included: a lost request
-// or reply, a session that the service ends, a partition. [Differ] plays one random script on
-// two services and compares all results. [Intercept] puts hooks around the calls of a
-// backend, for tests of the layers above.
-//
-// Clauses that begin with "(may)" describe what ZooKeeper does where the contract leaves it
-// open. A harness names those that its service keeps otherwise.
-//
-// A backend is tested as follows:
+// Package backendtest is the test suite for the contract of package backend. A new backend is
+// done when it passes:
 //
 //	func TestContract(t *testing.T) {
 //		backendtest.Run(t, backendtest.Harness{
-//			New:            newService,
-//			SessionTimeout: time.Second,
+//			New:            newService, // a fresh service, taken down by t.Cleanup
+//			SessionTimeout: 2 * time.Second,
+//			Parallel:       true,
 //		})
 //	}
+//
+// [Run] tests a backend against every clause of the contract, faults included: a lost request or
+// reply, a session that the service ends, a partition. Each clause is a subtest, group/clause.
+// The service has to offer these faults, see [Link]; a proxy before the server can make them.
+//
+// Clauses that begin with "(may)" describe what ZooKeeper does where the contract leaves it open.
+// Harness.Unlike names those that the service keeps otherwise. Harness.Excused names clauses that
+// a version of the servers breaks, with the defect; they are skipped.
+//
+// [Differ] plays one random script on two services and compares all results. The reference is the
+// backend memory. If they differ, it prints the seed and a shortened script. [Intercept] puts
+// hooks around the calls of a backend, for tests of the layers above.
+//
+// The tests of this package run the suite on memory, show that it finds each of a list of defects
+// in a backend, and compare memory with ZooKeeper on random scripts:
+//
+//	go test ./backend/backendtest
+//	COORD_LONG=1 go test -v -timeout 2h -run TestMemoryAndZooKeeperAgree ./backend/backendtest
+//
+// The suite has one client or a few, and one fault at a time. It does not show that a backend
+// keeps the contract while members of a cluster die; package backend/etcd has tests of its own
+// for that.
 package backendtest
 
 import (

@@ -1,6 +1,25 @@
 // Package model explores small models of protocols: every reachable state, by every order of
 // steps. A simulation reaches a state by chance; a model reaches all of them. The models
-// themselves are in the tests.
+// themselves are in the tests: the queue of contenders of locks and elections, also with readers
+// and writers; kept locks; LockAll; the semaphore; the double barrier; the consumers of a queue
+// that wait with slots; the moves of shards; and the two-phase commit.
+//
+// A step is one request to the service or one decision of a client. Servers lag, replies are
+// lost, clients crash, give up, and lose their sessions, and writes of dead processes arrive
+// late, each as far as the comment of the model says. A state is bad if it breaks a promise, such
+// as two holders, or if it is at rest and a client waits that should not.
+//
+// Most models have rules that can be left out, one at a time. The tests find a shortest way to a
+// bad state without each of these rules, so a promise depends on it.
+//
+// A model is written by hand beside the code: it shows that the protocol is right, not that the
+// code follows it. It has few clients, two or three for most protocols. The code is compared with
+// the same promises in internal/simulation.
+//
+//	go test -v ./internal/model                           # -v shows the numbers of states
+//	COORD_LONG=1 go test -v -timeout 1h ./internal/model  # larger scopes, up to 5 GB of memory
+//
+// The race detector leaves the models out.
 package model
 
 import (

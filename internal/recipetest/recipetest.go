@@ -1,5 +1,27 @@
-// Package recipetest has the tests of the recipes that run on each service. Tests that need only memory stand
-// in its own tests.
+// Package recipetest has the tests of the recipes. Each recipe has an entry ([Mutex], [Queue], …;
+// [All] runs all) that runs its suites on [Services]: on memory in fake time, and on a real
+// service. The tests of this package call them for memory and ZooKeeper; those of backend/etcd
+// for etcd.
+//
+// They show that a recipe keeps its promises: exclusion, order, growing tokens, typed errors, no
+// lost wake-up, and no orphaned node when a request or a reply is lost, a session expires,
+// contact breaks, or a caller gives up at any step. A test produces its fault at an exact call,
+// with a hook of package backendtest or a fault of a link.
+//
+// A suite is a type such as mutexTests. Each of its exported methods is a subtest and chooses its
+// worlds with each, all, real or revisions. It is in mutex.go; tests that need only memory are
+// functions TestMutex_… in mutex_test.go. The entry of the recipe lists its suites.
+//
+// The clients are in one process, and the author of a test chooses its fault and moment. For
+// other orders see internal/simulation and internal/model, for each request on a real server
+// internal/sweep, for processes and servers that are killed internal/faulttest and
+// internal/chaos.
+//
+//	go test -run TestMutex ./internal/recipetest
+//	cd backend/etcd; go test -run TestTheRecipes                # one test of each suite
+//	cd backend/etcd; COORD_LONG=1 go test -timeout 30m -run TestTheRecipes    # all
+//
+// With COORD_REVISIONS=1 the stores in memory number nodes as etcd does.
 package recipetest
 
 import "testing"

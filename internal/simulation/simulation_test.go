@@ -1,9 +1,28 @@
 // Package simulation_test simulates the recipes on the memory service, under fake time. In
-// TestEveryRecipeInSimulation an arbiter puts all messages of several clients, and faults,
-// in an order that a seed decides, so that a seed replays exactly. Beside it are plays of
-// single recipes that take other schedules: the line in every order of messages, the
-// crash matrix of the two-phase commit, queues without faults, crowds at a semaphore or a
-// double barrier. COORD_SEED or -sim.seed replays one seed.
+// TestEveryRecipeInSimulation an arbiter puts all messages of several clients, and faults, in an
+// order that a seed decides, so that a seed replays exactly (TestASimulationReplaysExactly).
+// Beside it are plays of single recipes that take other schedules: the line in every order of
+// messages, a transaction whose processes fail at each of their calls, queues without faults, and
+// crowds at a semaphore or a double barrier, which also run on a real server.
+//
+// The faults are lost requests and replies, partitions, short breaks, slow and paused clients,
+// expired sessions (also while the client is cut off), canceled calls, closed clients, removed
+// empty directories, and nodes that an outsider deletes or writes. The checks are those of the
+// recipe: exclusion, growing tokens, a fence that refuses late writes, order, nothing lost,
+// nothing delivered twice without cause, no waiter forgotten at rest, no node left. A test fails
+// if one of the faults, or an event that its scenario names, never happened.
+//
+// The memory service is one server whose reads are linearizable, so no follower lags behind;
+// internal/model and internal/chaos have that. Time between messages is not realistic. One
+// message is delivered at a time, so data races are for other tests.
+//
+//	go test -v ./internal/simulation                # 5,000 schedules, with -race 500
+//	COORD_LONG=1 go test -v -timeout 1h ./internal/simulation    # 100,000
+//	COORD_SEED=17 go test -v -run TestEveryRecipeInSimulation/mutex ./internal/simulation
+//	go test -run TestTheLineInEveryOrderOfMessages ./internal/simulation -sim.seed 17
+//
+// COORD_SEED plays one seed of TestEveryRecipeInSimulation and prints each step; -sim.seed plays
+// one seed of the other random plays. -sim.trace prints each seed before it is played.
 package simulation_test
 
 import (

@@ -1,12 +1,15 @@
 // Package zktest starts real ZooKeeper servers on the loopback interface, with free ports and
-// temporary directories, and stops them: one server or an ensemble of three, whose members
-// can be killed, paused and restarted one by one. Tests use Run or Shared; programs use
-// Start.
+// temporary directories, and stops them: one server or an ensemble of three, whose members can be
+// killed, paused and restarted one by one. Tests use Run or Shared; programs use Start.
 //
-// It needs Java and ZooKeeper's jars, see Find.
+// It needs Java and ZooKeeper's jars, see Find. Tests that need them are skipped when they are
+// missing, or fail with COORD_REQUIRE_ZK=1.
 //
-// The servers are children of this process. On Linux the kernel kills them however this
-// process ends; elsewhere Close has to run.
+// The servers are children of this process. On Linux the kernel kills them however this process
+// ends; elsewhere Close has to run.
+//
+// Its own tests show that servers start, keep their data through a kill, change their leader,
+// serve TLS, and leave no process and no file: go test ./internal/zktest.
 package zktest
 
 import (
