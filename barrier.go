@@ -31,7 +31,8 @@ type BarrierOptions struct {
 // Other recipes can be used below the path of a barrier, in any order. A directory that
 // the library has made above them is not a set barrier. An ephemeral node cannot have
 // children. So Set of an Ephemeral barrier returns ErrKind while there are nodes below its
-// path, and while the barrier is set, recipes below it return ErrKind or ErrNoChildren.
+// path, and while the barrier is set, an error of recipes below it matches
+// ErrKind and ErrNoChildren.
 //
 // Clients of Curator and kazoo can share a barrier whose path is not used as a directory.
 // They take each node for a barrier, and cannot remove a node that has nodes below it.
