@@ -335,13 +335,13 @@ func (s *session) claimKind(ctx context.Context, g recipeDir) error {
 	}
 }
 
-// claimKindAnew is occupy after g, or a part of the recipe in it, was found to be missing.
+// claimKindAnew is claimKind after g, or a part of the recipe in it, was found to be missing.
 func (s *session) claimKindAnew(ctx context.Context, g recipeDir) error {
 	s.c.forgetState(g.dir)
 	return s.claimKind(ctx, g)
 }
 
-// claimKindAbove is occupyAnew before the client makes part, a directory of the recipe at
+// claimKindAbove is claimKindAnew before the client makes part, a directory of the recipe at
 // g. The path may have been deleted and created again by another recipe since the
 // client's last look. A part that is further down needs no look: its parent is a part of
 // this recipe too, and exists.
@@ -352,7 +352,7 @@ func (s *session) claimKindAbove(ctx context.Context, part string, g recipeDir) 
 	return s.claimKindAnew(ctx, g)
 }
 
-// checkKind is occupy for calls that create nothing: a missing node is no error.
+// checkKind is claimKind for calls that create nothing: a missing node is no error.
 func (s *session) checkKind(ctx context.Context, g recipeDir) error {
 	_, err := s.dirState(ctx, g)
 	if isNotFound(err) {

@@ -48,7 +48,7 @@ var directoryMutants = []mutant{
 		"f.directory, f.pin = true, pinNeeded", "f.directory = true",
 		inRecipes + "TestDirectory/AreNotSetBlindly"},
 	{"a plain Set does not look at the node", "txn.go",
-		"f, err := n.dirStateInTxn(ctx, s, create)", "f, err := footing{}, error(nil)\n\t\tif create {\n\t\t\tf, err = n.dirStateInTxn(ctx, s, create)\n\t\t}",
+		"f, err := n.dirStateInTxn(ctx, s, create)", "f, err := dirState{}, error(nil)\n\t\tif create {\n\t\t\tf, err = n.dirStateInTxn(ctx, s, create)\n\t\t}",
 		inRecipes + "TestDirectory/PlainSet"},
 	{"a plain Set trusts what it knew of another node", "txn.go",
 		"op.examine = n.setInTxn", "_ = n.setInTxn",
