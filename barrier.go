@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -41,8 +43,8 @@ type BarrierOptions struct {
 // A Barrier is safe for concurrent use and holds no resources; there is nothing to
 // close.
 type Barrier struct {
-	c         *Client
-	path      recipePath
+	c         *core.Client
+	path      core.Path
 	ephemeral bool
 	setIn     sync.Map // of int64: with Ephemeral, the sessions in which this client has, or may have, set the barrier
 }
@@ -50,7 +52,7 @@ type Barrier struct {
 // NewBarrier returns the barrier at path. It does no I/O; a bad path is reported
 // by the first call.
 func NewBarrier(c *Client, path string, o *BarrierOptions) *Barrier {
-	b := &Barrier{c: c, path: c.recipePath(path)}
+	b := &Barrier{c: c.core(), path: c.core().Path(path)}
 	if o != nil {
 		b.ephemeral = o.Ephemeral
 	}
@@ -77,22 +79,22 @@ func (b *Barrier) Set(ctx context.Context) error {
 		return err
 	}
 	doubt := false // a lost session may have set it
-	_, err := onSessionOnce(ctx, b.c, func(s *session) (struct{}, error) {
+	_, err := core.OnSessionOnce(ctx, b.c, func(s *core.Session) (struct{}, error) {
 		err := b.set(ctx, s)
-		if b.ephemeral && isUncertain(err) && isOver(err) {
+		if b.ephemeral && core.IsUncertain(err) && core.IsOver(err) {
 			// If that session set the barrier, the barrier goes with it. The next
 			// session can set it anew.
-			doubt, err = true, s.b.Err()
+			doubt, err = true, s.Backend().Err()
 		}
 		return struct{}{}, err
 	})
-	if doubt && err != nil && !answers(err, backend.ErrExists) {
+	if doubt && err != nil && !core.Answers(err, backend.ErrExists) {
 		err = backend.Uncertain(err)
 	}
 	if err == nil {
-		emit(ctx, b.c, trace.BarrierSet{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "set", Node: b.path.full}})
+		core.Emit(ctx, b.c, trace.BarrierSet{Subject: trace.Subject{Recipe: "barrier", Path: b.path.Full(), Op: "set", Node: b.path.Full()}})
 	}
-	return opError("set", b.path.full, err)
+	return core.OpError("set", b.path.Full(), err)
 }
 
 // Remove removes the barrier, so that all waiters pass. It returns nil if the barrier
@@ -103,13 +105,13 @@ func (b *Barrier) Remove(ctx context.Context) error {
 	if err := b.check(ctx, "remove"); err != nil {
 		return err
 	}
-	_, err := onSessionOnce(ctx, b.c, func(s *session) (struct{}, error) {
+	_, err := core.OnSessionOnce(ctx, b.c, func(s *core.Session) (struct{}, error) {
 		return struct{}{}, b.remove(ctx, s)
 	})
 	if err == nil {
-		emit(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.full, Op: "remove", Node: b.path.full}})
+		core.Emit(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.Full(), Op: "remove", Node: b.path.Full()}})
 	}
-	return opError("remove", b.path.full, err)
+	return core.OpError("remove", b.path.Full(), err)
 }
 
 // Wait returns nil if the barrier is not set. Otherwise it waits until the barrier is
@@ -121,47 +123,47 @@ func (b *Barrier) Wait(ctx context.Context) error {
 	if err := b.check(ctx, op); err != nil {
 		return err
 	}
-	span := b.c.newSpan("barrier", b.path.full, op)
+	span := b.c.NewSpan("barrier", b.path.Full(), op)
 	seen := int64(0) // the czxid of the barrier's node that the call waits for
-	_, err := onSession(ctx, b.c, func(s *session) (struct{}, error) { return struct{}{}, b.await(ctx, s, span, &seen) })
-	err = opError(op, b.path.full, err)
-	span.over(ctx, err)
+	_, err := core.OnSession(ctx, b.c, func(s *core.Session) (struct{}, error) { return struct{}{}, b.await(ctx, s, span, &seen) })
+	err = core.OpError(op, b.path.Full(), err)
+	span.Over(ctx, err)
 	return err
 }
 
 func (b *Barrier) check(ctx context.Context, op string) error {
-	if err := b.path.check(op); err != nil {
+	if err := b.path.Check(op); err != nil {
 		return err
 	}
-	return opError(op, b.path.full, backend.ContextError(ctx))
+	return core.OpError(op, b.path.Full(), backend.ContextError(ctx))
 }
 
-func (b *Barrier) remove(ctx context.Context, s *session) error {
+func (b *Barrier) remove(ctx context.Context, s *core.Session) error {
 	for synced := false; ; synced = true {
 		at, err := b.look(ctx, s, nil, 0)
 		switch {
-		case err != nil && !isNotFound(err):
+		case err != nil && !core.IsNotFound(err):
 			return err
 		case err == nil && at.set:
-			err := s.unset(ctx, b.path.full, at.stat.Version, noPin, layout.KindDirectory)
-			if isNotFound(err) {
+			err := unsetNode(ctx, s, b.path.Full(), at.stat.Version, core.NoPin, layout.KindDirectory)
+			if core.IsNotFound(err) {
 				return nil
 			}
-			if !answers(err, backend.ErrBadVersion) {
+			if !core.Answers(err, backend.ErrBadVersion) {
 				return err
 			}
 		case synced:
 			return nil
 		}
 		// This server may not know yet of a barrier that was set, or removed.
-		if err := s.b.Sync(ctx, b.path.full); err != nil {
+		if err := s.Backend().Sync(ctx, b.path.Full()); err != nil {
 			return err
 		}
 	}
 }
 
-func (b *Barrier) set(ctx context.Context, s *session) error {
-	path, mode := b.path.full, backend.Persistent
+func (b *Barrier) set(ctx context.Context, s *core.Session) error {
+	path, mode := b.path.Full(), backend.Persistent
 	if b.ephemeral {
 		mode = backend.Ephemeral
 	}
@@ -169,103 +171,103 @@ func (b *Barrier) set(ctx context.Context, s *session) error {
 	for {
 		err := b.commit(ctx, s, create)
 		switch {
-		case isNotFound(err):
+		case core.IsNotFound(err):
 			i := strings.LastIndexByte(path, '/')
 			if i <= 0 {
 				return err
 			}
-			if err := s.ensure(ctx, path[:i]); err != nil {
+			if err := s.Ensure(ctx, path[:i]); err != nil {
 				return err
 			}
 			continue
-		case !answers(err, backend.ErrExists):
-			return belowEphemeral(err, path)
+		case !core.Answers(err, backend.ErrExists):
+			return s.BelowEphemeral(err, path)
 		}
 		w := backend.NewWatch()
 		at, err := b.look(ctx, s, w, 0)
-		if err != nil || !at.set || !b.ephemeral || at.stat.EphemeralOwner == s.b.ID() {
+		if err != nil || !at.set || !b.ephemeral || at.stat.EphemeralOwner == s.Backend().ID() {
 			w.Stop()
 		}
 		switch {
-		case isNotFound(err):
+		case core.IsNotFound(err):
 			continue // removed since
 		case err != nil:
 			return err
 		case !at.set:
 			err := b.fill(ctx, s, at, create)
-			if !raced(err) {
+			if !core.Raced(err) {
 				return err
 			}
 			// Another client has used the directory since, or it is gone.
-			s.c.forgetState(path)
-			if err := s.b.Sync(ctx, path); err != nil {
+			s.Client().ForgetState(path)
+			if err := s.Backend().Sync(ctx, path); err != nil {
 				return err
 			}
 			continue
 		case !b.ephemeral && at.stat.EphemeralOwner == 0:
-			if err := b.ensurePin(ctx, s, at); !raced(err) {
+			if err := b.ensurePin(ctx, s, at); !core.Raced(err) {
 				return err
 			}
-			if err := s.b.Sync(ctx, path); err != nil {
+			if err := s.Backend().Sync(ctx, path); err != nil {
 				return err
 			}
 			continue
-		case b.ephemeral && at.stat.EphemeralOwner == s.b.ID():
+		case b.ephemeral && at.stat.EphemeralOwner == s.Backend().ID():
 			return nil
 		}
 		if _, own := b.setIn.Load(at.stat.EphemeralOwner); at.stat.EphemeralOwner == 0 || !own {
 			w.Stop()
 			return backend.ErrExists
 		}
-		if err := s.awaitFired(ctx, w); err != nil {
+		if err := awaitFired(ctx, s, w); err != nil {
 			return err
 		}
 	}
 }
 
 // commit applies operations that set the barrier.
-func (b *Barrier) commit(ctx context.Context, s *session, ops ...backend.Op) error {
-	_, _, err := s.commitOnce(ctx, ops...)
-	if b.ephemeral && (err == nil || isUncertain(err)) {
+func (b *Barrier) commit(ctx context.Context, s *core.Session, ops ...backend.Op) error {
+	_, _, err := s.CommitOnce(ctx, ops...)
+	if b.ephemeral && (err == nil || core.IsUncertain(err)) {
 		if err == nil {
 			b.setIn.Clear() // no earlier node exists
 		}
-		b.setIn.Store(s.b.ID(), true)
+		b.setIn.Store(s.Backend().ID(), true)
 	}
 	return err
 }
 
 // fill sets the barrier in a directory, if that is still as it was read. A persistent barrier gets a
 // pin. An ephemeral one takes the place of a directory without nodes, and is refused elsewhere.
-func (b *Barrier) fill(ctx context.Context, s *session, at barrierAt, create backend.Op) error {
-	path := b.path.full
+func (b *Barrier) fill(ctx context.Context, s *core.Session, at barrierAt, create backend.Op) error {
+	path := b.path.Full()
 	switch {
 	case !b.ephemeral:
 		f := at.footing
-		ops := append([]backend.Op{backend.SetData(path, layout.KindBarrier.Mark(), at.stat.Version)}, f.pinOps(path)...)
+		ops := append([]backend.Op{backend.SetData(path, layout.KindBarrier.Mark(), at.stat.Version)}, f.PinOps(path)...)
 		err := b.commit(ctx, s, ops...)
-		if atPin(err, path) && answers(err, backend.ErrExists) {
+		if core.AtPin(err, path) && core.Answers(err, backend.ErrExists) {
 			err = b.commit(ctx, s, ops[0], backend.Check(path+"/"+layout.Pin, backend.AnyVersion))
 		}
 		return err
 	case at.stat.NumChildren > 0:
 		return fmt.Errorf("%w: an ephemeral barrier needs a path without nodes below it",
-			&KindError{Path: path, Want: string(layout.KindBarrier), Found: string(layout.KindDirectory)})
+			s.Client().KindError(path, layout.KindBarrier, string(layout.KindDirectory)))
 	}
 	return b.commit(ctx, s, backend.Delete(path, at.stat.Version), create)
 }
 
 // ensurePin creates the pin of a barrier that is set and can lack one: an outsider may have deleted
 // it, and an earlier version of this library created none.
-func (b *Barrier) ensurePin(ctx context.Context, s *session, at barrierAt) error {
+func (b *Barrier) ensurePin(ctx context.Context, s *core.Session, at barrierAt) error {
 	used := at.stat.NumChildren > 0 || at.stat.Cversion > 0 || at.stat.Container
-	if at.footing.mark == nil || !used || !s.b.Features().Has(backend.Containers) {
+	if at.footing.Mark == nil || !used || !s.Backend().Features().Has(backend.Containers) {
 		return nil // created as a barrier, here or by another library
 	}
-	need := dirState{pin: pinNeeded}
-	ops := append([]backend.Op{backend.Check(b.path.full, at.stat.Version)}, need.pinOps(b.path.full)...)
-	err := s.commitAgain(ctx, ops...)
-	if atPin(err, b.path.full) && (answers(err, backend.ErrExists) || answers(err, backend.ErrDenied)) {
+	need := core.DirState{Pin: core.PinNeeded}
+	ops := append([]backend.Op{backend.Check(b.path.Full(), at.stat.Version)}, need.PinOps(b.path.Full())...)
+	err := s.CommitAgain(ctx, ops...)
+	if core.AtPin(err, b.path.Full()) && (core.Answers(err, backend.ErrExists) || core.Answers(err, backend.ErrDenied)) {
 		return nil // denied: this client may set a barrier here, and nothing below it
 	}
 	return err
@@ -275,27 +277,27 @@ func (b *Barrier) ensurePin(ctx context.Context, s *session, at barrierAt) error
 type barrierAt struct {
 	stat    backend.Stat
 	set     bool // false: the node is a directory, in which no barrier is set
-	footing dirState
+	footing core.DirState
 }
 
 // look reads the node of the barrier. It returns an error if the node belongs to
 // another recipe. seen is the czxid of a node that an earlier call has found to be a
 // barrier: that node is not examined again, whatever data was written to it since, unless
 // the barrier was removed from it.
-func (b *Barrier) look(ctx context.Context, s *session, w *backend.Watch, seen int64) (barrierAt, error) {
-	data, stat, err := s.b.Get(ctx, b.path.full, w)
+func (b *Barrier) look(ctx context.Context, s *core.Session, w *backend.Watch, seen int64) (barrierAt, error) {
+	data, stat, err := s.Backend().Get(ctx, b.path.Full(), w)
 	at := barrierAt{stat: stat, set: !layout.IsDirectory(data, stat) || layout.IsBareBarrier(data, stat)}
 	if err != nil || stat.Czxid == seen && at.set {
 		return at, err
 	}
-	at.footing, err = s.examine(ctx, recipeDir{dir: b.path.full, recipe: layout.KindBarrier}, data, stat)
+	at.footing, err = s.Examine(ctx, core.NewRecipeDir(b.path.Full(), layout.KindBarrier), data, stat)
 	return at, err
 }
 
-func (b *Barrier) await(ctx context.Context, s *session, span *span, seen *int64) error {
+func (b *Barrier) await(ctx context.Context, s *core.Session, span *core.Span, seen *int64) error {
 	// The server of this session may not know yet of a barrier that was set before
 	// Wait was called. It does after a Sync.
-	if err := s.b.Sync(ctx, b.path.full); err != nil {
+	if err := s.Backend().Sync(ctx, b.path.Full()); err != nil {
 		return err
 	}
 	for {
@@ -303,14 +305,14 @@ func (b *Barrier) await(ctx context.Context, s *session, span *span, seen *int64
 		at, err := b.look(ctx, s, w, *seen)
 		if err != nil || !at.set {
 			w.Stop()
-			if isNotFound(err) {
+			if core.IsNotFound(err) {
 				return nil
 			}
 			return err
 		}
 		*seen = at.stat.Czxid
-		span.waiting(ctx, b.path.full, -1)
-		if err := s.awaitFired(ctx, w); err != nil {
+		span.Waiting(ctx, b.path.Full(), -1)
+		if err := awaitFired(ctx, s, w); err != nil {
 			return err
 		}
 	}
@@ -318,15 +320,15 @@ func (b *Barrier) await(ctx context.Context, s *session, span *span, seen *int64
 
 // awaitFired waits until an armed watch fires. It returns an error if the session or
 // ctx ends first.
-func (s *session) awaitFired(ctx context.Context, w *backend.Watch) error {
+func awaitFired(ctx context.Context, s *core.Session, w *backend.Watch) error {
 	select {
 	case <-w.Fired():
-		return s.b.Err()
-	case <-s.b.Done():
+		return s.Backend().Err()
+	case <-s.Backend().Done():
 		w.Stop()
-		return s.b.Err()
+		return s.Backend().Err()
 	case <-ctx.Done():
 		w.Stop()
-		return s.contextError(ctx)
+		return s.ContextError(ctx)
 	}
 }

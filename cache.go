@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/trace"
 )
@@ -47,8 +49,8 @@ type CacheOptions struct {
 // the whole tree, and 128 reads share a request. Otherwise each node takes two watches. No
 // node needs a goroutine. sizing.md lists requests and memory.
 type Cache struct {
-	c      *Client
-	path   recipePath
+	c      *core.Client
+	path   core.Path
 	limit  int
 	synced chan struct{}
 
@@ -78,8 +80,8 @@ type CachedNode struct {
 // I/O; a bad path or option is reported by Run and Events.
 func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 	k := &Cache{
-		c:       c,
-		path:    c.treePath(root),
+		c:       c.core(),
+		path:    c.core().TreePath(root),
 		synced:  make(chan struct{}),
 		nodes:   make(map[string]*cacheNode),
 		readers: make(map[*cacheReader]struct{}),
@@ -113,31 +115,31 @@ func (k *Cache) Run(ctx context.Context) error {
 	k.running = true
 	k.mu.Unlock()
 	if second {
-		return opError(op, k.path.full, fmt.Errorf("%w: the cache is already running", ErrInvalid))
+		return core.OpError(op, k.path.Full(), fmt.Errorf("%w: the cache is already running", ErrInvalid))
 	}
 	defer func() {
 		k.mu.Lock()
 		k.running = false
 		k.mu.Unlock()
 	}()
-	err := k.c.followLive(ctx, func(ctx context.Context, v *watchLoop) error { return k.mirror(ctx, v.s) })
-	err = opError(op, k.path.full, err)
+	err := k.c.FollowLive(ctx, func(ctx context.Context, v *core.WatchLoop) error { return k.mirror(ctx, v.S) })
+	err = core.OpError(op, k.path.Full(), err)
 	if ctx.Err() == nil {
-		emit(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})
+		core.Emit(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})
 	}
 	return err
 }
 
 func (k *Cache) subject() trace.Subject {
-	return trace.Subject{Recipe: "cache", Path: k.path.full, Op: "run", Node: k.path.full}
+	return trace.Subject{Recipe: "cache", Path: k.path.Full(), Op: "run", Node: k.path.Full()}
 }
 
 func (k *Cache) check(op string) error {
-	if err := k.path.check(op); err != nil {
+	if err := k.path.Check(op); err != nil {
 		return err
 	}
 	if k.limit < 0 {
-		return opError(op, k.path.full, fmt.Errorf("%w: MaxNodes %d is negative", ErrInvalid, k.limit))
+		return core.OpError(op, k.path.Full(), fmt.Errorf("%w: MaxNodes %d is negative", ErrInvalid, k.limit))
 	}
 	return nil
 }
@@ -174,7 +176,7 @@ func (k *Cache) Children(path string) ([]string, bool) {
 	var names []string
 	if n != nil {
 		for child := n.first; child != nil; child = child.next {
-			names = append(names, base(child.path))
+			names = append(names, core.Base(child.path))
 		}
 	}
 	k.mu.RUnlock()
@@ -211,7 +213,7 @@ func (k *Cache) listLocked(path string) []CacheEvent {
 		return nil
 	}
 	var list []CacheEvent
-	if path == k.path.given {
+	if path == k.path.Given() {
 		list = make([]CacheEvent, 0, len(k.nodes))
 	}
 	for n := range top.all {
@@ -222,10 +224,10 @@ func (k *Cache) listLocked(path string) []CacheEvent {
 
 // given returns the path without the namespace.
 func (k *Cache) given(full string) string {
-	if len(full) == len(k.c.root) {
+	if len(full) == len(k.c.Root()) {
 		return "/" // the node of the namespace
 	}
-	return full[len(k.c.root):]
+	return full[len(k.c.Root()):]
 }
 
 // CacheEventKind is the kind of a change of a node in a Cache.
@@ -274,7 +276,7 @@ type CacheEvent struct {
 // since another Run can begin. If ctx ends, the loop just ends. On a failure (ErrClosed,
 // ErrBadPath, ErrInvalid) the last pair is nil and the error.
 func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	return func(yield func([]CacheEvent, error) bool) {
 		const op = "events"
 		if err := k.check(op); err != nil {
@@ -285,14 +287,14 @@ func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 			select {
 			case <-what:
 			case <-ctx.Done():
-			case <-k.c.closing:
+			case <-k.c.Closing():
 			}
 			// Of several reasons select picks any: an end comes before a batch.
 			if ctx.Err() != nil {
 				return false
 			}
-			if k.c.isClosing() {
-				yield(nil, opError(op, k.path.full, ErrClosed))
+			if k.c.IsClosing() {
+				yield(nil, core.OpError(op, k.path.Full(), ErrClosed))
 				return false
 			}
 			return true
@@ -325,7 +327,7 @@ func (k *Cache) follow() (*cacheReader, []CacheEvent) {
 	r := &cacheReader{ready: make(chan struct{}, 1)}
 	k.mu.Lock()
 	k.readers[r] = struct{}{}
-	list := k.listLocked(k.path.given)
+	list := k.listLocked(k.path.Given())
 	k.mu.Unlock()
 	slices.SortFunc(list, byPath)
 	return r, list

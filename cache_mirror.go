@@ -6,6 +6,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/trace"
 )
@@ -57,7 +59,7 @@ const (
 // pass begins.
 type mirror struct {
 	*Cache
-	s       *session
+	s       *core.Session
 	replies chan []cacheReply // of capacity cacheReads, so that reads do not wait for Run
 	flying  int               // requests under way, of all passes
 	changed <-chan struct{}   // fires when the session's status may have changed
@@ -101,11 +103,11 @@ type cacheReply struct {
 }
 
 // mirror maintains the copy for as long as the session lives.
-func (k *Cache) mirror(ctx context.Context, s *session) error {
+func (k *Cache) mirror(ctx context.Context, s *core.Session) error {
 	ctx, cancel := context.WithCancel(ctx)
 	m := &mirror{Cache: k, s: s, replies: make(chan []cacheReply, cacheReads)}
-	m.trees = s.b.Features().Has(backend.Trees)
-	m.batches = s.b.Features().Has(backend.Trees | backend.Batches)
+	m.trees = s.Backend().Features().Has(backend.Trees)
+	m.batches = s.Backend().Features().Has(backend.Trees | backend.Batches)
 	defer func() {
 		cancel()
 		m.ws.Stop()
@@ -116,10 +118,10 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 	}()
 	// The new session may read from a server that lags behind the one before, and
 	// the copy must not go back.
-	if err := s.b.Sync(ctx, k.path.full); err != nil {
+	if err := s.Backend().Sync(ctx, k.path.Full()); err != nil {
 		return err
 	}
-	_, m.changed = s.b.Status()
+	_, m.changed = s.Backend().Status()
 	m.begin()
 	for {
 		if m.unsettled == 0 && m.told != m.pass {
@@ -144,10 +146,10 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 		case <-m.ws.Ready():
 		case <-m.tree.Ready():
 		case <-m.changed:
-		case <-s.b.Done():
-			return s.b.Err()
+		case <-s.Backend().Done():
+			return s.Backend().Err()
 		case <-ctx.Done():
-			return s.contextError(ctx)
+			return s.ContextError(ctx)
 		}
 		if err := m.look(); err != nil {
 			return err
@@ -158,8 +160,8 @@ func (k *Cache) mirror(ctx context.Context, s *session) error {
 // tellSynced traces that the pass is complete.
 func (m *mirror) tellSynced(ctx context.Context) {
 	m.told = m.pass
-	if m.c.trace != nil {
-		emit(ctx, m.c, trace.CacheSynced{Subject: m.subject(), Nodes: m.Len(), Took: time.Since(m.began), Again: m.pass > 1})
+	if m.c.IsTraced() {
+		core.Emit(ctx, m.c, trace.CacheSynced{Subject: m.subject(), Nodes: m.Len(), Took: time.Since(m.began), Again: m.pass > 1})
 	}
 }
 
@@ -181,9 +183,9 @@ func (m *mirror) begin() {
 	m.queue, m.next = nil, 0
 	m.absent = false
 	m.met, m.unsettled = 0, 0
-	m.root = m.nodes[m.path.given]
+	m.root = m.nodes[m.path.Given()]
 	if m.root == nil {
-		m.root = &cacheNode{path: m.path.full}
+		m.root = &cacheNode{path: m.path.Full()}
 	}
 	m.unsettle(m.root)
 	if m.trees {
@@ -200,7 +202,7 @@ func (m *mirror) look() error {
 		select {
 		case <-m.changed:
 			var phase backend.Phase
-			phase, m.changed = m.s.b.Status()
+			phase, m.changed = m.s.Backend().Status()
 			if phase == backend.PhaseConnected {
 				m.begin()
 			}
@@ -211,7 +213,7 @@ func (m *mirror) look() error {
 	changes, over := m.tree.Take()
 	if over {
 		// Without contact the next pass begins with the next contact.
-		if phase, _ := m.s.b.Status(); phase == backend.PhaseConnected {
+		if phase, _ := m.s.Backend().Status(); phase == backend.PhaseConnected {
 			m.begin()
 		}
 		return nil
@@ -264,11 +266,11 @@ func (m *mirror) treeChanged(c backend.TreeChange) error {
 			m.root.state |= foundAnew
 		}
 	default:
-		dir := m.known(cmp.Or(parent(c.Path), "/"))
+		dir := m.known(cmp.Or(core.Parent(c.Path), "/"))
 		switch {
 		case dir == nil || dir.pass != m.pass:
 		case dir.state&verified != 0:
-			return m.named(dir, base(c.Path))
+			return m.named(dir, core.Base(c.Path))
 		default:
 			dir.state |= childCame
 		}
@@ -285,7 +287,7 @@ func (m *mirror) known(full string) *cacheNode {
 	if len(full) <= len(m.root.path) {
 		return nil // above the root
 	}
-	given := full[len(m.c.root):]
+	given := full[len(m.c.Root()):]
 	n := m.nodes[given]
 	if n == nil {
 		n = m.pending[given]
@@ -367,7 +369,7 @@ func (m *mirror) send(ctx context.Context) error {
 		}
 		m.flying++
 		tree := m.tree
-		if !m.c.goWork(func() { m.replies <- readBatch(ctx, m.s.b, tree, batch) }) {
+		if !m.c.GoWork(func() { m.replies <- readBatch(ctx, m.s.Backend(), tree, batch) }) {
 			m.flying--
 			return ErrClosed
 		}
@@ -446,7 +448,7 @@ func (r cacheReply) read(ctx context.Context, b backend.Session, tree *backend.T
 	case r.exists:
 		// The purpose is a watch for the creation of the node.
 		_, r.err = b.Exists(ctx, r.n.path, r.watch)
-		armed = isNotFound(r.err)
+		armed = core.IsNotFound(r.err)
 	default:
 		r.data, r.stat, r.err = b.Get(ctx, r.n.path, r.watch)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -38,7 +40,7 @@ func (m *mirror) take(r cacheReply) error {
 		m.giveUp(n)
 		return nil
 	}
-	if r.err != nil && !isNotFound(r.err) {
+	if r.err != nil && !core.IsNotFound(r.err) {
 		return r.err
 	}
 	if r.list {
@@ -188,7 +190,7 @@ func (m *mirror) named(parent *cacheNode, name string) error {
 		m.buf = append(m.buf, '/')
 	}
 	m.buf = append(m.buf, name...)
-	given := m.buf[len(m.c.root):]
+	given := m.buf[len(m.c.Root()):]
 	n := m.nodes[string(given)]
 	if n == nil {
 		n = m.pending[string(given)]
@@ -202,7 +204,7 @@ func (m *mirror) named(parent *cacheNode, name string) error {
 	}
 	if fresh {
 		path := string(m.buf)
-		if m.c.rules().CheckPath(path) != nil {
+		if m.c.Rules().CheckPath(path) != nil {
 			return nil // it cannot be read
 		}
 		n = &cacheNode{path: path, parent: parent}

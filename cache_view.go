@@ -4,6 +4,8 @@ import (
 	"iter"
 	"sync"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -127,7 +129,7 @@ func (v *CacheView[T]) decode(path string, n CachedNode) *viewed[T] {
 		val, err := v.codec.decode(n.Data)
 		return Versioned[T]{
 			Value: val, Czxid: n.Stat.Czxid, Version: n.Stat.Version, Mzxid: n.Stat.Mzxid,
-			Err: opError("decode", v.k.c.treePath(path).full, err),
+			Err: core.OpError("decode", v.k.c.TreePath(path).Full(), err),
 		}
 	})}
 }

@@ -8,8 +8,11 @@ import (
 	"io"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/go-coord/coord/internal/core"
+
+	"github.com/go-coord/coord/internal/usercode"
 )
 
 // A Codec converts values to the bytes of a node and back. The nodes of a recipe
@@ -186,14 +189,15 @@ func (k Codec[T]) decode(data []byte) (T, error) {
 	return v, nil
 }
 
-func parseCount(data []byte) (int64, error) {
-	text := strings.TrimSpace(string(data))
-	if text == "" {
-		return 0, nil
+// decodeApart is decode for the goroutines of the client: data at which Decode does not return
+// cannot be decoded. path is that of the node.
+func (k Codec[T]) decodeApart(c *core.Client, path string, data []byte) (v T, err error) {
+	err = c.Call("Decode", []any{"path", path}, func() (err error) {
+		v, err = k.decode(data)
+		return err
+	})
+	if usercode.As(err) != nil {
+		err = fmt.Errorf("%w: %w", ErrDecode, err)
 	}
-	v, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%w: the data of the counter (%d bytes) is not a decimal int64", ErrDecode, len(data))
-	}
-	return v, nil
+	return v, err
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -39,21 +41,21 @@ type Counter struct {
 // NewCounter returns the counter at path. It does no I/O; a bad path is reported by
 // the first call.
 func NewCounter(c *Client, path string) *Counter {
-	return &Counter{cell: cell{c, c.recipePath(path), layout.KindCounter}, turn: make(chan struct{}, 1)}
+	return &Counter{cell: cell{c.core(), c.core().Path(path), layout.KindCounter}, turn: make(chan struct{}, 1)}
 }
 
 // Get reads the counter. The result can lag behind other clients. A missing counter
 // is 0. If the data is not a number, the error matches ErrDecode.
 func (n *Counter) Get(ctx context.Context) (int64, error) {
-	if err := n.path.check("get"); err != nil {
+	if err := n.path.Check("get"); err != nil {
 		return 0, err
 	}
-	st, err := onSession(ctx, n.c, func(s *session) (content, error) { return n.read(ctx, s) })
+	st, err := core.OnSession(ctx, n.c, func(s *core.Session) (content, error) { return n.read(ctx, s) })
 	if err != nil {
-		return 0, opError("get", n.path.full, err)
+		return 0, core.OpError("get", n.path.Full(), err)
 	}
-	v, err := parseCount(st.data)
-	return v, opError("get", n.path.full, err)
+	v, err := countOf(st.data)
+	return v, core.OpError("get", n.path.Full(), err)
 }
 
 // Add adds delta, which may be negative, and returns the new value.
@@ -61,7 +63,7 @@ func (n *Counter) Get(ctx context.Context) (int64, error) {
 // Errors: ErrLimit if the sum is not an int64, and nothing changes; ErrDecode if
 // the data is not a number; ErrNoChildren below an ephemeral node; ErrUncertain.
 func (n *Counter) Add(ctx context.Context, delta int64) (int64, error) {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	return n.add(ctx, "add", delta)
 }
 
@@ -74,12 +76,12 @@ func (n *Counter) Add(ctx context.Context, delta int64) (int64, error) {
 //
 // Errors: ErrInvalid for a count below 1, and those of Add.
 func (n *Counter) Reserve(ctx context.Context, count int64) (first int64, err error) {
-	needContext(ctx)
-	if err := n.path.check("reserve"); err != nil {
+	core.NeedContext(ctx)
+	if err := n.path.Check("reserve"); err != nil {
 		return 0, err
 	}
 	if count < 1 {
-		return 0, opError("reserve", n.path.full, fmt.Errorf("%w: count %d is less than 1", ErrInvalid, count))
+		return 0, core.OpError("reserve", n.path.Full(), fmt.Errorf("%w: count %d is less than 1", ErrInvalid, count))
 	}
 	last, err := n.add(ctx, "reserve", count)
 	if err != nil {
@@ -89,16 +91,16 @@ func (n *Counter) Reserve(ctx context.Context, count int64) (first int64, err er
 }
 
 func (n *Counter) add(ctx context.Context, op string, delta int64) (int64, error) {
-	if err := n.path.check(op); err != nil {
+	if err := n.path.Check(op); err != nil {
 		return 0, err
 	}
 	if err := n.takeTurn(ctx); err != nil {
-		return 0, opError(op, n.path.full, err)
+		return 0, core.OpError(op, n.path.Full(), err)
 	}
 	defer func() { <-n.turn }()
 	var sum int64
 	_, err := n.update(ctx, func(old content) ([]byte, error) {
-		v, err := parseCount(old.data)
+		v, err := countOf(old.data)
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +111,7 @@ func (n *Counter) add(ctx context.Context, op string, delta int64) (int64, error
 		return strconv.AppendInt(nil, sum, 10), nil
 	})
 	if err != nil {
-		return 0, opError(op, n.path.full, err)
+		return 0, core.OpError(op, n.path.Full(), err)
 	}
 	return sum, nil
 }
@@ -121,6 +123,15 @@ func (n *Counter) takeTurn(ctx context.Context) error {
 	case n.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return n.c.contextError(ctx)
+		return n.c.ContextError(ctx)
 	}
+}
+
+// countOf returns the number that the data of a counter's node means.
+func countOf(data []byte) (int64, error) {
+	v, ok := layout.ParseCount(data)
+	if !ok {
+		return 0, fmt.Errorf("%w: the data of the counter (%d bytes) is not a decimal int64", ErrDecode, len(data))
+	}
+	return v, nil
 }

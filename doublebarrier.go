@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -42,24 +44,24 @@ type DoubleBarrierOptions struct {
 // member, also within one client. layout.md describes the nodes; double barriers of other
 // libraries cannot take part.
 type DoubleBarrier struct {
-	c       *Client
-	path    recipePath
+	c       *core.Client
+	path    core.Path
 	members string // the directory of members
 	ready   string
 	n       int
 	next    bool
 }
 
-func (d *DoubleBarrier) recipeDir() recipeDir {
-	return recipeDir{dir: d.path.full, recipe: layout.KindDoubleBarrier}
+func (d *DoubleBarrier) recipeDir() core.RecipeDir {
+	return core.NewRecipeDir(d.path.Full(), layout.KindDoubleBarrier)
 }
 
 // NewDoubleBarrier returns the double barrier at path for n members. It does no
 // I/O; a bad path or n is reported by the first call.
 func NewDoubleBarrier(c *Client, path string, n int, o *DoubleBarrierOptions) *DoubleBarrier {
-	d := &DoubleBarrier{c: c, path: c.recipePath(path), n: n}
-	d.members = d.path.full + "/members"
-	d.ready = d.path.full + "/ready"
+	d := &DoubleBarrier{c: c.core(), path: c.core().Path(path), n: n}
+	d.members = d.path.Full() + "/members"
+	d.ready = d.path.Full() + "/ready"
 	if o != nil {
 		d.next = o.WaitForNextRound
 	}
@@ -67,13 +69,13 @@ func NewDoubleBarrier(c *Client, path string, n int, o *DoubleBarrierOptions) *D
 }
 
 func (d *DoubleBarrier) check(op string) error {
-	if err := d.path.check(op); err != nil {
+	if err := d.path.Check(op); err != nil {
 		return err
 	}
 	// The commit that opens a round checks every member and lists their names.
 	const name, overhead, rest = 64, 160, 10_000
-	l := d.c.rules().Limits()
-	most := max(0, l.Bytes-rest-4*len(d.path.full)) / (len(d.members) + 2*name + overhead)
+	l := d.c.Rules().Limits()
+	most := max(0, l.Bytes-rest-4*len(d.path.Full())) / (len(d.members) + 2*name + overhead)
 	if l.Ops > 0 {
 		most = min(most, l.Ops-2)
 	}
@@ -82,9 +84,9 @@ func (d *DoubleBarrier) check(op string) error {
 	}
 	switch {
 	case d.n < 1:
-		return opError(op, d.path.full, fmt.Errorf("%w: a double barrier of %d members, want at least 1", ErrInvalid, d.n))
+		return core.OpError(op, d.path.Full(), fmt.Errorf("%w: a double barrier of %d members, want at least 1", ErrInvalid, d.n))
 	case d.n > most:
-		return opError(op, d.path.full, fmt.Errorf("%w: a double barrier of %d members, one request of the service can carry %d", ErrTooLarge, d.n, most))
+		return core.OpError(op, d.path.Full(), fmt.Errorf("%w: a double barrier of %d members, one request of the service can carry %d", ErrTooLarge, d.n, most))
 	}
 	return nil
 }
@@ -110,25 +112,25 @@ func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
 		return nil, err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, opError(op, d.path.full, err)
+		return nil, core.OpError(op, d.path.Full(), err)
 	}
-	span := d.c.newSpan("doublebarrier", d.path.full, op)
-	sp := newSpec(d.c, d.recipeDir().part(d.members, layout.KindMembers), layout.EntrantInfix, nil)
-	sp.counted = true
+	span := d.c.NewSpan("doublebarrier", d.path.Full(), op)
+	sp := core.NewSpec(d.c, d.recipeDir().Part(d.members, layout.KindMembers), layout.EntrantInfix, nil)
+	sp.Counted = true
 	for {
 		m := &entrant{d: d, span: span}
 		e, err := m.enter(ctx, sp)
 		if err == nil {
 			return e, nil
 		}
-		err, again := d.c.afterAttempt(ctx, err)
+		err, again := d.c.AfterAttempt(ctx, err)
 		if !again {
-			err = opError(op, d.path.full, err)
-			span.over(ctx, err)
+			err = core.OpError(op, d.path.Full(), err)
+			span.Over(ctx, err)
 			return nil, err
 		}
-		d.c.log.Debug("coord: entering the double barrier again", "path", d.path.full, "error", err)
-		span.requeued(ctx, err)
+		d.c.Log().Debug("coord: entering the double barrier again", "path", d.path.Full(), "error", err)
+		span.Requeued(ctx, err)
 	}
 }
 
@@ -147,22 +149,22 @@ func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
 	if err := d.check(op); err != nil {
 		return DoubleBarrierState{}, err
 	}
-	st, err := onSession(ctx, d.c, func(s *session) (st DoubleBarrierState, err error) {
-		if err := s.b.Sync(ctx, d.members); err != nil {
+	st, err := core.OnSession(ctx, d.c, func(s *core.Session) (st DoubleBarrierState, err error) {
+		if err := s.Backend().Sync(ctx, d.members); err != nil {
 			return st, err
 		}
 		o, err := d.readReady(ctx, s)
 		if err != nil {
 			return st, err
 		}
-		list, members, err := s.b.Children(ctx, d.members, nil)
-		if err != nil && !isNotFound(err) {
+		list, members, err := s.Backend().Children(ctx, d.members, nil)
+		if err != nil && !core.IsNotFound(err) {
 			return st, err
 		}
 		r := layout.SortMembers(o.since(members.Czxid), list)
 		return DoubleBarrierState{Waiting: len(r.Waiting), Inside: len(r.Living), Extra: r.Extra}, nil
 	})
-	return st, opError(op, d.path.full, err)
+	return st, core.OpError(op, d.path.Full(), err)
 }
 
 // How a round opens and ends. In the recipe guide's version, ready is an empty node:
@@ -216,7 +218,7 @@ type round struct {
 // read reads the whole state. It reads the version of the directory first: if a later
 // commit finds that version unchanged, ready is still the one that was read.
 func (m *entrant) read(ctx context.Context) (round, error) {
-	data, stat, err := m.s.b.Get(ctx, m.d.path.full, nil)
+	data, stat, err := m.s.Backend().Get(ctx, m.d.path.Full(), nil)
 	if err != nil {
 		return round{}, ownGone(err)
 	}
@@ -225,13 +227,13 @@ func (m *entrant) read(ctx context.Context) (round, error) {
 	if err == nil && open {
 		o, err = m.d.readReady(ctx, m.s)
 		if err == nil && o.zxid == 0 {
-			err = errAgain
+			err = core.ErrAgain
 		}
 	}
 	if err != nil {
 		return round{}, err
 	}
-	list, members, err := m.s.b.Children(ctx, m.d.members, nil)
+	list, members, err := m.s.Backend().Children(ctx, m.d.members, nil)
 	if err != nil {
 		return round{}, ownGone(err)
 	}
@@ -239,11 +241,11 @@ func (m *entrant) read(ctx context.Context) (round, error) {
 	return round{data: data, version: stat.Version, open: open, names: names, Entrants: layout.SortMembers(names, list)}, nil
 }
 
-// ownGone turns the error of a missing directory into errGone: a node in that
+// ownGone turns the error of a missing directory into core.ErrGone: a node in that
 // directory is gone too.
 func ownGone(err error) error {
-	if isNotFound(err) {
-		return errGone
+	if core.IsNotFound(err) {
+		return core.ErrGone
 	}
 	return err
 }
@@ -265,9 +267,9 @@ func (o opening) since(czxid int64) []string {
 }
 
 // readReady reads the round in progress.
-func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (opening, error) {
-	data, stat, err := s.b.Get(ctx, d.ready, nil)
-	if isNotFound(err) {
+func (d *DoubleBarrier) readReady(ctx context.Context, s *core.Session) (opening, error) {
+	data, stat, err := s.Backend().Get(ctx, d.ready, nil)
+	if core.IsNotFound(err) {
 		return opening{}, nil
 	}
 	if err != nil {
@@ -280,8 +282,8 @@ func (d *DoubleBarrier) readReady(ctx context.Context, s *session) (opening, err
 func (m *entrant) watchReady(ctx context.Context) (bool, error) {
 	m.ready.Stop()
 	m.ready = backend.NewWatch()
-	_, err := m.s.b.Exists(ctx, m.d.ready, m.ready)
-	if isNotFound(err) {
+	_, err := m.s.Backend().Exists(ctx, m.d.ready, m.ready)
+	if core.IsNotFound(err) {
 		return false, nil
 	}
 	return err == nil, err

@@ -7,6 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -15,8 +19,8 @@ import (
 // entrant is one node of an Enter, which waits for a round to take it in.
 type entrant struct {
 	d      *DoubleBarrier
-	span   *span // nil without Trace
-	s      *session
+	span   *core.Span // nil without Trace
+	s      *core.Session
 	path   string
 	czxid  int64  // of the node at path; 0 if unknown
 	prefix string // of all nodes of the same Enter
@@ -26,33 +30,33 @@ type entrant struct {
 
 	own   *backend.Watch // on its node
 	ready *backend.Watch
-	ahead neighbour // with WaitForNextRound: a member of the round in progress, whose end the entrant awaits
+	ahead line.Neighbour // with WaitForNextRound: a member of the round in progress, whose end the entrant awaits
 }
 
 // enter creates a new node and waits for a round. If it returns an error, the node
-// has been removed, or awaitCleanUps waits for its removal.
-func (m *entrant) enter(ctx context.Context, sp spec) (*Entry, error) {
+// has been removed, or AwaitCleanUps waits for its removal.
+func (m *entrant) enter(ctx context.Context, sp core.Spec) (*Entry, error) {
 	// A node that another call of this client has left behind must not count beside
 	// the new node, neither for this client nor for another one.
-	if err := m.d.c.awaitCleanUps(ctx, m.d.members, sp.prefix); err != nil {
+	if err := m.d.c.AwaitCleanUps(ctx, m.d.members, sp.Prefix); err != nil {
 		return nil, err
 	}
-	s, err := m.d.c.session(ctx)
+	s, err := m.d.c.Live(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.claimKind(ctx, m.d.recipeDir()); err != nil {
+	if err := s.ClaimKind(ctx, m.d.recipeDir()); err != nil {
 		return nil, err
 	}
-	n, err := s.create(ctx, &sp)
+	n, err := s.Create(ctx, &sp)
 	if err != nil {
 		return nil, err
 	}
-	m.s, m.path, m.czxid, m.prefix = s, n.path, n.czxid, sp.prefix
-	e, err := m.await(ctx, n.siblings)
+	m.s, m.path, m.czxid, m.prefix = s, n.Path, n.Czxid, sp.Prefix
+	e, err := m.await(ctx, n.Siblings)
 	m.stopWatches()
 	if err != nil {
-		m.d.takeOut(m.s, sp.prefix, "withdraw", m.undo, m.path, m.guest)
+		m.d.takeOut(m.s, sp.Prefix, "withdraw", m.undo, m.path, m.guest)
 	}
 	return e, err
 }
@@ -117,7 +121,7 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	}
 	for state != entrantInside {
 		e, err := m.step(ctx, state)
-		if errors.Is(err, errAgain) {
+		if errors.Is(err, core.ErrAgain) {
 			e, err = entrantMustLook, nil
 		}
 		if err != nil {
@@ -128,7 +132,7 @@ func (m *entrant) await(ctx context.Context, siblings int32) (*Entry, error) {
 	return m.entry, nil
 }
 
-// step takes the step of a state. It returns errAgain if the barrier has changed
+// step takes the step of a state. It returns core.ErrAgain if the barrier has changed
 // meanwhile.
 func (m *entrant) step(ctx context.Context, state entrantState) (entrantEvent, error) {
 	switch state {
@@ -139,7 +143,7 @@ func (m *entrant) step(ctx context.Context, state entrantState) (entrantEvent, e
 	}
 	if m.own == nil || m.own.Kind() != 0 {
 		m.own.Stop()
-		own, _, czxid, err := m.s.watchOwn(ctx, m.path)
+		own, _, czxid, err := m.s.WatchOwn(ctx, m.path)
 		if err != nil {
 			return 0, err // undo needs the czxid that was known before
 		}
@@ -158,21 +162,21 @@ func (m *entrant) step(ctx context.Context, state entrantState) (entrantEvent, e
 // wait waits until one of the entrant's watches fires. The usual reason is that the
 // round has opened.
 func (m *entrant) wait(ctx context.Context) (entrantEvent, error) {
-	m.span.waiting(ctx, m.path, -1)
+	m.span.Waiting(ctx, m.path, -1)
 	select {
 	case <-m.ready.Fired():
-	case <-m.ahead.w.Fired():
+	case <-m.ahead.W.Fired():
 	case <-m.own.Fired():
-	case <-m.s.b.Done():
-		return 0, m.s.b.Err()
+	case <-m.s.Backend().Done():
+		return 0, m.s.Backend().Err()
 	case <-ctx.Done():
-		return 0, m.s.contextError(ctx)
+		return 0, m.s.ContextError(ctx)
 	}
 	o, err := m.d.readReady(ctx, m.s)
 	if err != nil {
 		return 0, err
 	}
-	if names := o.since(m.czxid); slices.Contains(names, base(m.path)) {
+	if names := o.since(m.czxid); slices.Contains(names, core.Base(m.path)) {
 		return entrantTakenIn, m.in(ctx, names)
 	}
 	return entrantMustLook, nil
@@ -181,29 +185,29 @@ func (m *entrant) wait(ctx context.Context) (entrantEvent, error) {
 func (m *entrant) stopWatches() {
 	m.own.Stop()
 	m.ready.Stop()
-	m.ahead.stop()
+	m.ahead.Stop()
 }
 
 // look reads the barrier and takes the next step.
 func (m *entrant) look(ctx context.Context) (entrantEvent, error) {
 	// A node that a call of this client has left behind since enter must not count
 	// either.
-	if err := m.d.c.awaitCleanUps(ctx, m.d.members, m.prefix); err != nil {
+	if err := m.d.c.AwaitCleanUps(ctx, m.d.members, m.prefix); err != nil {
 		return 0, err
 	}
 	r, err := m.read(ctx)
 	if err != nil {
 		return 0, err
 	}
-	name := base(m.path)
+	name := core.Base(m.path)
 	if !r.open || !m.d.next {
-		m.ahead.stop()
+		m.ahead.Stop()
 	}
 	switch {
 	case slices.Contains(r.Living, name):
 		return entrantTakenIn, m.in(ctx, r.names)
 	case !slices.Contains(r.Waiting, name):
-		return 0, errGone
+		return 0, core.ErrGone
 	case r.open && len(r.Living) == 0:
 		return entrantMustLook, m.clear(ctx, r)
 	case r.open && !m.d.next:
@@ -211,9 +215,9 @@ func (m *entrant) look(ctx context.Context) (entrantEvent, error) {
 	case r.open:
 		// The last member of the round removes ready, unless that member dies. So a
 		// member is watched too.
-		stands, err := m.ahead.watch(ctx, m.s, m.d.members, r.Living[0])
+		stands, err := m.ahead.Watch(ctx, m.s, m.d.members, r.Living[0])
 		if err == nil && !stands {
-			err = errAgain
+			err = core.ErrAgain
 		}
 		return entrantMustWait, err
 	case len(r.Waiting) >= m.d.n:
@@ -222,7 +226,7 @@ func (m *entrant) look(ctx context.Context) (entrantEvent, error) {
 	return entrantMustWait, nil
 }
 
-// open opens the round of the n lowest members. It returns errAgain if the entrant is
+// open opens the round of the n lowest members. It returns core.ErrAgain if the entrant is
 // not one of them.
 func (m *entrant) open(ctx context.Context, r round) error {
 	named := r.Waiting[:m.d.n]
@@ -231,17 +235,17 @@ func (m *entrant) open(ctx context.Context, r round) error {
 		ops = append(ops, backend.Check(m.d.members+"/"+name, backend.AnyVersion))
 	}
 	ops = append(ops,
-		backend.SetData(m.d.path.full, r.data, r.version),
+		backend.SetData(m.d.path.Full(), r.data, r.version),
 		backend.Create(m.d.ready, []byte(strings.Join(named, "\n")), backend.Persistent))
 	m.sent = true
 	if err := m.commit(ctx, ops...); err != nil {
 		return err
 	}
 	if m.span != nil {
-		emit(ctx, m.d.c, trace.RoundOpened{Subject: m.span.at(m.path), Members: len(named)})
+		core.Emit(ctx, m.d.c, trace.RoundOpened{Subject: m.span.At(m.path), Members: len(named)})
 	}
-	if !slices.Contains(named, base(m.path)) {
-		return errAgain
+	if !slices.Contains(named, core.Base(m.path)) {
+		return core.ErrAgain
 	}
 	return m.in(ctx, named)
 }
@@ -250,15 +254,15 @@ func (m *entrant) open(ctx context.Context, r round) error {
 func (m *entrant) clear(ctx context.Context, r round) error {
 	return m.commit(ctx,
 		backend.Check(m.path, backend.AnyVersion),
-		backend.SetData(m.d.path.full, r.data, r.version),
+		backend.SetData(m.d.path.Full(), r.data, r.version),
 		backend.Delete(m.d.ready, backend.AnyVersion))
 }
 
 // commit applies operations that check the state that was read, and so cannot apply
 // twice.
 func (m *entrant) commit(ctx context.Context, ops ...backend.Op) error {
-	_, err := m.s.b.Commit(ctx, ops...)
-	return m.s.lookAgain(ctx, m.d.members, err)
+	_, err := m.s.Backend().Commit(ctx, ops...)
+	return m.s.LookAgain(ctx, m.d.members, err)
 }
 
 // join joins the round in progress as an extra.
@@ -266,15 +270,15 @@ func (m *entrant) join(ctx context.Context, r round) error {
 	if err := m.agree(r.names); err != nil {
 		return err
 	}
-	name := base(m.path)
+	name := core.Base(m.path)
 	i := strings.LastIndex(name, layout.EntrantInfix)
 	m.guest = m.d.members + "/" + name[:i] + layout.ExtraInfix + name[i+len(layout.EntrantInfix):]
-	_, _, err := m.s.commitOnce(ctx,
+	_, _, err := m.s.CommitOnce(ctx,
 		backend.Check(m.d.members+"/"+r.Living[0], backend.AnyVersion),
 		backend.Delete(m.path, backend.AnyVersion),
 		backend.Create(m.guest, nil, backend.Ephemeral))
-	if isNotFound(err) {
-		return errAgain
+	if core.IsNotFound(err) {
+		return core.ErrAgain
 	}
 	if err != nil {
 		return err
@@ -300,19 +304,20 @@ func (m *entrant) agree(names []string) error {
 
 // grant makes the entry, with a hold on the node at path. That node is a member that
 // ready lists, or an extra that was created while a member of the round stood. own is
-// the armed watch on the node, or nil. It returns errAgain if own has fired.
+// the armed watch on the node, or nil. It returns core.ErrAgain if own has fired.
 func (m *entrant) grant(ctx context.Context, path string, names []string, own *backend.Watch) error {
 	e := &Entry{d: m.d, names: names, since: m.czxid, extra: path == m.guest}
-	e.Hold = &Hold{s: m.s, path: path, span: m.span, recipe: e}
+	h := core.NewHold(m.s, path, 0, m.span, (*entryHold)(e), nil)
+	e.Hold = &Hold{h}
 	c := m.d.c
-	if err := m.s.grant(e.Hold, own); err != nil {
+	if err := m.s.Grant(h, own); err != nil {
 		return err
 	}
 	m.entry = e
-	m.span.grant(ctx, e.Hold, 1)
+	m.span.Grant(ctx, h, 1)
 	if own != nil {
 		m.own = nil
-		if !c.goWork(func() { e.watchNode(path, own) }) {
+		if !c.GoWork(func() { h.WatchNode(path, own) }) {
 			own.Stop()
 		}
 	}
@@ -320,32 +325,32 @@ func (m *entrant) grant(ctx context.Context, path string, names []string, own *b
 }
 
 // takeOut removes in the background, by do, the nodes of a member that gave up, and
-// waits for that; see cleanUp.wait. If the session is lost, it removes the nodes over
+// waits for that; see core.core.CleanUp.Wait. If the session is lost, it removes the nodes over
 // the next session: the service may not know of the loss yet, and would count them
 // among the next n. prefix is that of the nodes of the call, or "".
-func (d *DoubleBarrier) takeOut(s *session, prefix, what string, do func(context.Context) error, paths ...string) {
-	d.c.goCleanUp(func(ctx context.Context, u *cleanUp) {
-		if s.b.Err() == nil {
-			s.retry(ctx, u, what, paths[0], do)
+func (d *DoubleBarrier) takeOut(s *core.Session, prefix, what string, do func(context.Context) error, paths ...string) {
+	d.c.GoCleanUp(func(ctx context.Context, u *core.CleanUp) {
+		if s.Backend().Err() == nil {
+			s.Retry(ctx, u, what, paths[0], do)
 		}
-		if s.b.Err() == nil {
+		if s.Backend().Err() == nil {
 			return
 		}
-		d.c.overSessions(ctx, func(next *session) {
+		d.c.OverSessions(ctx, func(next *core.Session) {
 			for _, path := range paths {
 				if path == "" {
 					continue
 				}
-				err := next.b.Sync(ctx, path)
+				err := next.Backend().Sync(ctx, path)
 				if err == nil {
-					err = next.removeOf(ctx, s.b.ID(), path)
+					err = next.RemoveOf(ctx, s.Backend().ID(), path)
 				}
-				if err != nil && !isOver(err) {
-					d.c.log.Warn("coord: cannot remove a node of a lost session, it remains until the service ends that session", "path", path, "error", err)
+				if err != nil && !core.IsOver(err) {
+					d.c.Log().Warn("coord: cannot remove a node of a lost session, it remains until the service ends that session", "path", path, "error", err)
 				}
 			}
 		})
-	}).madeFor(prefix).wait(s, d.members)
+	}).MadeFor(prefix).Wait(s, d.members)
 }
 
 // undo takes out an entrant that gave up. If a round has opened with it meanwhile,
@@ -354,12 +359,12 @@ func (m *entrant) undo(ctx context.Context) error {
 	if m.sent || m.guest != "" {
 		// A commit of this entrant that is still under way takes effect before the
 		// reads below.
-		if err := m.s.b.Sync(ctx, m.d.members); err != nil {
+		if err := m.s.Backend().Sync(ctx, m.d.members); err != nil {
 			return err
 		}
 	}
 	if m.guest != "" {
-		if err := m.s.remove(ctx, m.guest); err != nil {
+		if err := m.s.Remove(ctx, m.guest); err != nil {
 			return err
 		}
 	}

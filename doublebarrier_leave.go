@@ -6,6 +6,10 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -49,41 +53,41 @@ func (e *Entry) Leave(ctx context.Context) error {
 	const op = "leave"
 	e.leaving.Store(true)
 	if err := e.Release(); err != nil {
-		return opError(op, e.d.path.full, err)
+		return core.OpError(op, e.d.path.Full(), err)
 	}
-	span := e.span.next(op)
-	err := e.leave(ctx, e.s, span)
+	span := e.h.Span().Next(op)
+	err := e.leave(ctx, e.h.On(), span)
 	for errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil {
-		var s *session
-		if s, err = e.d.c.session(ctx); err != nil {
+		var s *core.Session
+		if s, err = e.d.c.Live(ctx); err != nil {
 			break
 		}
 		// The server of a new session may not even know of the round yet.
-		if err = s.b.Sync(ctx, e.d.members); err == nil {
+		if err = s.Backend().Sync(ctx, e.d.members); err == nil {
 			err = e.leave(ctx, s, span)
 		}
 	}
 	if err == nil {
-		span.over(ctx, nil)
+		span.Over(ctx, nil)
 		return nil
 	}
-	e.d.takeOut(e.s, "", op, func(ctx context.Context) error { return e.d.depart(ctx, e.s, e.Path(), e.names) }, e.Path())
-	err, _ = e.d.c.afterAttempt(ctx, err)
-	err = opError(op, e.d.path.full, err)
-	span.over(ctx, err)
+	e.d.takeOut(e.h.On(), "", op, func(ctx context.Context) error { return e.d.depart(ctx, e.h.On(), e.Path(), e.names) }, e.Path())
+	err, _ = e.d.c.AfterAttempt(ctx, err)
+	err = core.OpError(op, e.d.path.Full(), err)
+	span.Over(ctx, err)
 	return err
 }
 
 // leave removes the entry's node and waits for the other members, in session s.
-func (e *Entry) leave(ctx context.Context, s *session, span *span) error {
-	d, own := e.d, base(e.Path())
-	if e.extra && s == e.s {
-		if err := s.remove(ctx, e.Path()); err != nil {
+func (e *Entry) leave(ctx context.Context, s *core.Session, span *core.Span) error {
+	d, own := e.d, core.Base(e.Path())
+	if e.extra && s == e.h.On() {
+		if err := s.Remove(ctx, e.Path()); err != nil {
 			return err
 		}
 	}
-	var other neighbour
-	defer other.stop()
+	var other line.Neighbour
+	defer other.Stop()
 	for {
 		living, err := d.living(ctx, s, e.names, e.since)
 		if err != nil {
@@ -91,35 +95,35 @@ func (e *Entry) leave(ctx context.Context, s *session, span *span) error {
 		}
 		// The service removes the node of an earlier session. Until then it counts
 		// like that of another member.
-		mine := s == e.s && slices.Contains(living, own)
+		mine := s == e.h.On() && slices.Contains(living, own)
 		switch {
 		case len(living) == 0:
 			return nil
 		case mine && len(living) == 1:
 			return d.removeLast(ctx, s, e.Path())
 		case mine && living[0] == own:
-			_, err = other.watch(ctx, s, d.members, living[len(living)-1])
+			_, err = other.Watch(ctx, s, d.members, living[len(living)-1])
 		default:
 			if mine {
-				if err := s.remove(ctx, e.Path()); err != nil {
+				if err := s.Remove(ctx, e.Path()); err != nil {
 					return err
 				}
 			}
-			_, err = other.watch(ctx, s, d.members, living[0])
+			_, err = other.Watch(ctx, s, d.members, living[0])
 		}
 		if err != nil {
 			return err
 		}
-		if other.w == nil {
+		if other.W == nil {
 			continue // deleted already
 		}
-		span.waiting(ctx, e.Path(), -1)
+		span.Waiting(ctx, e.Path(), -1)
 		select {
-		case <-other.w.Fired():
-		case <-s.b.Done():
-			return s.b.Err()
+		case <-other.W.Fired():
+		case <-s.Backend().Done():
+			return s.Backend().Err()
 		case <-ctx.Done():
-			return s.contextError(ctx)
+			return s.ContextError(ctx)
 		}
 	}
 }
@@ -128,9 +132,9 @@ func (e *Entry) leave(ctx context.Context, s *session, span *span) error {
 // a node of czxid since belonged, or, if since is 0, of a round in which the caller's
 // own node still exists. In a directory that was created after since, a node of such
 // a name is another node.
-func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string, since int64) ([]string, error) {
-	list, members, err := s.b.Children(ctx, d.members, nil)
-	if isNotFound(err) || since != 0 && err == nil && members.Czxid > since {
+func (d *DoubleBarrier) living(ctx context.Context, s *core.Session, names []string, since int64) ([]string, error) {
+	list, members, err := s.Backend().Children(ctx, d.members, nil)
+	if core.IsNotFound(err) || since != 0 && err == nil && members.Czxid > since {
 		return nil, nil
 	}
 	return layout.SortMembers(names, list).Living, err
@@ -139,38 +143,39 @@ func (d *DoubleBarrier) living(ctx context.Context, s *session, names []string, 
 // removeLast removes the node of the last member of a round, together with ready.
 // While that node exists, ready is that of its round, so a repeated commit cannot
 // delete the ready of another one.
-func (d *DoubleBarrier) removeLast(ctx context.Context, s *session, path string) error {
-	err := s.commitAgain(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(d.ready, backend.AnyVersion))
-	if err == nil || isOver(err) || ctx.Err() != nil {
+func (d *DoubleBarrier) removeLast(ctx context.Context, s *core.Session, path string) error {
+	err := s.CommitAgain(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(d.ready, backend.AnyVersion))
+	if err == nil || core.IsOver(err) || ctx.Err() != nil {
 		return err
 	}
-	return s.remove(ctx, path) // an outsider interfered, a reply was lost, or ready cannot be deleted
+	return s.Remove(ctx, path) // an outsider interfered, a reply was lost, or ready cannot be deleted
 }
 
 // depart removes the node of a member at once. names lists the members of its round.
 // If the member is the last of them, ready is removed with it.
-func (d *DoubleBarrier) depart(ctx context.Context, s *session, path string, names []string) error {
+func (d *DoubleBarrier) depart(ctx context.Context, s *core.Session, path string, names []string) error {
 	living, err := d.living(ctx, s, names, 0) // after an error the member leaves all the same
-	if err == nil && len(living) == 1 && living[0] == base(path) {
+	if err == nil && len(living) == 1 && living[0] == core.Base(path) {
 		return d.removeLast(ctx, s, path)
 	}
-	return s.remove(ctx, path)
+	return s.Remove(ctx, path)
 }
 
-// release and lost make an Entry the recipe of its hold.
+// entryHold is an Entry as the recipe of its hold.
+type entryHold Entry
 
-func (e *Entry) release(h *Hold) error {
+func (e *entryHold) Release(h *core.Hold) error {
 	if e.leaving.Load() {
 		return nil
 	}
-	living, err := e.d.living(context.Background(), h.s, e.names, 0) // after an error the member leaves all the same
-	if err != nil || len(living) != 1 || living[0] != base(h.Path()) {
-		return h.remove(nil)
+	living, err := e.d.living(context.Background(), h.On(), e.names, 0) // after an error the member leaves all the same
+	if err != nil || len(living) != 1 || living[0] != core.Base(h.Path()) {
+		return h.Remove(nil)
 	}
-	_, err = h.removeWith(e.d.ready)
+	_, err = h.RemoveWith(e.d.ready)
 	return err
 }
 
-func (e *Entry) leftovers(*Hold, error) leftovers { return leftovers{} }
+func (e *entryHold) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
 
-func (e *Entry) lost(*Hold) {}
+func (e *entryHold) Lost(*core.Hold) {}

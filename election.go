@@ -10,6 +10,10 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -52,8 +56,8 @@ type ElectionOptions struct {
 //
 // An Election is safe for concurrent use and needs no closing.
 type Election struct {
-	c        *Client
-	path     recipePath
+	c        *core.Client
+	path     core.Path
 	own      layout.Candidate
 	stepDown bool
 }
@@ -61,7 +65,7 @@ type Election struct {
 // NewElection returns the election at path. It does no I/O; a bad path is
 // reported by the first call.
 func NewElection(c *Client, path string, o *ElectionOptions) *Election {
-	e := &Election{c: c, path: c.recipePath(path)}
+	e := &Election{c: c.core(), path: c.core().Path(path)}
 	if o != nil {
 		e.own = layout.Candidate{ID: o.ID, Data: slices.Clone(o.Data)}
 		e.stepDown = o.StepDownOnSuspend
@@ -76,7 +80,9 @@ type Term struct {
 	led *leading
 }
 
-func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: layout.LatchLine} }
+func (e *Election) line() *line.Line {
+	return line.New(e.c, e.path.Full(), layout.LatchLine, core.RecipeDir{})
+}
 
 // Campaign waits until the candidate leads, or ctx ends. ctx bounds the campaign
 // only, not the term. A session that is lost during the wait does not end the
@@ -86,50 +92,50 @@ func (e *Election) line() *line { return &line{c: e.c, dir: e.path.full, kinds: 
 // The errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	const op = "campaign"
-	if err := e.path.check(op); err != nil {
+	if err := e.path.Check(op); err != nil {
 		return nil, err
 	}
 	if !utf8.ValidString(e.own.ID) {
-		return nil, opError(op, e.path.full, fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid))
+		return nil, core.OpError(op, e.path.Full(), fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid))
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, opError(op, e.path.full, err)
+		return nil, core.OpError(op, e.path.Full(), err)
 	}
 	data, err := e.own.Encode()
 	if err != nil {
-		return nil, opError(op, e.path.full, err)
+		return nil, core.OpError(op, e.path.Full(), err)
 	}
 	led := &leading{l: e.line()}
-	r := &request{op: op, kind: layout.LatchInfix, data: data, owner: led}
-	if err := led.l.heldUnder(ctx, r); err != nil {
-		return nil, opError(op, e.path.full, err)
+	r := &line.Request{Op: op, Kind: layout.LatchInfix, Data: data, Owner: led}
+	if err := led.l.HeldUnder(ctx, r); err != nil {
+		return nil, core.OpError(op, e.path.Full(), err)
 	}
-	r.span = e.c.newSpan("election", e.path.full, op)
+	r.Span = e.c.NewSpan("election", e.path.Full(), op)
 	if e.stepDown {
-		r.status = new(sessionStatus)
+		r.Status = new(line.SessionStatus)
 	}
-	h, err := led.l.acquire(ctx, r)
+	h, err := led.l.Acquire(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if r.status != nil {
+	if r.Status != nil {
 		// If the client is closed by now, the term has ended with it.
-		e.c.goWork(func() { h.endSuspended(*r.status) })
+		e.c.GoWork(func() { endSuspended(h, *r.Status) })
 	}
-	return &Term{h, led}, nil
+	return &Term{&Hold{h}, led}, nil
 }
 
 // endSuspended ends the hold as soon as its session is suspended.
-func (h *Hold) endSuspended(at sessionStatus) {
-	if at.phase == backend.PhaseConnected {
+func endSuspended(h *core.Hold, at line.SessionStatus) {
+	if at.Phase == backend.PhaseConnected {
 		select {
-		case <-at.changed: // also if contact has returned already
+		case <-at.Changed: // also if contact has returned already
 		case <-h.Done():
 			return
 		}
 	}
 	if h.Err() == nil { // Err checks for a lost session first
-		h.lose(ErrSuspended)
+		h.Lose(ErrSuspended)
 	}
 }
 
@@ -146,22 +152,22 @@ func (h *Hold) endSuspended(at sessionStatus) {
 // ctx; and when it cannot campaign, see Campaign. ErrInvalid: f is nil.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
 	if f == nil {
-		return opError("run", e.path.full, errNoFunction)
+		return core.OpError("run", e.path.Full(), core.ErrNoFunction)
 	}
 	for {
 		again := false
 		var t *Term
-		campaign := func(ctx context.Context) (h *Hold, err error) {
+		campaign := func(ctx context.Context) (h *core.Hold, err error) {
 			if t, err = e.Campaign(ctx); err != nil {
 				return nil, err
 			}
-			return t.Hold, nil
+			return t.h, nil
 		}
-		err := do(ctx, e.path.full, campaign, func(held context.Context, _ *Hold) error {
+		err := core.Do(ctx, e.path.Full(), campaign, func(held context.Context, _ *core.Hold) error {
 			err := f(held, t)
 			again = errors.Is(t.Err(), ErrLost)
 			if again && err != nil {
-				e.c.log.Info("coord: the function of Run returned an error after its term was lost, campaigning again", "path", t.Path(), "error", err)
+				e.c.Log().Info("coord: the function of Run returned an error after its term was lost, campaigning again", "path", t.Path(), "error", err)
 			}
 			return err
 		})
@@ -186,19 +192,19 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 // Guard is refused. Err is the error of Campaign, which matches neither ErrLost nor
 // ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
-	needContext(ctx)
-	out := newSignal[*Term]()
-	if !e.c.goWork(func() {
+	core.NeedContext(ctx)
+	out := core.NewSignal[*Term]()
+	if !e.c.GoWork(func() {
 		unclaimed := e.lead(ctx, out)
-		close(out.ch)
+		close(out.Ch)
 		if unclaimed != nil {
 			unclaimed.Release()
 		}
 	}) {
-		out.put(noTerm(opError("campaign", e.path.full, ErrClosed)))
-		close(out.ch)
+		out.Put(noTerm(core.OpError("campaign", e.path.Full(), ErrClosed)))
+		close(out.Ch)
 	}
-	return out.ch
+	return out.Ch
 }
 
 // Terms returns an iterator that campaigns and yields each term that it gains. The
@@ -211,12 +217,12 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 // fails permanently, the last pair is nil and the error of Campaign. A Release that fails ends
 // the loop in the same way, unless the body breaks off or the term was lost: see Hold.Release.
 func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	return func(yield func(*Term, error) bool) {
 		for ctx.Err() == nil {
 			t, err := e.Campaign(ctx)
 			if err != nil {
-				if ctx.Err() == nil || !ofContext(err) {
+				if ctx.Err() == nil || !core.OfContext(err) {
 					yield(nil, err)
 				}
 				return
@@ -242,28 +248,28 @@ func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 // a leader, Revoke returns nil. In all else it is as Mutex.Revoke. The candidate that arrived
 // first leads next; a former leader that campaigns again is behind all waiting candidates.
 func (e *Election) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return e.line().revoke(ctx, &e.path, o)
+	return e.line().Revoke(ctx, &e.path, o.config())
 }
 
 // noTerm returns a term that never stood.
-func noTerm(err error) *Term { return &Term{Hold: &Hold{err: err}} }
+func noTerm(err error) *Term { return &Term{Hold: &Hold{core.EndedHold(err)}} }
 
 // lead campaigns until ctx ends. It returns a term that the caller must resign, or
 // nil.
-func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
+func (e *Election) lead(ctx context.Context, out core.Signal[*Term]) *Term {
 	for {
 		t, err := e.Campaign(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				if !errors.Is(err, ErrClosed) {
-					e.c.log.Error("coord: campaigning failed, this candidate stops", "path", e.path.full, "error", err)
+					e.c.Log().Error("coord: campaigning failed, this candidate stops", "path", e.path.Full(), "error", err)
 				}
-				out.put(noTerm(err))
+				out.Put(noTerm(err))
 			}
 			return nil
 		}
-		out.put(t)
-		unclaimed := time.NewTimer(t.s.b.Timeout())
+		out.Put(t)
+		unclaimed := time.NewTimer(t.h.On().Backend().Timeout())
 		select {
 		case <-t.Done():
 		case <-unclaimed.C:
@@ -273,7 +279,7 @@ func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
 		if t.Err() == nil {
 			// The channel decides whether the term was received: untaken returns it
 			// only if not.
-			if mine, ok := out.untaken(); ok {
+			if mine, ok := out.Untaken(); ok {
 				if ctx.Err() != nil {
 					return mine
 				}
@@ -290,7 +296,7 @@ func (e *Election) lead(ctx context.Context, out signal[*Term]) *Term {
 
 // leading is the recipe of a term.
 type leading struct {
-	l         *line
+	l         *line.Line
 	announced atomic.Bool // a node of an announcement may exist
 }
 
@@ -305,7 +311,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 	const op = "announce"
 	path := t.Path()
 	if err := t.Err(); err != nil {
-		return opError(op, path, err)
+		return core.OpError(op, path, err)
 	}
 	ready := layout.ReadyPath(path)
 	t.led.announced.Store(true) // before the node can exist, because Release reads it
@@ -314,77 +320,77 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		if doubt {
 			err = backend.Uncertain(err)
 		}
-		return opError(op, path, err)
+		return core.OpError(op, path, err)
 	}
-	pause := pauses{c: t.s.c}
+	pause := core.NewPauses(t.h.On().Client())
 	for {
 		if err := t.Err(); err != nil {
-			return opError(op, path, err)
+			return core.OpError(op, path, err)
 		}
 		// The write is conditional on the version that was read, so an attempt of an
 		// earlier call that gave up cannot take effect after this one.
-		_, stat, err := t.s.b.Get(ctx, ready, nil)
+		_, stat, err := t.h.On().Backend().Get(ctx, ready, nil)
 		write := backend.SetData(ready, data, stat.Version)
-		if isNotFound(err) {
+		if core.IsNotFound(err) {
 			err = nil
 			write = backend.Create(ready, data, backend.Ephemeral)
 		}
 		if err == nil {
-			_, err = t.s.b.Commit(ctx, backend.Check(path, backend.AnyVersion), write)
+			_, err = t.h.On().Backend().Commit(ctx, backend.Check(path, backend.AnyVersion), write)
 		}
 		var e *backend.Error
 		switch {
 		case err == nil:
-			if t.span != nil {
-				t.span.emit(ctx, trace.LeaderAnnounced{Subject: t.span.at(path), Token: t.token, After: t.span.held()})
+			if t.h.Span() != nil {
+				t.h.Span().Emit(ctx, trace.LeaderAnnounced{Subject: t.h.Span().At(path), Token: t.Token(), After: t.h.Span().Held()})
 			}
 			return nil
-		case isNotFound(err) && errors.As(err, &e) && e.Index == 0:
-			t.nodeGone(ctx, path)
-		case isOver(err):
-			t.lose(err)
-		case isNotFound(err), answers(err, backend.ErrBadVersion), answers(err, backend.ErrExists):
+		case core.IsNotFound(err) && errors.As(err, &e) && e.Index == 0:
+			t.h.NodeGone(ctx, path)
+		case core.IsOver(err):
+			t.h.Lose(err)
+		case core.IsNotFound(err), core.Answers(err, backend.ErrBadVersion), core.Answers(err, backend.ErrExists):
 			// Another call wrote in between, or the read was stale.
-			if err := t.s.b.Sync(ctx, ready); err != nil && !isOver(err) {
+			if err := t.h.On().Backend().Sync(ctx, ready); err != nil && !core.IsOver(err) {
 				return fail(err)
 			}
-		case !isUncertain(err) || ctx.Err() != nil:
+		case !core.IsUncertain(err) || ctx.Err() != nil:
 			return fail(err)
 		default:
 			doubt = true
-			pause.wait(ctx.Done(), t.Done())
+			pause.Wait(ctx.Done(), t.Done())
 		}
 	}
 }
 
-// release resigns. The same commit removes the announcement.
-func (x *leading) release(h *Hold) error {
+// Release resigns. The same commit removes the announcement.
+func (x *leading) Release(h *core.Hold) error {
 	if !x.announced.Load() {
-		return x.l.release(h)
+		return x.l.Release(h)
 	}
 	ready := layout.ReadyPath(h.Path())
-	both, err := h.removeWith(ready)
+	both, err := h.RemoveWith(ready)
 	if !both {
 		// Once the leader's node is gone, no attempt to announce can succeed any
 		// more, so a ready node that exists now is the last one.
-		h.s.removeLater(ready)
+		h.On().RemoveLater(ready)
 	}
 	return err
 }
 
-// leftovers are, if the session lives on, first the node of a leader that has stepped down,
+// Leftovers are, if the session lives on, first the node of a leader that has stepped down,
 // then the announcement. In the other order, an Announce under way could create the
 // announcement again.
-func (x *leading) leftovers(h *Hold, cause error) leftovers {
+func (x *leading) Leftovers(h *core.Hold, cause error) core.Leftovers {
 	path := h.Path()
-	left := leftovers{dir: parent(path), remove: h.s.remove}
+	left := core.Leftovers{Dir: core.Parent(path), Remove: h.On().Remove}
 	if errors.Is(cause, ErrSuspended) {
-		left.paths = append(left.paths, path)
+		left.Paths = append(left.Paths, path)
 	}
 	if x.announced.Load() {
-		left.paths = append(left.paths, layout.ReadyPath(path))
+		left.Paths = append(left.Paths, layout.ReadyPath(path))
 	}
 	return left
 }
 
-func (x *leading) lost(*Hold) {}
+func (x *leading) Lost(*core.Hold) {}

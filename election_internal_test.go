@@ -27,7 +27,7 @@ func TestElection_ACampaignDoesNotMeetTheTermThatHasSteppedDown(t *testing.T) {
 		}
 		until := make(chan struct{})
 		defer close(until)
-		term.whenEnded(func(error) { <-until })
+		term.h.WhenEnded(func(error) { <-until })
 		l.Partition()
 		<-term.Done()
 		l.Heal()

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -56,16 +58,16 @@ func newCandidate(path string, data []byte, stat backend.Stat) Candidate {
 // requests, four with an announcement.
 func (e *Election) Leader(ctx context.Context) (Leader, error) {
 	const op = "leader"
-	if err := e.path.check(op); err != nil {
+	if err := e.path.Check(op); err != nil {
 		return Leader{}, err
 	}
-	l, err := onSession(ctx, e.c, func(s *session) (Leader, error) {
-		if err := s.b.Sync(ctx, e.path.full); err != nil {
+	l, err := core.OnSession(ctx, e.c, func(s *core.Session) (Leader, error) {
+		if err := s.Backend().Sync(ctx, e.path.Full()); err != nil {
 			return Leader{}, err
 		}
 		return e.readLeader(ctx, s, nil)
 	})
-	return l, opError(op, e.path.full, err)
+	return l, core.OpError(op, e.path.Full(), err)
 }
 
 // WatchLeader returns a channel that delivers the current leader, and then every
@@ -81,14 +83,14 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 	var last Leader
 	told := false
 	failed := func(err error) Leader { return Leader{Err: err} }
-	return observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *watchLoop, out signal[Leader]) error {
-		if v.first {
-			if err := v.s.b.Sync(ctx, e.path.full); err != nil {
+	return core.Observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *core.WatchLoop, out core.Signal[Leader]) error {
+		if v.First {
+			if err := v.S.Backend().Sync(ctx, e.path.Full()); err != nil {
 				return err
 			}
 		}
-		v.renew() // of the watches on the leader and its announcement, one has fired and the other has not
-		l, err := e.readLeader(ctx, v.s, v.ws)
+		v.Renew() // of the watches on the leader and its announcement, one has fired and the other has not
+		l, err := e.readLeader(ctx, v.S, v.Ws)
 		if err != nil {
 			return err
 		}
@@ -96,7 +98,7 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 			return nil
 		}
 		last, told = l, true
-		out.put(l)
+		out.Put(l)
 		return nil
 	})
 }
@@ -104,24 +106,26 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 // Leaders is WatchLeader as a loop: it yields the elements of WatchLeader until ctx ends, the
 // watch fails for good, or the body breaks off. The end of the loop ends the watch, and waits
 // for that.
-func (e *Election) Leaders(ctx context.Context) iter.Seq[Leader] { return each(ctx, e.WatchLeader) }
+func (e *Election) Leaders(ctx context.Context) iter.Seq[Leader] {
+	return core.Each(ctx, e.WatchLeader)
+}
 
 // readLeader reads the leader. With a set of watches, it arms watches for the next
 // change of the answer: on the leader's node and its announcement if there is a
 // leader, else on the directory, or on its creation.
-func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.WatchSet) (Leader, error) {
-	dir := e.path.full
+func (e *Election) readLeader(ctx context.Context, s *core.Session, ws *backend.WatchSet) (Leader, error) {
+	dir := e.path.Full()
 	var dirWatch *backend.Watch
 	for {
-		names, _, err := s.b.Children(ctx, dir, dirWatch)
-		if isNotFound(err) {
+		names, _, err := s.Backend().Children(ctx, dir, dirWatch)
+		if core.IsNotFound(err) {
 			dirWatch.Stop()
 			dirWatch = nil
 			if ws == nil {
 				return Leader{}, nil
 			}
 			w := ws.New()
-			if _, err = s.b.Exists(ctx, dir, w); isNotFound(err) {
+			if _, err = s.Backend().Exists(ctx, dir, w); core.IsNotFound(err) {
 				return Leader{}, nil
 			}
 			w.Stop()
@@ -133,7 +137,7 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 		if err != nil {
 			return Leader{}, err
 		}
-		queue := e.line().kinds.Order(names)
+		queue := e.line().Kinds().Order(names)
 		if len(queue) == 0 {
 			if ws == nil || dirWatch != nil {
 				return Leader{}, nil
@@ -143,8 +147,8 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 		}
 		dirWatch.Stop()
 		dirWatch = nil
-		x, err := s.readCandidate(ctx, dir+"/"+queue[0].Name, names, ws)
-		if !isNotFound(err) {
+		x, err := readCandidate(ctx, s, dir+"/"+queue[0].Name, names, ws)
+		if !core.IsNotFound(err) {
 			return Leader{Candidate: x}, err
 		}
 		// The node was deleted after the list was read; the next list does not name
@@ -155,26 +159,26 @@ func (e *Election) readLeader(ctx context.Context, s *session, ws *backend.Watch
 // readCandidate reads the candidate at path and its announcement. With a set of
 // watches it watches both, and the announcement also for its creation. Without one it
 // reads the announcement only if names lists it.
-func (s *session) readCandidate(ctx context.Context, path string, names []string, ws *backend.WatchSet) (Candidate, error) {
+func readCandidate(ctx context.Context, s *core.Session, path string, names []string, ws *backend.WatchSet) (Candidate, error) {
 	w := ws.New()
-	data, stat, err := s.b.Get(ctx, path, w)
+	data, stat, err := s.Backend().Get(ctx, path, w)
 	if err != nil {
 		w.Stop()
 		return Candidate{}, err
 	}
 	x := newCandidate(path, data, stat)
 	ready := layout.ReadyPath(path)
-	listed := slices.Contains(names, base(ready))
+	listed := slices.Contains(names, core.Base(ready))
 	for ready != "" && (listed || ws != nil) {
 		if listed {
 			v := ws.New()
-			data, stat, err := s.b.Get(ctx, ready, v)
+			data, stat, err := s.Backend().Get(ctx, ready, v)
 			if err == nil {
 				x.Ready, x.Announcement, x.announced = true, data, stat.Mzxid
 				break
 			}
 			v.Stop()
-			if !isNotFound(err) {
+			if !core.IsNotFound(err) {
 				w.Stop()
 				return Candidate{}, err
 			}
@@ -183,8 +187,8 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 			break
 		}
 		v := ws.New()
-		_, err := s.b.Exists(ctx, ready, v)
-		if isNotFound(err) {
+		_, err := s.Backend().Exists(ctx, ready, v)
+		if core.IsNotFound(err) {
 			break // v fires when it is created
 		}
 		v.Stop()
@@ -203,23 +207,23 @@ func (s *session) readCandidate(ctx context.Context, path string, names []string
 // carries 128 of these reads.
 func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 	const op = "contenders"
-	if err := e.path.check(op); err != nil {
+	if err := e.path.Check(op); err != nil {
 		return nil, err
 	}
-	list, err := onSession(ctx, e.c, func(s *session) ([]Candidate, error) {
-		names, err := s.list(ctx, e.path.full)
+	list, err := core.OnSession(ctx, e.c, func(s *core.Session) ([]Candidate, error) {
+		names, err := s.List(ctx, e.path.Full())
 		if err != nil {
 			return nil, err
 		}
 		var paths []string // each candidate, and behind it its announcement if there is one
-		for _, q := range e.line().kinds.Order(names) {
-			path := e.path.full + "/" + q.Name
+		for _, q := range e.line().Kinds().Order(names) {
+			path := e.path.Full() + "/" + q.Name
 			paths = append(paths, path)
-			if ready := layout.ReadyPath(path); ready != "" && slices.Contains(names, base(ready)) {
+			if ready := layout.ReadyPath(path); ready != "" && slices.Contains(names, core.Base(ready)) {
 				paths = append(paths, ready)
 			}
 		}
-		read, err := s.getAll(ctx, paths)
+		read, err := s.GetAll(ctx, paths)
 		if err != nil {
 			return nil, err
 		}
@@ -228,7 +232,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 			of := len(list) - 1
 			announcement := i > 0 && paths[i] == layout.ReadyPath(paths[i-1])
 			switch {
-			case isNotFound(r.Err): // gone since
+			case core.IsNotFound(r.Err): // gone since
 			case announcement && (of < 0 || list[of].Path != paths[i-1]): // of a candidate that is gone
 			case r.Err != nil:
 				return nil, r.Err
@@ -241,7 +245,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 		return list, nil
 	})
 	if err != nil {
-		return nil, opError(op, e.path.full, err)
+		return nil, core.OpError(op, e.path.Full(), err)
 	}
 	return list, nil
 }

@@ -10,6 +10,10 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/layout"
@@ -51,8 +55,8 @@ func FuzzSight(f *testing.F) {
 	f.Fuzz(func(t *testing.T, list string) {
 		names := slices.DeleteFunc(strings.Split(list, "\n"), func(name string) bool { return name == "" || strings.Contains(name, "/") })
 		slices.Sort(names)
-		names = slices.Compact(names)                               // no two children have the same name
-		v := sight{now: moment{known: true, least: 1e9, most: 1e9}} // 1,000 ms
+		names = slices.Compact(names)                                    // no two children have the same name
+		v := sight{now: core.Moment{Known: true, Least: 1e9, Most: 1e9}} // 1,000 ms
 		v.add(layout.ParseBucket("/q/items/b-0-0", names, 7).Items, 3)
 		if len(v.found) > 3 {
 			t.Errorf("%d found", len(v.found))
@@ -70,13 +74,13 @@ func FuzzContenders(f *testing.F) {
 		f.Add([]byte(data), "id")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, id string) {
-		text, err := encodeContender(id, 0, data)
+		text, err := line.EncodeContender(id, 0, data)
 		if bad := !utf8.ValidString(id) || id == "" && layout.IsRequest(data); bad != (err != nil) || bad && !errors.Is(err, ErrInvalid) {
 			t.Errorf("the contender %q with %q: %v", id, data, err)
 		} else if err == nil && layout.IsRequest(text) {
 			t.Errorf("the contender %q with %q reads as a request", id, data)
 		}
-		if (checkData(data) == nil) == layout.IsRequest(data) {
+		if (core.CheckData(data) == nil) == layout.IsRequest(data) {
 			t.Error("checkData does not agree")
 		}
 		own := layout.Candidate{ID: strings.ToValidUTF8(id, "?"), Data: data}
@@ -108,13 +112,13 @@ func FuzzSettings(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		s, err := c.session(ctx)
+		s, err := c.core().Live(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		commit := func(op backend.Op) {
 			t.Helper()
-			if _, err := s.b.Commit(ctx, op); err != nil {
+			if _, err := s.Backend().Commit(ctx, op); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -217,7 +221,7 @@ func FuzzCodecs(f *testing.F) {
 func TestGUIDsAreUniqueAndWellFormed(t *testing.T) {
 	seen := make(map[string]bool)
 	for range 1000 {
-		g := new(Client).newGUID("")
+		g := new(core.Client).NewGUID("")
 		if len(g) != layout.GUIDLen || seen[g] {
 			t.Fatalf("%q", g)
 		}

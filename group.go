@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -45,8 +47,8 @@ type GroupOptions[T any] struct {
 // Group share their reads from the service, so use one Group for one path. layout.md
 // describes the nodes.
 type Group[T any] struct {
-	c       *Client
-	path    recipePath
+	c       *core.Client
+	path    core.Path
 	codec   Codec[T]
 	replace bool
 
@@ -58,7 +60,7 @@ type Group[T any] struct {
 // NewGroup returns the group at path. It does no I/O; the first call reports a bad
 // path.
 func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
-	g := &Group[T]{c: c, path: c.recipePath(path)}
+	g := &Group[T]{c: c.core(), path: c.core().Path(path)}
 	if o != nil {
 		g.codec, g.replace = o.Codec, o.TakeOver
 	}
@@ -66,8 +68,8 @@ func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
 	return g
 }
 
-func (g *Group[T]) recipeDir() recipeDir {
-	return recipeDir{dir: g.path.full, recipe: layout.KindGroup}
+func (g *Group[T]) recipeDir() core.RecipeDir {
+	return core.NewRecipeDir(g.path.Full(), layout.KindGroup)
 }
 
 // A Member is one incarnation of a member as it was read. Memory that Value refers
@@ -87,14 +89,14 @@ type Member[T any] struct {
 // Members returns all members, sorted by ID. It leaves out members that go while
 // they are read. A group that no member has joined yet is empty.
 func (g *Group[T]) Members(ctx context.Context) ([]Member[T], error) {
-	if err := g.path.check("members"); err != nil {
+	if err := g.path.Check("members"); err != nil {
 		return nil, err
 	}
-	list, err := onSession(ctx, g.c, func(s *session) ([]Member[T], error) {
+	list, err := core.OnSession(ctx, g.c, func(s *core.Session) ([]Member[T], error) {
 		return g.readMembers(ctx, s, func(layout.MemberNode) bool { return true })
 	})
 	if err != nil {
-		return nil, opError("members", g.path.full, err)
+		return nil, core.OpError("members", g.path.Full(), err)
 	}
 	return list, nil
 }
@@ -102,35 +104,35 @@ func (g *Group[T]) Members(ctx context.Context) ([]Member[T], error) {
 // Member looks one member up. It returns ErrNotFound if no member has the id.
 func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
 	var zero Member[T]
-	err := g.path.check("member")
+	err := g.path.Check("member")
 	if err == nil {
-		err = opError("member", g.path.full, checkMemberID(g.c.rules().CheckPath, id))
+		err = core.OpError("member", g.path.Full(), checkMemberID(g.c.Rules().CheckPath, id))
 	}
 	if err != nil {
 		return zero, err
 	}
-	list, err := onSession(ctx, g.c, func(s *session) ([]Member[T], error) {
+	list, err := core.OnSession(ctx, g.c, func(s *core.Session) ([]Member[T], error) {
 		return g.readMembers(ctx, s, func(n layout.MemberNode) bool { return n.ID == id })
 	})
 	if err == nil && len(list) == 0 {
 		err = fmt.Errorf("%w: no member %q", ErrNotFound, id)
 	}
 	if err != nil {
-		return zero, opError("member", g.path.full, err)
+		return zero, core.OpError("member", g.path.Full(), err)
 	}
 	return list[0], nil
 }
 
 // readMembers reads the members whose nodes want selects.
-func (g *Group[T]) readMembers(ctx context.Context, s *session, want func(layout.MemberNode) bool) ([]Member[T], error) {
+func (g *Group[T]) readMembers(ctx context.Context, s *core.Session, want func(layout.MemberNode) bool) ([]Member[T], error) {
 	var names []string
 	read := make(map[string]reading[T])
 	for lists, vanished := 0, true; ; {
 		// A vanished member may have been followed by a new incarnation.
 		if vanished && lists < mostLists {
 			var err error
-			names, _, err = s.b.Children(ctx, g.path.full, nil)
-			if err != nil && !isNotFound(err) {
+			names, _, err = s.Backend().Children(ctx, g.path.Full(), nil)
+			if err != nil && !core.IsNotFound(err) {
 				return nil, err
 			}
 			lists++
@@ -185,18 +187,18 @@ type reading[T any] struct {
 const mostLists = 8
 
 // read reads the nodes, and the data of the nodes at more, which are read after them.
-func (g *Group[T]) read(ctx context.Context, s *session, nodes []layout.MemberNode, more ...string) (got []reading[T], rest []backend.ReadResult, err error) {
+func (g *Group[T]) read(ctx context.Context, s *core.Session, nodes []layout.MemberNode, more ...string) (got []reading[T], rest []backend.ReadResult, err error) {
 	paths := make([]string, 0, len(nodes)+len(more))
 	for _, n := range nodes {
-		paths = append(paths, g.path.full+"/"+n.Name)
+		paths = append(paths, g.path.Full()+"/"+n.Name)
 	}
-	results, err := s.getAll(ctx, append(paths, more...))
+	results, err := s.GetAll(ctx, append(paths, more...))
 	if err != nil {
 		return nil, nil, err
 	}
 	got = make([]reading[T], len(nodes))
 	// A node that the client may not read costs one more request.
-	err = readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
+	err = core.ReadAll(ctx, len(nodes), func(ctx context.Context, i int) error {
 		got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
 		return got[i].err
 	})
@@ -204,11 +206,11 @@ func (g *Group[T]) read(ctx context.Context, s *session, nodes []layout.MemberNo
 }
 
 // watch reads the nodes, each with a watch of the set.
-func (g *Group[T]) watch(ctx context.Context, s *session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading[T], error) {
+func (g *Group[T]) watch(ctx context.Context, s *core.Session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading[T], error) {
 	got := make([]reading[T], len(nodes))
-	err := readAll(ctx, len(nodes), func(ctx context.Context, i int) error {
+	err := core.ReadAll(ctx, len(nodes), func(ctx context.Context, i int) error {
 		w := watches.New()
-		data, stat, err := s.b.Get(ctx, g.path.full+"/"+nodes[i].Name, w)
+		data, stat, err := s.Backend().Get(ctx, g.path.Full()+"/"+nodes[i].Name, w)
 		got[i] = g.reading(ctx, s, nodes[i], watches, w, backend.ReadResult{Data: data, Stat: stat, Err: err})
 		return got[i].err
 	})
@@ -216,8 +218,8 @@ func (g *Group[T]) watch(ctx context.Context, s *session, nodes []layout.MemberN
 }
 
 // reading returns what the read of a node with the watch w shows.
-func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode, watches *backend.WatchSet, w *backend.Watch, read backend.ReadResult) (r reading[T]) {
-	path := g.path.full + "/" + n.Name
+func (g *Group[T]) reading(ctx context.Context, s *core.Session, n layout.MemberNode, watches *backend.WatchSet, w *backend.Watch, read backend.ReadResult) (r reading[T]) {
+	path := g.path.Full() + "/" + n.Name
 	r.w = w
 	data, stat, err := read.Data, read.Stat, read.Err
 	var denied error
@@ -227,10 +229,10 @@ func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode,
 		r.w.Stop()
 		denied = err
 		r.w = watches.New()
-		stat, err = s.b.Exists(ctx, path, r.w)
+		stat, err = s.Backend().Exists(ctx, path, r.w)
 	}
 	switch {
-	case isNotFound(err):
+	case core.IsNotFound(err):
 		r.w.Stop()
 		return reading[T]{gone: true}
 	case err != nil:
@@ -248,7 +250,7 @@ func (g *Group[T]) reading(ctx context.Context, s *session, n layout.MemberNode,
 	}
 	if denied == nil {
 		r.member.Value, err = g.codec.decodeApart(g.c, path, data)
-		r.member.Err = opError("member", path, err)
+		r.member.Err = core.OpError("member", path, err)
 	}
 	return r
 }

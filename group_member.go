@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -28,14 +32,14 @@ type Membership[T any] struct {
 	done chan struct{}      // closed when the membership ends
 	left chan struct{}      // closed when keep has returned
 
-	now *latest[*stand] // its node; nil while there is none; final when it ends
+	now *core.Latest[*stand] // its node; nil while there is none; final when it ends
 
 	// Used by Join, then by keep.
-	mine    []spec   // own nodes that may still exist, the current one last
-	removal *cleanUp // of the node of the latest attempt, if that has failed
+	mine    []core.Spec   // own nodes that may still exist, the current one last
+	removal *core.CleanUp // of the node of the latest attempt, if that has failed
 
 	turn      chan struct{} // held by the current SetValue
-	unsettled *session      // the session on which a SetValue may still be applied; guarded by turn
+	unsettled *core.Session // the session on which a SetValue may still be applied; guarded by turn
 
 	mu       sync.Mutex
 	data     []byte // for the next incarnation
@@ -48,8 +52,8 @@ type Membership[T any] struct {
 
 // stand is an incarnation.
 type stand struct {
-	s   *session
-	n   node
+	s   *core.Session
+	n   core.Node
 	rev int // of the data with which it was made
 }
 
@@ -68,34 +72,34 @@ type stand struct {
 // can be late: it needs contact. If the successor has left by then, the old member joins
 // again and stays. A process that must not come back closes its client.
 func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], error) {
-	if err := g.path.check("join"); err != nil {
+	if err := g.path.Check("join"); err != nil {
 		return nil, err
 	}
-	if err := checkMemberID(g.c.rules().CheckPath, id); err != nil {
-		return nil, opError("join", g.path.full, err)
+	if err := checkMemberID(g.c.Rules().CheckPath, id); err != nil {
+		return nil, core.OpError("join", g.path.Full(), err)
 	}
 	data, err := g.codec.encode(v)
 	if err != nil {
-		return nil, opError("join", g.path.full, err)
+		return nil, core.OpError("join", g.path.Full(), err)
 	}
 	m := &Membership[T]{
 		g: g, id: id, data: data,
 		done: make(chan struct{}),
 		left: make(chan struct{}),
 		turn: make(chan struct{}, 1),
-		now:  newLatest[*stand](nil),
+		now:  core.NewLatest[*stand](nil),
 	}
 	st, err := m.enter(ctx, ctx, g.replace)
 	if err != nil {
-		return nil, opError("join", g.path.full, err)
+		return nil, core.OpError("join", g.path.Full(), err)
 	}
-	m.now.set(st, false)
+	m.now.Set(st, false)
 	m.joined(ctx, st, "join", false)
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
-	if !g.c.goWork(func() { m.keep(life, st) }) {
+	if !g.c.GoWork(func() { m.keep(life, st) }) {
 		stop() // the node goes with the client's session
-		return nil, opError("join", g.path.full, ErrClosed)
+		return nil, core.OpError("join", g.path.Full(), ErrClosed)
 	}
 	return m, nil
 }
@@ -132,10 +136,10 @@ func (m *Membership[T]) Leave() error {
 		return m.err
 	}
 	m.leaving = true
-	m.err = opError("member", m.g.path.full, fmt.Errorf("%q left: %w", m.id, ErrReleased))
+	m.err = core.OpError("member", m.g.path.Full(), fmt.Errorf("%q left: %w", m.id, ErrReleased))
 	close(m.done)
 	m.mu.Unlock()
-	m.now.set(nil, true)
+	m.now.Set(nil, true)
 	m.stop()
 	<-m.left
 	return m.leaveErr
@@ -146,11 +150,11 @@ func (m *Membership[T]) end(err error) bool {
 	m.mu.Lock()
 	early := m.err == nil
 	if early {
-		m.err = opError("member", m.g.path.full, err)
+		m.err = core.OpError("member", m.g.path.Full(), err)
 		close(m.done)
 	}
 	m.mu.Unlock()
-	m.now.set(nil, true)
+	m.now.Set(nil, true)
 	return early
 }
 
@@ -167,14 +171,14 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 			m.parted(st, nil, false)
 			return
 		}
-		m.now.set(nil, false)
-		if isClosed(err) {
+		m.now.Set(nil, false)
+		if core.IsClosed(err) {
 			m.end(ErrClosed)
 			m.parted(st, ErrClosed, false)
 			return
 		}
 		m.parted(st, err, true)
-		c.log.Warn("coord: a member lost its node, joining again", "path", st.n.path, "error", err)
+		c.Log().Warn("coord: a member lost its node, joining again", "path", st.n.Path, "error", err)
 		// If another member has the id now, that member keeps it: taking it back
 		// would start a fight. Leave ends the wait for a session but no request, so
 		// that a node that may have been made is found and removed.
@@ -186,18 +190,18 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 			return
 		case err != nil && !m.end(err):
 			// Leave was called, even if it has not ended ctx yet.
-			m.leaveErr = opError("leave", m.g.path.full, m.removal.outcome())
+			m.leaveErr = core.OpError("leave", m.g.path.Full(), m.removal.Outcome())
 			m.parted(st, nil, false)
 			return
 		case err != nil:
 			if !errors.Is(err, ErrClosed) {
-				c.log.Error("coord: a member cannot join again, its membership has ended", "path", m.g.path.full, "member", m.id, "error", err)
+				c.Log().Error("coord: a member cannot join again, its membership has ended", "path", m.g.path.Full(), "member", m.id, "error", err)
 			}
 			m.parted(st, err, false)
 			return
 		}
 		st = next
-		m.now.set(st, false)
+		m.now.Set(st, false)
 		m.joined(context.Background(), st, "", true)
 	}
 }
@@ -205,43 +209,43 @@ func (m *Membership[T]) keep(ctx context.Context, st *stand) {
 // joined and parted trace the coming and going of the member.
 
 func (m *Membership[T]) joined(ctx context.Context, st *stand, op string, again bool) {
-	emit(ctx, m.g.c, trace.MemberJoined{
-		Subject: trace.Subject{Recipe: "group", Path: m.g.path.full, Op: op, Node: st.n.path},
-		Member:  m.id, Token: st.n.czxid, Again: again,
+	core.Emit(ctx, m.g.c, trace.MemberJoined{
+		Subject: trace.Subject{Recipe: "group", Path: m.g.path.Full(), Op: op, Node: st.n.Path},
+		Member:  m.id, Token: st.n.Czxid, Again: again,
 	})
 }
 
 func (m *Membership[T]) parted(st *stand, err error, rejoins bool) {
-	emit(context.Background(), m.g.c, trace.MemberLeft{
-		Subject: trace.Subject{Recipe: "group", Path: m.g.path.full, Node: st.n.path},
+	core.Emit(context.Background(), m.g.c, trace.MemberLeft{
+		Subject: trace.Subject{Recipe: "group", Path: m.g.path.Full(), Node: st.n.Path},
 		Member:  m.id, Err: err, Rejoins: rejoins,
 	})
 }
 
-// watch returns errGone when the node has been deleted, and an error when its
+// watch returns core.ErrGone when the node has been deleted, and an error when its
 // session is over or ctx ends. The watch is on the children of the node, which has
 // none, so only the deletion fires it.
 func (st *stand) watch(ctx context.Context) error {
-	b := st.s.b
-	pause := pauses{c: st.s.c}
+	b := st.s.Backend()
+	pause := core.NewPauses(st.s.Client())
 	for {
-		w, stat, err := st.s.watchDeletion(ctx, st.n.path)
+		w, stat, err := st.s.WatchDeletion(ctx, st.n.Path)
 		switch {
-		case isNotFound(err), err == nil && stat.EphemeralOwner != b.ID():
+		case core.IsNotFound(err), err == nil && stat.EphemeralOwner != b.ID():
 			w.Stop()
-			return errGone
-		case err != nil && (isOver(err) || ctx.Err() != nil):
+			return core.ErrGone
+		case err != nil && (core.IsOver(err) || ctx.Err() != nil):
 			return err
 		case err != nil:
-			st.s.c.log.Warn("coord: cannot watch the node of a member, retrying", "path", st.n.path, "error", err)
-			pause.wait(ctx.Done(), b.Done())
+			st.s.Client().Log().Warn("coord: cannot watch the node of a member, retrying", "path", st.n.Path, "error", err)
+			pause.Wait(ctx.Done(), b.Done())
 			continue
 		}
-		pause.reset()
+		pause.Reset()
 		select {
 		case <-w.Fired():
 			if w.Kind() == backend.Deleted {
-				return errGone
+				return core.ErrGone
 			}
 		case <-b.Done():
 			return b.Err()
@@ -256,22 +260,22 @@ func (st *stand) watch(ctx context.Context) error {
 // removes the directory if that is empty, so that the numbers begin at zero again.
 func (m *Membership[T]) withdraw(st *stand) error {
 	ctx := context.Background() // the session bounds it
-	if st.s.b.Err() != nil {
+	if st.s.Backend().Err() != nil {
 		m.abandon()
 		return nil
 	}
 	var err error
-	if st.s.isHigh(st.n.seq) {
-		err = st.s.removeWithDir(ctx, st.n.path, m.g.path.full)
+	if line.IsHighNumber(st.s, st.n.Seq) {
+		err = line.RemoveWithDir(ctx, st.s, st.n.Path, m.g.path.Full())
 	} else {
-		err = st.s.remove(ctx, st.n.path)
+		err = st.s.Remove(ctx, st.n.Path)
 	}
 	if err != nil {
-		st.s.removeLater(st.n.path)
+		st.s.RemoveLater(st.n.Path)
 		m.g.bury(m.id, m.mine)
-		return opError("leave", m.g.path.full, err)
+		return core.OpError("leave", m.g.path.Full(), err)
 	}
-	if st.s.b.Err() != nil {
+	if st.s.Backend().Err() != nil {
 		m.abandon()
 	}
 	return nil
@@ -288,10 +292,10 @@ func (m *Membership[T]) abandon() {
 	}
 	m.g.bury(m.id, mine)
 	c := m.g.c
-	c.goWork(func() {
-		c.overSessions(context.Background(), func(s *session) { // Close ends it
-			if u := s.removeAttemptsLater(mine...); u != nil {
-				<-u.done
+	c.GoWork(func() {
+		c.OverSessions(context.Background(), func(s *core.Session) { // Close ends it
+			if u := s.RemoveAttemptsLater(mine...); u != nil {
+				<-u.Done
 			}
 		})
 	})
@@ -301,30 +305,30 @@ func (m *Membership[T]) abandon() {
 // next one, until ctx ends. Its requests use calls as their context. If it fails,
 // no node is left, or m.removal removes it.
 func (m *Membership[T]) enter(ctx, calls context.Context, takeover bool) (*stand, error) {
-	pause := pauses{c: m.g.c}
+	pause := core.NewPauses(m.g.c)
 	for {
 		st, err := m.enterOnce(ctx, calls, takeover)
 		if err == nil {
 			return st, nil
 		}
-		err, again := m.g.c.afterAttempt(ctx, err)
+		err, again := m.g.c.AfterAttempt(ctx, err)
 		if !again {
-			if !isClosed(err) {
+			if !core.IsClosed(err) {
 				m.abandon()
 			}
 			return nil, err
 		}
-		pause.wait(ctx.Done(), m.g.c.closing)
+		pause.Wait(ctx.Done(), m.g.c.Closing())
 	}
 }
 
 func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*stand, error) {
 	// The node of an earlier call of this client, which may be that of another Group, must
 	// not refuse the new one.
-	if err := m.g.c.awaitCleanUps(ctx, m.g.path.full, ""); err != nil {
+	if err := m.g.c.AwaitCleanUps(ctx, m.g.path.Full(), ""); err != nil {
 		return nil, err
 	}
-	s, err := m.g.c.session(ctx)
+	s, err := m.g.c.Live(ctx)
 	if err == nil {
 		err = backend.ContextError(ctx)
 	}
@@ -335,21 +339,21 @@ func (m *Membership[T]) enterOnce(ctx, calls context.Context, takeover bool) (*s
 	data, rev := m.data, m.rev
 	m.used = rev
 	m.mu.Unlock()
-	sp := newSpec(m.g.c, m.g.recipeDir(), layout.MemberInfix+m.id+"-", data)
-	m.mine = append(m.mine, spec{recipeDir: sp.recipeDir, kind: sp.kind, prefix: sp.prefix}) // the data is not needed any more
+	sp := core.NewSpec(m.g.c, m.g.recipeDir(), layout.MemberInfix+m.id+"-", data)
+	m.mine = append(m.mine, core.Spec{RecipeDir: sp.RecipeDir, Kind: sp.Kind, Prefix: sp.Prefix}) // the data is not needed any more
 	m.mine = m.mine[max(0, len(m.mine)-mostGhosts):]
-	n, err := s.create(calls, &sp)
-	m.removal = sp.left
+	n, err := s.Create(calls, &sp)
+	m.removal = sp.Left
 	if err == nil {
 		if err = m.settle(calls, s, n, takeover); err == nil {
 			m.mine = m.mine[len(m.mine)-1:] // no other own node is left
 			return &stand{s, n, rev}, nil
 		}
-		if !answers(err, errGone) && !answers(err, ErrDuplicate) && s.b.Err() == nil {
-			m.removal = s.removeAndWait(n.path)
+		if !core.Answers(err, core.ErrGone) && !core.Answers(err, ErrDuplicate) && s.Backend().Err() == nil {
+			m.removal = s.RemoveAndWait(n.Path)
 		}
 	}
-	if s.b.Err() == nil {
+	if s.Backend().Err() == nil {
 		// Any node of this attempt is being removed.
 		last := len(m.mine) - 1
 		m.g.bury(m.id, m.mine[last:])
@@ -371,23 +375,23 @@ func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.g.codec.encode(v)
 	if err == nil {
 		// Data with which the next incarnation could not be created is refused now.
-		sp := newSpec(m.g.c, m.g.recipeDir(), layout.MemberInfix+m.id+"-", nil)
-		err = m.g.c.rules().Limits().Refuse([]backend.Op{
-			backend.Create(sp.prefix, data, backend.EphemeralSequential), backend.Carry(sp.dir, sp.recipe.Mark()),
+		sp := core.NewSpec(m.g.c, m.g.recipeDir(), layout.MemberInfix+m.id+"-", nil)
+		err = m.g.c.Rules().Limits().Refuse([]backend.Op{
+			backend.Create(sp.Prefix, data, backend.EphemeralSequential), backend.Carry(sp.Dir, sp.Recipe.Mark()),
 		})
 	}
 	if err != nil {
-		return opError("set", m.g.path.full, err)
+		return core.OpError("set", m.g.path.Full(), err)
 	}
 	select {
 	case m.turn <- struct{}{}:
 	case <-m.done:
 		return m.Err()
 	case <-ctx.Done():
-		return opError("set", m.g.path.full, m.g.c.contextError(ctx))
+		return core.OpError("set", m.g.path.Full(), m.g.c.ContextError(ctx))
 	}
 	defer func() { <-m.turn }()
-	return opError("set", m.g.path.full, m.setData(ctx, data))
+	return core.OpError("set", m.g.path.Full(), m.setData(ctx, data))
 }
 
 func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
@@ -404,21 +408,21 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 	m.rev++
 	rev := m.rev
 	m.mu.Unlock()
-	pause := pauses{c: m.g.c}
+	pause := core.NewPauses(m.g.c)
 	for definite := true; ; {
 		err := m.write(ctx, st, data)
 		switch {
 		case err == nil:
 			return nil
-		case isUncertain(err):
+		case core.IsUncertain(err):
 			definite = false
 			m.unsettled = st.s
 		}
 		switch {
-		case mayRepeat(ctx, err):
-			pause.wait(ctx.Done(), st.s.b.Done())
+		case core.MayRepeat(ctx, err):
+			pause.Wait(ctx.Done(), st.s.Backend().Done())
 			continue
-		case ctx.Err() == nil && (isNotFound(err) || isOver(err)):
+		case ctx.Err() == nil && (core.IsNotFound(err) || core.IsOver(err)):
 			// The session is lost or the node deleted; the next incarnation may
 			// have the new data already.
 			if st, err = m.standing(ctx, st); err == nil {
@@ -439,12 +443,12 @@ func (m *Membership[T]) setData(ctx context.Context, data []byte) error {
 func (m *Membership[T]) write(ctx context.Context, st *stand, data []byte) error {
 	if m.unsettled == st.s {
 		// A write whose outcome is unknown could be applied after this one.
-		if err := st.s.b.Sync(ctx, st.n.path); err != nil {
+		if err := st.s.Backend().Sync(ctx, st.n.Path); err != nil {
 			return err
 		}
 	}
 	m.unsettled = nil
-	_, err := st.s.b.Commit(ctx, backend.SetData(st.n.path, data, backend.AnyVersion))
+	_, err := st.s.Backend().Commit(ctx, backend.SetData(st.n.Path, data, backend.AnyVersion))
 	return err
 }
 
@@ -463,7 +467,7 @@ func (m *Membership[T]) takeBack(rev int, old []byte) bool {
 // standing waits for an incarnation other than not.
 func (m *Membership[T]) standing(ctx context.Context, not *stand) (*stand, error) {
 	for {
-		st, changed, ended := m.now.get()
+		st, changed, ended := m.now.Get()
 		if ended {
 			return nil, m.Err()
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 )
 
@@ -54,16 +56,16 @@ type Picker[T any] struct {
 // Picker returns a picker that follows the group until ctx ends. Then the picker picks no
 // member any more.
 func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], error) {
-	needContext(ctx)
-	if err := g.path.check("picker"); err != nil {
+	core.NeedContext(ctx)
+	if err := g.path.Check("picker"); err != nil {
 		return nil, err
 	}
 	if policy != PickRoundRobin && policy != PickRandom {
-		return nil, opError("picker", g.path.full, fmt.Errorf("%w: unknown policy %d", ErrInvalid, int8(policy)))
+		return nil, core.OpError("picker", g.path.Full(), fmt.Errorf("%w: unknown policy %d", ErrInvalid, int8(policy)))
 	}
 	v, err := g.attach()
 	if err != nil {
-		return nil, opError("picker", g.path.full, err)
+		return nil, core.OpError("picker", g.path.Full(), err)
 	}
 	p := &Picker[T]{g: g, v: v, policy: policy, ended: make(chan struct{})}
 	context.AfterFunc(ctx, func() {
@@ -82,7 +84,7 @@ func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], e
 func (p *Picker[T]) Next(ctx context.Context) (Member[T], error) {
 	for {
 		if err := backend.ContextError(ctx); err != nil {
-			return Member[T]{}, opError("next", p.g.path.full, err)
+			return Member[T]{}, core.OpError("next", p.g.path.Full(), err)
 		}
 		m, ok, changed, err := p.pick()
 		if ok || err != nil {
@@ -106,7 +108,7 @@ func (p *Picker[T]) TryNext() (Member[T], bool) {
 // pick picks from the members that are known. If there is none to pick, changed is
 // closed at the next change.
 func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err error) {
-	r, changed, final := p.v.seen.get()
+	r, changed, final := p.v.seen.Get()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err = p.err
@@ -114,14 +116,14 @@ func (p *Picker[T]) pick() (m Member[T], ok bool, changed <-chan struct{}, err e
 		err = r.err
 	}
 	if err != nil {
-		return m, false, nil, opError("next", p.g.path.full, err)
+		return m, false, nil, core.OpError("next", p.g.path.Full(), err)
 	}
 	if len(r.readable) == 0 {
 		return m, false, changed, nil
 	}
 	i := 0
 	if p.policy == PickRandom || p.last == "" { // an id is not empty
-		i = int(p.g.c.random("pick") % uint64(len(r.readable)))
+		i = int(p.g.c.Random("pick") % uint64(len(r.readable)))
 	} else {
 		// The order goes by id, because a place in the list shifts when members
 		// come and go.

@@ -7,6 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -24,21 +28,21 @@ import (
 // Each of these steps is one commit that checks its premise: no node is removed on
 // behalf of an own node that is gone, and no newcomer is refused because of a node
 // that is gone.
-func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover bool) error {
-	if s.left(n.seq) <= layout.LeftHard {
+func (m *Membership[T]) settle(ctx context.Context, s *core.Session, n core.Node, takeover bool) error {
+	if line.NumbersLeft(s, n.Seq) <= layout.LeftHard {
 		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", ErrLimit)
 	}
-	if n.siblings == 1 {
+	if n.Siblings == 1 {
 		return nil
 	}
-	pause := pauses{c: s.c}
+	pause := core.NewPauses(s.Client())
 	synced, withdrawing := false, false
 	for {
-		names, _, err := s.b.Children(ctx, m.g.path.full, nil)
-		if err != nil && !isNotFound(err) {
+		names, _, err := s.Backend().Children(ctx, m.g.path.Full(), nil)
+		if err != nil && !core.IsNotFound(err) {
 			return err
 		}
-		if err := s.confirmKind(ctx, m.g.recipeDir(), n.path, names); err != nil {
+		if err := s.ConfirmKind(ctx, m.g.recipeDir(), n.Path, names); err != nil {
 			return err
 		}
 		l := m.rivals(names, n)
@@ -49,7 +53,7 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 			if !synced {
 				// The server may lag behind its earlier answers.
 				synced = true
-				if err := s.b.Sync(ctx, m.g.path.full); err != nil {
+				if err := s.Backend().Sync(ctx, m.g.path.Full()); err != nil {
 					return err
 				}
 				continue
@@ -57,30 +61,30 @@ func (m *Membership[T]) settle(ctx context.Context, s *session, n node, takeover
 			if takeover && l.newer {
 				return m.duplicate() // another member took the id over in turn
 			}
-			return errGone
+			return core.ErrGone
 		}
 		var ops []backend.Op
 		refused := false
 		switch {
 		case len(l.zombies) > 0:
-			ops = removeUnder(n.path, l.zombies)
+			ops = removeUnder(n.Path, l.zombies)
 		case len(l.older) == 0:
 			return nil
 		case takeover:
-			ops = removeUnder(n.path, l.older)
+			ops = removeUnder(n.Path, l.older)
 		default:
 			refused = true
-			ops = []backend.Op{backend.Check(l.first.path, backend.AnyVersion), backend.Delete(n.path, backend.AnyVersion)}
+			ops = []backend.Op{backend.Check(l.first.path, backend.AnyVersion), backend.Delete(n.Path, backend.AnyVersion)}
 		}
-		_, err = s.b.Commit(ctx, ops...)
+		_, err = s.Backend().Commit(ctx, ops...)
 		switch {
 		case err == nil && refused:
 			return m.duplicate()
-		case err == nil, isNotFound(err):
-		case mayRepeat(ctx, err):
+		case err == nil, core.IsNotFound(err):
+		case core.MayRepeat(ctx, err):
 			withdrawing = withdrawing || refused
-			pause.wait(ctx.Done(), s.b.Done())
-			if err := s.b.Sync(ctx, m.g.path.full); err != nil {
+			pause.Wait(ctx.Done(), s.Backend().Done())
+			if err := s.Backend().Sync(ctx, m.g.path.Full()); err != nil {
 				return err
 			}
 		default:
@@ -113,8 +117,8 @@ type rivals struct {
 	zombies []string // paths of nodes that lost sessions of this membership left
 }
 
-func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
-	own := layout.MemberNode{Name: base(n.path), ID: m.id, Seq: n.seq}
+func (m *Membership[T]) rivals(names []string, n core.Node) (l rivals) {
+	own := layout.MemberNode{Name: core.Base(n.Path), ID: m.id, Seq: n.Seq}
 	for _, name := range names {
 		other, ok := layout.ParseMember(name)
 		switch {
@@ -122,9 +126,9 @@ func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
 			l.own = true
 		case !ok || other.ID != m.id:
 		case m.isMine(name):
-			l.zombies = append(l.zombies, m.g.path.full+"/"+name)
+			l.zombies = append(l.zombies, m.g.path.Full()+"/"+name)
 		case other.Older(own):
-			path := m.g.path.full + "/" + name
+			path := m.g.path.Full() + "/" + name
 			if len(l.older) == 0 || other.Older(l.first.MemberNode) {
 				l.first.MemberNode, l.first.path = other, path
 			}
@@ -139,7 +143,7 @@ func (m *Membership[T]) rivals(names []string, n node) (l rivals) {
 // isMine reports whether a node was left by this membership, or by one of this
 // Group that is over.
 func (m *Membership[T]) isMine(name string) bool {
-	if slices.ContainsFunc(m.mine, func(sp spec) bool { return strings.HasPrefix(name, base(sp.prefix)) }) {
+	if slices.ContainsFunc(m.mine, func(sp core.Spec) bool { return strings.HasPrefix(name, core.Base(sp.Prefix)) }) {
 		return true
 	}
 	m.g.mu.Lock()
@@ -166,7 +170,7 @@ const (
 )
 
 // bury remembers nodes whose membership is over.
-func (g *Group[T]) bury(id string, specs []spec) {
+func (g *Group[T]) bury(id string, specs []core.Spec) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -180,7 +184,7 @@ func (g *Group[T]) bury(id string, specs []spec) {
 	}
 	list := g.ghosts[id]
 	for _, sp := range specs {
-		list = append(list, ghost{base(sp.prefix), now})
+		list = append(list, ghost{core.Base(sp.Prefix), now})
 	}
 	if len(list) > 0 {
 		g.ghosts[id] = list[max(0, len(list)-mostGhosts):]

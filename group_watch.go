@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -42,54 +44,56 @@ type GroupUpdate[T any] struct {
 // be read, a join or a change of a value costs one request, and a leave none. Otherwise each
 // join or leave costs a list of all members besides.
 func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
-	needContext(ctx)
-	out := newSignal[GroupUpdate[T]]()
+	core.NeedContext(ctx)
+	out := core.NewSignal[GroupUpdate[T]]()
 	fail := func(err error) <-chan GroupUpdate[T] {
-		out.put(GroupUpdate[T]{Err: err})
-		close(out.ch)
-		return out.ch
+		out.Put(GroupUpdate[T]{Err: err})
+		close(out.Ch)
+		return out.Ch
 	}
-	if err := g.path.check("watch"); err != nil {
+	if err := g.path.Check("watch"); err != nil {
 		return fail(err)
 	}
 	v, err := g.attach()
 	if err != nil {
-		return fail(opError("watch", g.path.full, err))
+		return fail(core.OpError("watch", g.path.Full(), err))
 	}
-	if !g.c.goWork(func() {
+	if !g.c.GoWork(func() {
 		defer g.detach(v)
 		g.tell(ctx, v, out)
 	}) {
 		g.detach(v)
-		return fail(opError("watch", g.path.full, ErrClosed))
+		return fail(core.OpError("watch", g.path.Full(), ErrClosed))
 	}
-	return out.ch
+	return out.Ch
 }
 
 // Changes is Watch as a loop: it yields the elements of Watch until ctx ends, the watch fails
 // for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
 // slow body misses intermediate states, never the newest, and gets their changes in one element.
-func (g *Group[T]) Changes(ctx context.Context) iter.Seq[GroupUpdate[T]] { return each(ctx, g.Watch) }
+func (g *Group[T]) Changes(ctx context.Context) iter.Seq[GroupUpdate[T]] {
+	return core.Each(ctx, g.Watch)
+}
 
 // tell sends the elements of one Watch.
-func (g *Group[T]) tell(ctx context.Context, v *view[T], out signal[GroupUpdate[T]]) {
-	defer close(out.ch)
+func (g *Group[T]) tell(ctx context.Context, v *view[T], out core.Signal[GroupUpdate[T]]) {
+	defer close(out.Ch)
 	var taken, sent []Member[T] // the list that the reader received last, and the list that was sent last
 	for {
-		r, changed, final := v.seen.get()
+		r, changed, final := v.seen.Get()
 		if ctx.Err() != nil {
 			return
 		}
 		if r.known || final {
-			if _, untaken := out.untaken(); !untaken {
+			if _, untaken := out.Untaken(); !untaken {
 				taken = sent
 			}
 			m := GroupUpdate[T]{Members: slices.Clone(r.list)}
 			m.Joined, m.Left = memberChanges(taken, r.list)
 			if final {
-				m.Err = opError("watch", g.path.full, r.err)
+				m.Err = core.OpError("watch", g.path.Full(), r.err)
 			}
-			out.put(m)
+			out.Put(m)
 			sent = r.list
 		}
 		if final {
@@ -137,15 +141,15 @@ func memberChanges[T any](old, list []Member[T]) (joined, left []Member[T]) {
 // Wait ends with ctx, or for the reasons for which a Watch ends.
 func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 	const op = "wait"
-	if err := g.path.check(op); err != nil {
+	if err := g.path.Check(op); err != nil {
 		return nil, err
 	}
 	// The shared view is not used here: it may date from before contact was lost.
 	f := follower[T]{g: g}
 	var list []Member[T]
-	err := g.c.followLive(ctx, func(ctx context.Context, v *watchLoop) error {
-		if v.first {
-			if err := v.s.b.Sync(ctx, g.path.full); err != nil {
+	err := g.c.FollowLive(ctx, func(ctx context.Context, v *core.WatchLoop) error {
+		if v.First {
+			if err := v.S.Backend().Sync(ctx, g.path.Full()); err != nil {
 				return err
 			}
 		}
@@ -156,7 +160,7 @@ func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 		if len(layout.PresentMembers(f.names)) < n {
 			return nil
 		}
-		read, err := g.readMembers(ctx, v.s, func(layout.MemberNode) bool { return true })
+		read, err := g.readMembers(ctx, v.S, func(layout.MemberNode) bool { return true })
 		if err != nil || len(read) < n {
 			return err // a member that has gone since has fired the watch
 		}
@@ -164,7 +168,7 @@ func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 		return errEnough
 	})
 	if !errors.Is(err, errEnough) {
-		return nil, opError(op, g.path.full, err)
+		return nil, core.OpError(op, g.path.Full(), err)
 	}
 	return list, nil
 }
@@ -176,7 +180,7 @@ var errEnough = errors.New("enough members")
 // changed before any of them reads it, so none of them is behind what another has
 // reported. It lives as long as it has a user.
 type view[T any] struct {
-	seen  *latest[roster[T]]
+	seen  *core.Latest[roster[T]]
 	stop  context.CancelFunc
 	users int // guarded by the group's mu
 }
@@ -196,8 +200,8 @@ func (g *Group[T]) attach() (*view[T], error) {
 	defer g.mu.Unlock()
 	if g.live == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		v := &view[T]{seen: newLatest(roster[T]{}), stop: stop}
-		if !g.c.goWork(func() { g.follow(ctx, v) }) {
+		v := &view[T]{seen: core.NewLatest(roster[T]{}), stop: stop}
+		if !g.c.GoWork(func() { g.follow(ctx, v) }) {
 			stop()
 			return nil, ErrClosed
 		}
@@ -225,16 +229,16 @@ func (g *Group[T]) detach(v *view[T]) {
 func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
 	defer v.stop()
 	f := follower[T]{g: g, seen: v.seen, nodes: make(map[string]reading[T])}
-	err := g.c.followLive(ctx, f.look)
+	err := g.c.FollowLive(ctx, f.look)
 	// Later users get a new view.
 	g.mu.Lock()
 	if g.live == v {
 		g.live = nil
 	}
 	g.mu.Unlock()
-	last, _, _ := v.seen.get()
+	last, _, _ := v.seen.Get()
 	last.err = err
-	v.seen.set(last, true)
+	v.seen.Set(last, true)
 }
 
 // follower follows a group. Of the directory and the members, it reads again only
@@ -253,7 +257,7 @@ func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
 //     each member.
 type follower[T any] struct {
 	g     *Group[T]
-	seen  *latest[roster[T]]
+	seen  *core.Latest[roster[T]]
 	known bool // the group was read once
 
 	// A member has come, gone or changed since the roster was set. An error can end a look
@@ -272,18 +276,18 @@ type follower[T any] struct {
 	watched map[*backend.Watch]string // the names of the nodes whose watch is armed
 }
 
-// look implements a look of followLive.
-func (f *follower[T]) look(ctx context.Context, v *watchLoop) error {
-	if v.first {
-		f.trees = v.s.b.Features().Has(backend.Trees)
+// look implements a look of FollowLive.
+func (f *follower[T]) look(ctx context.Context, v *core.WatchLoop) error {
+	if v.First {
+		f.trees = v.S.Backend().Features().Has(backend.Trees)
 		f.forget()
 		// Another server may lag behind the state that an earlier session has seen,
 		// and a member that was reported as gone must not come back.
-		if err := v.s.b.Sync(ctx, f.g.path.full); err != nil {
+		if err := v.S.Backend().Sync(ctx, f.g.path.Full()); err != nil {
 			return err
 		}
 	}
-	for _, w := range v.fired {
+	for _, w := range v.Fired {
 		if w == f.dir {
 			f.listed = false
 		}
@@ -303,7 +307,7 @@ func (f *follower[T]) look(ctx context.Context, v *watchLoop) error {
 		if unreadable := func(m Member[T]) bool { return m.Err != nil }; slices.ContainsFunc(list, unreadable) {
 			readable = slices.DeleteFunc(slices.Clone(list), unreadable)
 		}
-		f.seen.set(roster[T]{list: list, readable: readable, known: true}, false)
+		f.seen.Set(roster[T]{list: list, readable: readable, known: true}, false)
 	}
 	return nil
 }
@@ -326,21 +330,21 @@ func (f *follower[T]) expire(name string) {
 }
 
 // dropTree stops the watch of the tree.
-func (f *follower[T]) dropTree(v *watchLoop) {
-	v.tree.Stop()
-	v.tree = nil
+func (f *follower[T]) dropTree(v *core.WatchLoop) {
+	v.Tree.Stop()
+	v.Tree = nil
 	f.forget()
 }
 
 // takeTree applies the changes of the tree since the latest call to the names.
-func (f *follower[T]) takeTree(v *watchLoop) {
-	changes, over := v.tree.Take()
+func (f *follower[T]) takeTree(v *core.WatchLoop) {
+	changes, over := v.Tree.Take()
 	if over {
 		f.dropTree(v)
 		return
 	}
 	for _, c := range changes {
-		if c.Path == f.g.path.full {
+		if c.Path == f.g.path.Full() {
 			if c.Kind == backend.TreeDeleted {
 				f.names = nil
 			} else if c.Zxid == 0 || c.Zxid > f.asOf {
@@ -348,7 +352,7 @@ func (f *follower[T]) takeTree(v *watchLoop) {
 			}
 			continue
 		}
-		name, ok := strings.CutPrefix(c.Path, f.g.path.full+"/")
+		name, ok := strings.CutPrefix(c.Path, f.g.path.Full()+"/")
 		if !ok || strings.Contains(name, "/") {
 			continue
 		}
@@ -369,27 +373,27 @@ func (f *follower[T]) takeTree(v *watchLoop) {
 // list lists the directory. Without a tree it does that with a watch, and watches for
 // the creation of the directory if that is missing. With one, it arms the tree before
 // it lists for the first time.
-func (f *follower[T]) list(ctx context.Context, v *watchLoop) error {
-	if f.trees && v.tree == nil {
+func (f *follower[T]) list(ctx context.Context, v *core.WatchLoop) error {
+	if f.trees && v.Tree == nil {
 		tree := backend.NewTreeWatch(0)
-		err := v.s.b.WatchTree(ctx, f.g.path.full, tree)
+		err := v.S.Backend().WatchTree(ctx, f.g.path.Full(), tree)
 		switch {
 		case errors.Is(err, backend.ErrUnsupported):
 			f.trees = false
 		case err != nil:
 			return err
 		default:
-			v.tree = tree
+			v.Tree = tree
 		}
 	}
-	ws := v.ws
+	ws := v.Ws
 	if f.trees {
 		ws = nil
 	}
 	var names []string
 	var stat backend.Stat
-	w, err := v.s.readOrAwait(ctx, ws, f.g.path.full, func(w *backend.Watch) (err error) {
-		names, stat, err = v.s.b.Children(ctx, f.g.path.full, w)
+	w, err := v.S.ReadOrAwait(ctx, ws, f.g.path.Full(), func(w *backend.Watch) (err error) {
+		names, stat, err = v.S.Backend().Children(ctx, f.g.path.Full(), w)
 		return err
 	})
 	if err == nil {
@@ -400,7 +404,7 @@ func (f *follower[T]) list(ctx context.Context, v *watchLoop) error {
 }
 
 // readMembers reads what is not up to date, and returns all members.
-func (f *follower[T]) readMembers(ctx context.Context, v *watchLoop) (list []Member[T], err error) {
+func (f *follower[T]) readMembers(ctx context.Context, v *core.WatchLoop) (list []Member[T], err error) {
 	for lists := 0; ; {
 		if !f.listed {
 			if err := f.list(ctx, v); err != nil {
@@ -448,7 +452,7 @@ func (f *follower[T]) readMembers(ctx context.Context, v *watchLoop) (list []Mem
 			f.trees = f.trees && !r.denied
 		}
 		f.names = slices.DeleteFunc(f.names, func(name string) bool { return vanished[name] })
-		if !f.trees && v.tree != nil {
+		if !f.trees && v.Tree != nil {
 			f.dropTree(v)
 			continue
 		}
@@ -471,21 +475,21 @@ func (f *follower[T]) readMembers(ctx context.Context, v *watchLoop) (list []Mem
 
 // read reads the nodes. Without a tree it watches each of them. With one it also reads
 // the directory, unless its children were counted, and returns their number, else -1.
-func (f *follower[T]) read(ctx context.Context, v *watchLoop, nodes []layout.MemberNode) (got []reading[T], count int, err error) {
+func (f *follower[T]) read(ctx context.Context, v *core.WatchLoop, nodes []layout.MemberNode) (got []reading[T], count int, err error) {
 	switch {
 	case !f.trees:
-		got, err = f.g.watch(ctx, v.s, nodes, v.ws)
+		got, err = f.g.watch(ctx, v.S, nodes, v.Ws)
 		return got, -1, err
 	case f.counted:
-		got, _, err = f.g.read(ctx, v.s, nodes)
+		got, _, err = f.g.read(ctx, v.S, nodes)
 		return got, -1, err
 	}
-	got, rest, err := f.g.read(ctx, v.s, nodes, f.g.path.full)
+	got, rest, err := f.g.read(ctx, v.S, nodes, f.g.path.Full())
 	if err != nil {
 		return nil, -1, err
 	}
 	dir := rest[0]
-	if dir.Err != nil && !isNotFound(dir.Err) {
+	if dir.Err != nil && !core.IsNotFound(dir.Err) {
 		return nil, -1, dir.Err
 	}
 	f.counted, f.asOf = true, max(f.asOf, dir.Stat.AsOf)

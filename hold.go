@@ -2,13 +2,10 @@ package coord
 
 import (
 	"context"
-	"errors"
-	"iter"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
 )
 
 // A Hold is the exclusive or counted possession of a thing that can be lost: a lock,
@@ -25,160 +22,41 @@ import (
 // in a transaction under the Guard.
 //
 // A Hold is safe for concurrent use.
-type Hold struct {
-	s      *session // nil if the hold never stood; err is the reason then
-	token  int64
-	span   *span // nil without Trace
-	recipe recipe
-	keeper nodeKeeper // nil unless the node can outlast the hold
+type Hold struct{ h *core.Hold }
 
-	mu         sync.Mutex
-	path       string        // of its node; a downgrade changes it
-	until      time.Time     // when the hold ends with ErrClaimTimeout; zero: never
-	moving     chan struct{} // closed when a downgrade under way is complete, nil if there is none
-	request    *Revocation   // the request read from the node
-	revoked    chan struct{} // made on first use
-	err        error         // why the hold ended
-	done       chan struct{} // made on first use
-	ends       []*onEnd      // further functions to call at the end
-	ended      released      // the value of err after a Release
-	releasing  bool          // Release was called
-	isReleased bool          // the Release is complete
-	waiting    chan struct{} // made by a concurrent second Release, closed when given is set
-	releaseErr error
-
-	guarded int  // commits under the guard that are not answered
-	exposed bool // a commit under the guard can come at any time
-
-	own *backend.Watch // on the node, nil if none is armed
-
-	held time.Duration // until the Release began, for the span; used by its goroutine
+// asHold returns the face of a hold.
+func asHold(h *core.Hold, err error) (*Hold, error) {
+	if h == nil {
+		return nil, err
+	}
+	return &Hold{h}, err
 }
 
-// recipe is the recipe that granted a hold.
-type recipe interface {
-	// release removes the node of a hold that its owner released, by Hold.remove, and
-	// hands the lock to the next local waiter, if any.
-	release(*Hold) error
-	// leftovers returns what a hold leaves on the service when it is lost for cause while
-	// its session lives on. It is called before the hold is marked as lost and again
-	// after that.
-	leftovers(h *Hold, cause error) leftovers
-	// lost is called once, after a hold ended early. It must not do I/O.
-	lost(*Hold)
+// doUnder implements Do for every lock.
+func doUnder(ctx context.Context, path string, lock func(context.Context) (*core.Hold, error), f func(context.Context, *Hold) error) error {
+	if f == nil {
+		return core.Do(ctx, path, lock, nil)
+	}
+	return core.Do(ctx, path, lock, func(ctx context.Context, h *core.Hold) error { return f(ctx, &Hold{h}) })
 }
-
-// nodeKeeper is what keeps the node of a hold for later holds of the client.
-type nodeKeeper interface {
-	// ownWatch returns the watch on the node. It may not be armed yet.
-	ownWatch() *backend.Watch
-	// watch begins to watch the node for all of these holds. It reports false if the client
-	// is closed.
-	watch() bool
-}
-
-// leftovers is what a lost hold leaves on the service.
-type leftovers struct {
-	dir    string   // the next acquisition of the client in it waits for the removal
-	paths  []string // of the nodes, in the order in which they are to be removed
-	remove func(ctx context.Context, path string) error
-}
-
-// onEnd is a further function to call at the end of a hold. It does not block, and calls
-// nothing of the user's.
-type onEnd struct{ f func(error) }
-
-// heldContext is the value in the contexts of holds: the hold, and those around it.
-type heldContext struct {
-	h     *Hold
-	outer *heldContext
-}
-
-type heldKey struct{}
 
 // Done returns a channel that is closed when the hold ends. Done compares the session's
 // lease, and the time of a claim, with the clock, so after a pause of the process the
 // channel of a lost hold is closed already.
-func (h *Hold) Done() <-chan struct{} {
-	h.checkLease()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.done == nil {
-		h.done = make(chan struct{})
-		if h.err != nil {
-			close(h.done)
-		}
-	}
-	return h.done
-}
+func (h *Hold) Done() <-chan struct{} { return h.h.Done() }
 
 // Err returns nil until the hold ends. Afterwards the error matches ErrReleased, or
 // ErrLost together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked,
 // ErrClaimTimeout. (If the service ends a session, and the client sees the deletion of the
 // node first, the reason is ErrDeleted.) Err compares the clock as Done does.
-func (h *Hold) Err() error {
-	h.checkLease()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err
-}
+func (h *Hold) Err() error { return h.h.Err() }
 
 // Context returns a context that ends when parent ends or when the hold ends, with Err
 // as its cause. Use it for the work under the hold.
 //
 // When the context ends, a goroutine removes it from parent. If the methods of parent block,
 // that delays no hold, and delays Close by at most a second.
-func (h *Hold) Context(parent context.Context) context.Context {
-	h.checkLease()
-	outer, _ := parent.Value(heldKey{}).(*heldContext)
-	// The cancel function of a context calls methods of the context's parent, which can be of a
-	// type of the user's. So the parent of ctx is link, and no goroutine that others wait for
-	// calls leave.
-	link, leave := context.WithCancel(context.WithValue(parent, heldKey{}, &heldContext{h, outer}))
-	ctx, cancel := context.WithCancelCause(link)
-	e := &onEnd{f: cancel}
-	h.mu.Lock()
-	err := h.err
-	if err == nil {
-		h.ends = append(h.ends, e)
-		h.s.c.contexts.Add(1) // before the end of the hold, and so before Close waits
-	}
-	h.mu.Unlock()
-	if err != nil {
-		cancel(err)
-		leave()
-		return ctx
-	}
-	context.AfterFunc(ctx, func() {
-		defer h.s.c.contexts.Done()
-		leave()
-		// Remove e when the parent ends first, or a long hold would accumulate them.
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if i := slices.Index(h.ends, e); i >= 0 {
-			h.ends = slices.Delete(h.ends, i, i+1)
-		}
-	})
-	return ctx
-}
-
-// holdsUnder yields the holds that stand, from which ctx derives, and whose nodes are
-// in dir, with the names of the nodes. A ctx that never ends (context.WithoutCancel)
-// does not end with a hold either, so it yields none for it.
-func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
-	return func(yield func(string, *Hold) bool) {
-		u, _ := ctx.Value(heldKey{}).(*heldContext)
-		if ctx.Done() == nil {
-			u = nil
-		}
-		for ; u != nil; u = u.outer {
-			path := u.h.Path()
-			if parent(path) == dir && u.h.Err() == nil && !yield(base(path), u.h) {
-				return
-			}
-		}
-	}
-}
+func (h *Hold) Context(parent context.Context) context.Context { return h.h.Context(parent) }
 
 // Token returns the fencing token of an exclusive hold. It is greater than that of
 // every earlier holder on the same path, unless the service was restored to an older
@@ -187,128 +65,24 @@ func holdsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 // hold's node.) A resource that remembers the highest token it has seen, and refuses
 // lower ones, is safe from a holder that was paused. Token is zero for a hold that
 // several clients can have at a time.
-func (h *Hold) Token() int64 { return h.token }
+func (h *Hold) Token() int64 { return h.h.Token() }
 
 // Path returns the path of the hold's node: absolute, the namespace included. A
 // downgrade changes it.
-func (h *Hold) Path() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.path
-}
+func (h *Hold) Path() string { return h.h.Path() }
 
 // Session returns the id of the hold's session.
-func (h *Hold) Session() int64 {
-	if h.s == nil {
-		return 0
-	}
-	return h.s.b.ID()
-}
+func (h *Hold) Session() int64 { return h.h.Session() }
 
 // Guard returns the condition "this hold has not ended" for a transaction. A downgrade
 // changes it.
-func (h *Hold) Guard() Guard {
-	g := Guard{checks: []backend.Op{backend.Check(h.Path(), backend.AnyVersion)}}
-	if h.keeper != nil {
-		g.kept = []*Hold{h}
-	}
-	return g
-}
-
-// enterGuarded is called before a commit under the guard of a hold whose node can outlast
-// the hold. It reports false if the hold has ended: then the service would not refuse the
-// commit.
-func (h *Hold) enterGuarded() bool {
-	h.checkLease()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err == nil {
-		h.guarded++
-	}
-	return h.err == nil
-}
-
-// leaveGuarded is called when the commit has ended with err. If its outcome is unknown, it
-// may be applied at any time.
-func (h *Hold) leaveGuarded(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.guarded--
-	if isUncertain(err) {
-		h.exposed = true
-	}
-}
-
-// expose is called when the operations of the guard are handed out. It reports false if the
-// hold has ended.
-func (h *Hold) expose() bool {
-	h.checkLease()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.err == nil {
-		h.exposed = true
-	}
-	return h.err == nil
-}
-
-// isGuarded reports whether a commit under the guard of h may still be applied. If h has
-// ended, that does not change from false to true.
-func (h *Hold) isGuarded() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.guarded > 0 || h.exposed
-}
-
-// isDoubted reports whether a watch on the node of h has fired, and the client has not read
-// the node since.
-func (h *Hold) isDoubted() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.own.Kind() != 0 || h.keeper != nil && h.keeper.ownWatch().Kind() != 0
-}
-
-// watchedBy records the watch on the node, or nil.
-func (h *Hold) watchedBy(own *backend.Watch) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.own = own
-}
+func (h *Hold) Guard() Guard { return Guard{h.h.Guard()} }
 
 // Verify asks the service whether the hold's node exists. Nil means that it existed when
 // the service was asked. It costs two requests; use the Guard to write safely. If the
 // node does not exist, the hold ends, and Verify returns Err. With other errors the answer
 // is unknown.
-func (h *Hold) Verify(ctx context.Context) error {
-	for {
-		if err := h.Err(); err != nil {
-			return err
-		}
-		path := h.Path()
-		err := h.awaitMove(ctx)
-		if err == nil {
-			path = h.Path()
-			err = h.s.b.Sync(ctx, path)
-		}
-		if err == nil {
-			_, err = h.s.b.Exists(ctx, path, nil)
-		}
-		if isNotFound(err) {
-			// The name is never used again, so the node was deleted: by another client,
-			// or by a downgrade that has begun meanwhile.
-			var ended bool
-			if ended, err = h.nodeGone(ctx, path); err == nil && !ended {
-				continue
-			}
-		}
-		switch {
-		case isOver(err):
-			h.lose(err)
-		case err != nil:
-			return opError("verify", path, err)
-		}
-		return h.Err()
-	}
-}
+func (h *Hold) Verify(ctx context.Context) error { return h.h.Verify(ctx) }
 
 // Release ends the hold, so that Done is closed, then removes its node and returns. It is
 // idempotent. It takes no context, since it must succeed: without contact it waits, but not
@@ -325,249 +99,30 @@ func (h *Hold) Verify(ctx context.Context) error {
 //     session was lost after that.
 //   - the reason for which the service refuses the removal, such as ErrDenied. Release
 //     continues in the background.
-func (h *Hold) Release() error {
-	if h.beginRelease() {
-		h.endRelease(h.recipe.release(h))
-	}
-	return h.releaseOutcome()
+func (h *Hold) Release() error { return h.h.Release() }
+
+// Revoked returns a channel that is closed when a client requests the holder to give
+// the hold up. The holder consents by calling Release. Without consent nothing happens,
+// unless the request sets ForceAfter. The client reads a request some time after it was
+// made, and at the earliest some 20 ms after an uncontended grant.
+func (h *Hold) Revoked() <-chan struct{} { return h.h.Revoked() }
+
+// Revocation returns the latest request to give the hold up, if there is one. A request
+// in the format of the recipe guide or of Curator has neither requester nor reason.
+func (h *Hold) Revocation() (Revocation, bool) {
+	r, ok := h.h.Revocation()
+	return Revocation(r), ok
 }
 
-// beginRelease ends the hold for a Release. It reports false if the hold has ended before. If
-// it reports true, the caller removes the node and then calls complete.
-func (h *Hold) beginRelease() bool {
-	h.checkLease()
-	h.mu.Lock()
-	if h.err != nil {
-		h.mu.Unlock()
-		return false
-	}
-	h.releasing = true
-	h.ended.path = h.path
-	ends := h.finish(&h.ended)
-	h.mu.Unlock()
-	h.held = h.span.held()
-	h.s.endHold(h)
-	runEnds(ends, &h.ended)
-	h.awaitMove(context.Background()) // the session bounds it
-	return true
-}
-
-// endRelease ends the Release that begin began, with its result.
-func (h *Hold) endRelease(err error) {
-	h.mu.Lock()
-	h.isReleased, h.releaseErr = true, err
-	if h.waiting != nil {
-		close(h.waiting)
-	}
-	path := h.path
-	h.mu.Unlock()
-	h.span.released(path, h.token, h.held, err)
-}
-
-// releaseOutcome returns the result of the Release, for which it waits, or the loss.
-func (h *Hold) releaseOutcome() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.releasing {
-		return h.err
-	}
-	if !h.isReleased {
-		if h.waiting == nil {
-			h.waiting = make(chan struct{})
-		}
-		waiting := h.waiting
-		h.mu.Unlock()
-		<-waiting
-		h.mu.Lock()
-	}
-	return h.releaseErr
-}
-
-// remove deletes the node of a hold that its owner releases, and returns the result of
-// Release. The deletion is the first operation of a commit, to which with, if it is not
-// nil, adds operations that must happen at the same moment. If that commit is refused,
-// remove deletes the node alone.
-//
-// A commit whose reply was lost is sent again: the name of the node is never used
-// again, so the retry cannot delete a successor.
-func (h *Hold) remove(with func(ctx context.Context, del backend.Op) error) error {
-	ctx := context.Background() // the session bounds it
-	s, path := h.s, h.Path()
-	del := backend.Delete(path, backend.AnyVersion)
-	doubt := false // an earlier attempt may have deleted the node
-	for pause := (pauses{c: s.c}); ; {
-		var err error
-		if with != nil {
-			err = with(ctx, del)
-		} else {
-			_, err = s.b.Commit(ctx, del)
-		}
-		switch {
-		case err == nil:
-			return nil
-		case isOver(err) && doubt:
-			return &loss{path, backend.Uncertain(err)}
-		case isOver(err):
-			return &loss{path, err}
-		case isUncertain(err):
-			doubt = true
-			pause.wait(nil, s.b.Done())
-		case with != nil:
-			with = nil
-		case isNotFound(err) && doubt:
-			return opError("release", path, backend.Uncertain(err))
-		case isNotFound(err):
-			return &loss{path, h.deleted()}
-		default:
-			s.removeLater(path)
-			return opError("release", path, err)
-		}
-	}
-}
-
-// removeWith is remove, and at the same moment deletes the node at path, if the service
-// permits that. It reports whether the node at path was deleted.
-func (h *Hold) removeWith(path string) (both bool, err error) {
-	err = h.remove(func(ctx context.Context, del backend.Op) error {
-		_, err := h.s.b.Commit(ctx, del, backend.Delete(path, backend.AnyVersion))
-		both = err == nil
-		return err
-	})
-	return both, err
-}
-
-// finish marks the end of the hold, and returns the functions to call. The caller holds
-// mu, and has checked that err is nil.
-func (h *Hold) finish(err error) []*onEnd {
-	h.err = err
-	if h.done != nil {
-		close(h.done)
-	}
-	ends := h.ends
-	h.ends = nil
-	return ends
-}
-
-func runEnds(ends []*onEnd, err error) {
-	for _, e := range ends {
-		e.f(err)
-	}
-}
-
-// lose ends the hold early. It calls nothing of the user's.
-func (h *Hold) lose(cause error) {
-	e, ok := h.fail(cause)
-	if !ok {
-		return
-	}
-	h.s.endHold(h)
-	e.removal.start()
-	runEnds(e.ends, e.err)
-	e.tell()
-}
-
-// ending is the end of a hold that is already marked as lost.
-type ending struct {
-	h       *Hold
-	err     *loss
-	ends    []*onEnd    // functions to be called
-	removal lossRemoval // to be started
-}
-
-// lossRemoval removes what a lost hold has left behind.
-type lossRemoval struct {
-	h     *Hold // nil: the nodes go with the session
-	cause error
-	u     *cleanUp
-}
-
-// removalFor registers the removal of what h leaves behind when it is lost for cause. It is
-// called before Done is closed, so that an acquisition that begins when Done is closed waits
-// for the removal.
-func (h *Hold) removalFor(cause error) lossRemoval {
-	if h.s.b.Err() != nil {
-		return lossRemoval{}
-	}
-	r := lossRemoval{h: h, cause: cause}
-	if left := h.recipe.leftovers(h, cause); len(left.paths) > 0 {
-		r.u = h.s.c.beginCleanUp()
-		r.u.note(left.dir)
-	}
-	return r
-}
-
-// start begins the removal, before any function of the user's is called. It asks the
-// recipe again for the nodes: a call that ran while the hold was being marked as lost may
-// have added one, such as an announcement.
-func (r lossRemoval) start() {
-	if r.h == nil {
-		return
-	}
-	left := r.h.recipe.leftovers(r.h, r.cause)
-	if len(left.paths) == 0 {
-		r.u.end()
-		return
-	}
-	if r.u == nil {
-		r.u = r.h.s.c.beginCleanUp()
-	}
-	s := r.h.s
-	r.u.start(func(ctx context.Context, u *cleanUp) {
-		for _, path := range left.paths {
-			s.retry(ctx, u, "remove", path, func(ctx context.Context) error { return left.remove(ctx, path) })
-		}
-	})
-}
-
-// fail marks the hold as lost, unless it has ended. It calls no functions: a session
-// ends all of its holds before it reports any loss.
-func (h *Hold) fail(cause error) (ending, bool) {
-	removal := h.removalFor(cause)
-	h.mu.Lock()
-	if h.err != nil {
-		h.mu.Unlock()
-		removal.u.end()
-		return ending{}, false
-	}
-	defer h.mu.Unlock()
-	err := &loss{h.path, cause}
-	return ending{h, err, h.finish(err), removal}, true
-}
-
-// tell reports the loss to the Logger, Trace and the recipe.
-func (e *ending) tell() {
-	h := e.h
-	if !errors.Is(e.err.cause, ErrClosed) {
-		h.s.c.log.Warn("coord: hold lost", "path", e.err.path, "token", h.token, "error", e.err.cause)
-	}
-	h.span.lost(e.err.path, h.token, e.err)
-	h.recipe.lost(h)
-}
-
-// checkLease ends the hold if its session is over, or its own time, even if no event has
-// reported that yet.
-func (h *Hold) checkLease() {
-	if h.s == nil {
-		return // the hold never stood
-	}
-	if err := h.s.b.Err(); err != nil {
-		h.lose(err)
-	} else if h.isOverdue() {
-		h.lose(ErrClaimTimeout)
-	}
-}
-
-// endAfter limits the hold to d from now on.
-func (h *Hold) endAfter(d time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.until = time.Now().Add(d)
-}
-
-func (h *Hold) isOverdue() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.err == nil && !h.until.IsZero() && !time.Now().Before(h.until)
+// Revocation is a request to give a lock up: the recipe of the revocable shared lock of
+// the ZooKeeper recipe guide. It is written into the holder's node and deleted with that
+// node, so no later holder sees it. (With MutexOptions.Keep the next hold of the same
+// client can have the same node, and gets the request.)
+type Revocation struct {
+	By     string    // the requester, in its own words
+	Reason string    // the reason
+	At     time.Time // the time of the request, by the requester's clock
+	Force  bool      // the node will be deleted if the holder does not release
 }
 
 // Guard is the condition "this hold has not ended". The service checks it in the same
@@ -575,61 +130,8 @@ func (h *Hold) isOverdue() bool {
 // hold's node is deleted, a Txn under its Guard fails with ErrFenced (a commit with Ops
 // fails with ErrNotFound), and no later node fulfils the condition. The zero Guard checks
 // nothing, and Txn.Under refuses it.
-type Guard struct {
-	checks []backend.Op
-	kept   []*Hold // nil, or for each check the hold whose node can outlast it, or nil
-}
+type Guard struct{ g core.Guard }
 
 // Ops returns the operations to put first into a Commit. After a call of Ops, the Release of
 // a lock with MutexOptions.Keep deletes the node, since the Commit can come at any time.
-func (g Guard) Ops() []backend.Op {
-	ops := slices.Clone(g.checks)
-	for i, h := range g.kept {
-		if h != nil && !h.expose() {
-			// The node can still exist. It is ephemeral, so it never has a child.
-			ops[i].Path += "/released"
-		}
-	}
-	return ops
-}
-
-// enter is called before a commit under g, and leave after it. If a hold of g has ended
-// whose node may still exist, enter returns the error with which the service refuses the
-// commit when the node is gone.
-func (g Guard) enter() error {
-	for i, h := range g.kept {
-		if h != nil && !h.enterGuarded() {
-			Guard{kept: g.kept[:i]}.leave(nil)
-			return &backend.Error{Op: "check", Path: g.checks[i].Path, Err: ErrNotFound}
-		}
-	}
-	return nil
-}
-
-func (g Guard) leave(err error) {
-	for _, h := range g.kept {
-		if h != nil {
-			h.leaveGuarded(err)
-		}
-	}
-}
-
-// do implements Do for every lock.
-func do(ctx context.Context, path string, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
-	if f == nil {
-		return opError("do", path, errNoFunction)
-	}
-	h, err := lock(ctx)
-	if err != nil {
-		return err
-	}
-	// Release also when f panics, or ends the goroutine.
-	defer func() {
-		if rerr := h.Release(); err == nil {
-			err = rerr
-		} else if rerr != nil {
-			err = errors.Join(err, rerr)
-		}
-	}()
-	return f(h.Context(ctx), h)
-}
+func (g Guard) Ops() []backend.Op { return g.g.Ops() }

@@ -1,13 +1,12 @@
 package coord
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
 )
 
 // A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
@@ -21,7 +20,7 @@ type Locker interface {
 	// Do runs f under the lock, as Mutex.Do.
 	Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error
 
-	orderKey() orderKey
+	orderKey() line.Key
 }
 
 // A HoldSet is a set of holds that were acquired together, all or none. It is lost when
@@ -30,13 +29,7 @@ type Locker interface {
 // Holds.
 //
 // It is safe for concurrent use.
-type HoldSet struct {
-	holds []*Hold // in the order in which they were acquired
-	done  chan struct{}
-
-	mu  sync.Mutex
-	err error
-}
+type HoldSet struct{ s *line.Set }
 
 // LockAll acquires all of the locks, or none: mutexes, sides of readers-writer locks and permits
 // of semaphores, of one client or several. Two callers never wait for each other if each uses
@@ -54,240 +47,103 @@ type HoldSet struct {
 // a nil one, or a path twice with one client. ErrHeld, ErrUpgrade: one lock twice, by several
 // clients.
 func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
-	list, err := inOrder(lockers)
+	list := make([]line.Locker, len(lockers))
+	for i, l := range lockers {
+		list[i] = lockerOf{l}
+	}
+	s, err := line.LockAll(ctx, list)
 	if err != nil {
 		return nil, err
 	}
-	s := &HoldSet{done: make(chan struct{})}
-	wait, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for together := true; len(list) > 0; {
-		var joints []joint
-		if together {
-			joints = neighbours(wait, list)
-		}
-		n := 1
-		var err error
-		if len(joints) > 0 {
-			n, wait, together, err = s.lockTogether(wait, joints)
-		} else {
-			wait, err = s.lock(wait, list[0])
-		}
-		if err != nil {
-			if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
-				err = lost
-			}
-			return nil, s.giveBack(ctx, err)
-		}
-		list = list[n:]
-	}
-	if err := s.test(ctx); err != nil {
-		return nil, s.giveBack(ctx, err)
-	}
-	for _, h := range s.holds {
-		h.whenEnded(s.end)
-	}
-	if err := s.Err(); err != nil {
-		return nil, s.giveBack(ctx, err)
-	}
-	return s, nil
+	return &HoldSet{s}, nil
 }
 
-// lock acquires one lock.
-func (s *HoldSet) lock(ctx context.Context, l Locker) (wait context.Context, err error) {
-	ctx = s.within(ctx)
-	h, err := l.Lock(ctx)
-	if err == nil {
-		s.holds = append(s.holds, h)
-	}
-	return ctx, err
-}
+// lockerOf is a Locker for the engine.
+type lockerOf struct{ l Locker }
 
-// within returns the context of the next acquisition: it ends also with the latest hold of the
-// set, so that a loss ends the wait for the rest.
-func (s *HoldSet) within(ctx context.Context) context.Context {
-	if n := len(s.holds); n > 0 {
-		return s.holds[n-1].Context(ctx)
-	}
-	return ctx
-}
-
-// test asks the service for the nodes that may have been deleted, as far as the client knows,
-// while the call waited for others.
-func (s *HoldSet) test(ctx context.Context) error {
-	for _, h := range s.holds {
-		if h.isDoubted() {
-			if err := h.Verify(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// giveBack releases the holds of a set that was not completed for the reason why, and
-// returns all errors joined. When ctx has ended, it waits for the releases under way as
-// cleanUp.wait does.
-func (s *HoldSet) giveBack(ctx context.Context, why error) error {
-	type release struct {
-		h   *Hold
-		u   *cleanUp
-		err chan error
-	}
-	var all []release
-	for _, h := range slices.Backward(s.holds) {
-		result := make(chan error, 1)
-		u := h.s.c.goCleanUp(func(context.Context, *cleanUp) { result <- h.Release() })
-		all = append(all, release{h, u, result})
-		if u == nil {
-			result <- h.Release() // the hold ended with its client
-			continue
-		}
-		select {
-		case <-u.done:
-		case <-ctx.Done(): // the next release does not wait for this one
-		}
-	}
-	errs := []error{why}
-	began := time.Now()
-	for _, r := range all {
-		if r.u != nil {
-			r.h.s.waitFor(r.u.done, giveUpWait-time.Since(began))
-			r.u.note(parent(r.h.Path()))
-		}
-		select {
-		case err := <-r.err:
-			if err != why { // the loss that ended the call is already in errs
-				errs = append(errs, err)
-			}
-		default:
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// inOrder sorts the lockers. It refuses lockers that cannot be locked together.
-func inOrder(lockers []Locker) ([]Locker, error) {
-	if len(lockers) == 0 {
-		return nil, opError("lockall", "", fmt.Errorf("%w: no locker given", ErrInvalid))
-	}
-	type path struct {
-		c    *Client
-		full string
-	}
-	seen := make(map[path]bool)
-	for i, l := range lockers {
-		if l == nil || l.orderKey().client == nil {
-			return nil, opError("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", ErrInvalid, i+1, len(lockers)))
-		}
-		k := l.orderKey()
-		if err := k.path.check("lockall"); err != nil {
-			return nil, err
-		}
-		p := path{k.client, k.path.full}
-		if seen[p] {
-			return nil, opError("lockall", p.full, fmt.Errorf("%w: two lockers have this path", ErrInvalid))
-		}
-		seen[p] = true
-	}
-	list := slices.Clone(lockers)
-	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(a.orderKey().path.full, b.orderKey().path.full) })
-	return list, nil
-}
-
-// whenEnded calls f when the hold ends, or at once if it has ended.
-func (h *Hold) whenEnded(f func(error)) {
-	h.checkLease()
-	h.mu.Lock()
-	err := h.err
-	if err == nil {
-		h.ends = append(h.ends, &onEnd{f: f})
-	}
-	h.mu.Unlock()
+func (x lockerOf) Lock(ctx context.Context) (*core.Hold, error) {
+	h, err := x.l.Lock(ctx)
 	if err != nil {
-		f(err)
+		return nil, err
 	}
+	return h.h, nil
 }
 
-// end marks the set as ended. The first reason counts.
-func (s *HoldSet) end(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
-		s.err = err
-		close(s.done)
+func (x lockerOf) Key() line.Key {
+	if x.l == nil {
+		return line.Key{}
 	}
-}
-
-// firstLoss returns the loss of one of the holds, or nil.
-func (s *HoldSet) firstLoss() error {
-	for _, h := range s.holds {
-		if err := h.Err(); errors.Is(err, ErrLost) {
-			return err
-		}
+	k := x.l.orderKey()
+	if k.Face != any(x.l) {
+		k.Joiner = nil // x.l is a wrapper of another package, whose own Lock must be called
 	}
-	return nil
+	return k
 }
 
 // Done returns a channel that is closed when any of the holds has ended.
-func (s *HoldSet) Done() <-chan struct{} {
-	s.Err() // compares the leases with the clock
-	return s.done
-}
+func (s *HoldSet) Done() <-chan struct{} { return s.s.Done() }
 
 // Err returns nil until one of the holds ends, and afterwards the Err of the first
 // hold that ended.
-func (s *HoldSet) Err() error {
-	if lost := s.firstLoss(); lost != nil {
-		s.end(lost) // the goroutine that ended the hold may not have called end yet
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
+func (s *HoldSet) Err() error { return s.s.Err() }
 
 // Context returns a context that ends when parent or the set ends, with Err as
 // its cause.
-func (s *HoldSet) Context(parent context.Context) context.Context {
-	for _, h := range s.holds {
-		parent = h.Context(parent)
-	}
-	return parent
-}
-
-// Holds returns the holds in the order of their paths.
-func (s *HoldSet) Holds() []*Hold { return slices.Clone(s.holds) }
+func (s *HoldSet) Context(parent context.Context) context.Context { return s.s.Context(parent) }
 
 // Guard returns the condition that none of the holds has ended.
-func (s *HoldSet) Guard() Guard {
-	var all Guard
-	for i, h := range s.holds {
-		g := h.Guard()
-		all.checks = append(all.checks, g.checks...)
-		if g.kept != nil && all.kept == nil {
-			all.kept = make([]*Hold, len(s.holds))
-		}
-		if g.kept != nil {
-			all.kept[i] = h
-		}
-	}
-	return all
-}
+func (s *HoldSet) Guard() Guard { return Guard{s.s.Guard()} }
 
 // Verify asks the service whether the nodes of all holds exist, as Hold.Verify.
-func (s *HoldSet) Verify(ctx context.Context) error {
-	for _, h := range s.holds {
-		if err := h.Verify(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (s *HoldSet) Verify(ctx context.Context) error { return s.s.Verify(ctx) }
 
 // Release releases all of the holds in parallel, so it takes as long as one Release,
 // also when some of them are lost. It returns their errors joined.
-func (s *HoldSet) Release() error {
-	errs := make([]error, len(s.holds))
-	together(len(s.holds), func(i int) { errs[i] = s.holds[i].Release() })
-	return errors.Join(errs...)
+func (s *HoldSet) Release() error { return s.s.Release() }
+
+// Holds returns the holds in the order of their paths.
+func (s *HoldSet) Holds() []*Hold {
+	var list []*Hold
+	for _, h := range s.s.Holds() {
+		list = append(list, &Hold{h})
+	}
+	return list
 }
+
+// A Contender is a client's request in the queue for a lock. The first one holds the
+// lock.
+type Contender struct {
+	Path    string    // of its node, absolute
+	Token   int64     // Hold.Token, now or after the grant; zero for a reader, also after a downgrade
+	Session int64     // the owner of the node
+	Since   time.Time // the creation of the node, by the service's clock
+	ID      string
+	Data    []byte
+}
+
+// contendersOf returns the faces of contenders.
+func contendersOf(list []line.Contender, err error) ([]Contender, error) {
+	if list == nil {
+		return nil, err
+	}
+	faces := make([]Contender, len(list))
+	for i, x := range list {
+		faces[i] = Contender(x)
+	}
+	return faces, err
+}
+
+// RevokeOptions may be nil.
+type RevokeOptions struct {
+	By     string // the requester, for the holder to read; may be empty
+	Reason string // the reason, likewise
+
+	// ForceAfter is the time that the holder has to consent after the request. When it
+	// has passed, the holder's node is deleted: the hold ends, with ErrRevoked if the
+	// holder has read the request by then and otherwise with ErrDeleted; its guard
+	// fails; and the next waiter is granted, perhaps before the former holder learns of
+	// the loss. Zero means to wait for consent until ctx ends.
+	ForceAfter time.Duration
+}
+
+func (o *RevokeOptions) config() *line.RevokeOptions { return (*line.RevokeOptions)(o) }

@@ -2,11 +2,9 @@ package coord
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"time"
 
-	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/line"
 )
 
 // MutexOptions may be nil.
@@ -71,30 +69,16 @@ type MutexOptions struct {
 //
 // A Mutex is safe for concurrent use and needs no closing. Two of them with one client and
 // path are one lock. The protocol is described at line.
-type Mutex struct {
-	c     *Client
-	path  recipePath
-	data  []byte // of the node
-	hasID bool
-	keep  time.Duration
-	bad   error // of the options
-
-	whole recipeDir // of the recipe that the lock is a part of, if any
-}
+type Mutex struct{ m *line.Mutex }
 
 // NewMutex returns the lock at path. It does no I/O; a bad path is reported by
 // the first call.
 func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
-	m := &Mutex{c: c, path: c.recipePath(path)}
+	var cfg line.Config
 	if o != nil {
-		m.keep = o.Keep
-		m.data, m.bad = encodeContender(o.ID, o.Keep, slices.Clone(o.Data))
-		m.hasID = o.ID != ""
-		if o.Keep < 0 {
-			m.bad = fmt.Errorf("%w: negative Keep", ErrInvalid)
-		}
+		cfg = line.Config{Id: o.ID, Data: o.Data, Keep: o.Keep}
 	}
-	return m
+	return &Mutex{line.NewMutex(c.core(), path, cfg)}
 }
 
 // Lock acquires the lock, waiting until ctx ends. ctx bounds the wait only, not the
@@ -109,7 +93,7 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 // until the service has removed the directory, some time after its last node is gone;
 // ErrNoChildren when an ephemeral node is at the path or above it.
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "lock", kind: layout.LockInfix, data: m.data})
+	return asHold(m.m.Lock(ctx))
 }
 
 // TryLock acquires the lock if it is free, and returns ErrLocked if not. It waits for
@@ -119,7 +103,7 @@ func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 // It costs one request if this client's latest try at the path succeeded. Otherwise it
 // reads the queue first, which costs two more requests.
 func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
-	return m.lock(ctx, &request{op: "trylock", kind: layout.LockInfix, data: m.data, try: true})
+	return asHold(m.m.TryLock(ctx))
 }
 
 // Do runs f under the lock, with a context that ends with the hold. It returns the
@@ -128,92 +112,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 // describes the case in which that is unknown. Do releases the lock also if f panics,
 // and the panic continues in the caller. ErrInvalid: f is nil; then nothing is acquired.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
-	return do(ctx, m.path.full, m.Lock, f)
-}
-
-// line returns the engine of the lock. Its rules are in line.go; it waits in line_wait.go.
-func (m *Mutex) line() *line {
-	return &line{c: m.c, dir: m.path.full, kinds: layout.LockLine, whole: m.whole}
-}
-
-func (m *Mutex) lock(ctx context.Context, r *request) (*Hold, error) {
-	if err := m.begin(ctx, r); err != nil {
-		return nil, err
-	}
-	if r.try && m.c.hasLeftovers(m.path.full) { // a release in the background has the local turn
-		if err := m.c.awaitCleanUps(ctx, m.path.full, ""); err != nil {
-			return nil, opError(r.op, m.path.full, err)
-		}
-	}
-	if err := m.takeTurn(ctx, r); err != nil {
-		return nil, err
-	}
-	return m.acquire(ctx, r)
-}
-
-func (m *Mutex) newRequest() *request {
-	return &request{op: "lock", kind: layout.LockInfix, data: m.data}
-}
-
-func (m *Mutex) begin(ctx context.Context, r *request) error {
-	if err := m.path.check(r.op); err != nil {
-		return err
-	}
-	path := m.path.full
-	if m.bad != nil {
-		return opError(r.op, path, m.bad)
-	}
-	if err := m.c.contextError(ctx); err != nil {
-		return opError(r.op, path, err)
-	}
-	if err := m.line().heldUnder(ctx, r); err != nil {
-		return opError(r.op, path, err)
-	}
-	r.span = m.c.newSpan("mutex", path, r.op)
-	r.holderLookup = newHolderLookup(m.hasID)
-	r.keep = m.keep
-	return nil
-}
-
-// takeTurn waits for the caller's turn among the callers of the client. With the turn, the
-// request may get a reserved node.
-func (m *Mutex) takeTurn(ctx context.Context, r *request) error {
-	path := m.path.full
-	q, w, err := m.c.join(*m.line(), r)
-	if err != nil {
-		return opError(r.op, path, err)
-	}
-	if w != nil {
-		r.span.waiting(ctx, "", -1)
-		if err := q.wait(ctx, w); err != nil {
-			q.l.beginLookup(ctx, r, m.c.current.Load(), "", err)()
-			err = opError(r.op, path, r.explain(err))
-			r.span.over(ctx, err)
-			return err
-		}
-		r.reserved = w.reserved
-	}
-	r.owner = q
-	return nil
-}
-
-// acquire acquires the lock for a caller that has the turn. If it fails, it passes the turn
-// on.
-func (m *Mutex) acquire(ctx context.Context, r *request) (*Hold, error) {
-	q := r.owner.(*localQueue)
-	if r.reserved.state == reservedKept {
-		k := r.reserved.kept
-		r.reserved = reservedNode{}
-		if h := q.resume(ctx, r, k); h != nil {
-			return h, nil
-		}
-	}
-	h, err := q.l.acquire(ctx, r)
-	if err != nil {
-		q.advance()
-		return nil, err
-	}
-	return h, nil
+	return doUnder(ctx, m.m.FullPath(), m.m.Lock, f)
 }
 
 // Contenders lists the holder and the waiters, in the order of the queue. The result is
@@ -221,12 +120,7 @@ func (m *Mutex) acquire(ctx context.Context, r *request) (*Hold, error) {
 // call, on an ensemble too. Callers that queue inside a process behind another caller
 // do not appear. It costs two requests and one more for each contender.
 func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
-	if err := m.path.check("contenders"); err != nil {
-		return nil, err
-	}
-	path := m.path.full
-	list, err := m.line().contenders(ctx)
-	return list, opError("contenders", path, err)
+	return contendersOf(m.m.Contenders(ctx))
 }
 
 // Revoke asks the current holder to give the lock up, and returns when that hold has
@@ -238,12 +132,12 @@ func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 // without By and Reason. Such a holder never consents if it is not revocable, and may not
 // notice that its node was deleted by force.
 func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return m.line().revoke(ctx, &m.path, o)
+	return m.m.Revoke(ctx, o.config())
 }
 
-func (m *Mutex) orderKey() (k orderKey) {
+func (m *Mutex) orderKey() (k line.Key) {
 	if m != nil {
-		k = orderKey{m.c, m.path, m}
+		k = m.m.KeyOf(m)
 	}
 	return k
 }

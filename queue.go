@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/trace"
@@ -126,7 +128,7 @@ type Queue[T any] struct {
 // NewQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
-	q := &Queue[T]{newConsumer(c, path, fifoQueue, o)}
+	q := &Queue[T]{newConsumer(c.core(), path, fifoQueue, o)}
 	q.show()
 	return q
 }
@@ -153,16 +155,14 @@ func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error
 	return q.putAll(ctx, 0, 0, vs)
 }
 
-func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[T]) Consumer[T] {
+func newConsumer[T any](c *core.Client, path string, kind queueKind, o *QueueOptions[T]) Consumer[T] {
 	q := newQueue(c, path, kind)
 	var opts QueueOptions[T]
 	if o != nil {
 		opts = *o
 	}
 	refuse := func(format string, args ...any) {
-		if q.path.err == nil {
-			q.path.err = fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
-		}
+		q.path.Refuse(fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))
 	}
 	switch {
 	case opts.MaxLen < 0:
@@ -186,15 +186,15 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 		opts.DeadLetterPath = deadPath(path)
 	}
 	q.dead = newQueue(c, opts.DeadLetterPath, fifoQueue)
-	if q.path.err == nil && q.dead.path.err != nil {
-		q.path.err = fmt.Errorf("%s: %w", deadLetters, q.dead.path.err)
+	if err := q.dead.path.Err(); err != nil {
+		q.path.Refuse(fmt.Errorf("%s: %w", deadLetters, err))
 	}
 	switch {
-	case q.dead.path.full == q.path.full:
+	case q.dead.path.Full() == q.path.Full():
 		refuse("DeadLetterPath is the path of the queue itself")
-	case within(q.dead.path.full, q):
+	case within(q.dead.path.Full(), q):
 		refuse("DeadLetterPath %q is below the items, waiters or producers of the queue", opts.DeadLetterPath)
-	case within(q.path.full, q.dead):
+	case within(q.path.Full(), q.dead):
 		refuse("the queue is below the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
 	}
 	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1), drain: opts.DrainTimeout}
@@ -203,10 +203,10 @@ func newConsumer[T any](c *Client, path string, kind queueKind, o *QueueOptions[
 // show shows the inside of the queue to the tests.
 func (q *Consumer[T]) show() {
 	e := q.q
-	if e.c.hooks.Queue == nil {
+	if e.c.Hooks().Queue == nil {
 		return
 	}
-	e.c.hooks.Queue(q, hook.Queue{
+	e.c.Hooks().Queue(q, hook.Queue{
 		BucketSize: &e.size, DeadBucketSize: &e.dead.size, BucketLimit: &e.most,
 		AcksWaiting: func() (n int) {
 			e.mu.Lock()
@@ -236,12 +236,12 @@ func (q *Consumer[T]) show() {
 
 // within reports whether a queue at path would stand among the nodes of q.
 func within(path string, q *queue) bool {
-	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.dir+"/") || strings.HasPrefix(path+"/", q.producers.g.dir+"/")
+	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.Dir+"/") || strings.HasPrefix(path+"/", q.producers.g.Dir+"/")
 }
 
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
 	ids, n, err := q.putEach(ctx, "put", priority, due, []T{v})
-	if n == 1 || len(ids) > 0 && isUncertain(err) { // the error of a codec can match it
+	if n == 1 || len(ids) > 0 && core.IsUncertain(err) { // the error of a codec can match it
 		return ids[0], err
 	}
 	return "", err
@@ -255,28 +255,28 @@ func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) (
 // putEach returns the ids of all values and the number of values that were
 // certainly put.
 func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int64, vs []T) (ids []string, n int, err error) {
-	if err := q.q.path.check(op); err != nil {
+	if err := q.q.path.Check(op); err != nil {
 		return nil, 0, err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, 0, opError(op, q.q.path.full, err)
+		return nil, 0, core.OpError(op, q.q.path.Full(), err)
 	}
 	all := make([]parcel, len(vs))
 	ids = make([]string, len(vs))
 	for i, v := range vs {
 		data, err := q.codec.encode(v)
 		if err != nil {
-			return nil, 0, opError(op, q.q.path.full, err)
+			return nil, 0, core.OpError(op, q.q.path.Full(), err)
 		}
-		ids[i] = q.q.c.newGUID(q.q.path.full)
+		ids[i] = q.q.c.NewGUID(q.q.path.Full())
 		all[i] = parcel{id: ids[i], data: data}
 	}
 	span := q.q.newSpan(op)
 	n, err = q.q.put(ctx, span, priority, due, all)
-	err = opError(op, q.q.path.full, err)
-	span.over(ctx, err)
+	err = core.OpError(op, q.q.path.Full(), err)
+	span.Over(ctx, err)
 	if span != nil && n > 0 {
-		emit(ctx, q.q.c, trace.ItemsPut{Subject: span.at(""), Items: ids[:n:n]})
+		core.Emit(ctx, q.q.c, trace.ItemsPut{Subject: span.At(""), Items: ids[:n:n]})
 	}
 	return ids, n, err
 }
@@ -302,7 +302,7 @@ type PriorityQueue[T any] struct {
 // NewPriorityQueue returns the queue at path. It does no I/O; a bad path or option
 // is reported by the first call.
 func NewPriorityQueue[T any](c *Client, path string, o *QueueOptions[T]) *PriorityQueue[T] {
-	q := &PriorityQueue[T]{newConsumer(c, path, priorityQueue, o)}
+	q := &PriorityQueue[T]{newConsumer(c.core(), path, priorityQueue, o)}
 	q.show()
 	return q
 }

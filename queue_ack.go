@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 )
 
@@ -45,7 +47,7 @@ func (cl *itemClaim) ackInLine() error {
 	line := q.acks[cl.s]
 	if line == nil {
 		if q.acks == nil {
-			q.acks = make(map[*session]*ackLine)
+			q.acks = make(map[*core.Session]*ackLine)
 		}
 		line = new(ackLine)
 		q.acks[cl.s] = line
@@ -124,13 +126,13 @@ func ackTogether(batch []*acking) {
 		}
 		q, own := batch[0].cl.q, len(ops)
 		_, err := q.commitOnce(context.Background(), batch[0].cl.s, append(ops, q.counting(len(batch))...)...)
-		if err == nil || isUncertain(err) || isOver(err) {
+		if err == nil || core.IsUncertain(err) || core.IsOver(err) {
 			for _, a := range batch {
 				a.tell(ackTurn{err: err})
 			}
 			return
 		}
-		i := blamed(err)
+		i := core.Blamed(err)
 		if i < 0 {
 			break
 		}
@@ -170,7 +172,7 @@ func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
 func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
 	for i, it := range items {
 		if it == nil || it.claim == nil || it.claim.q != q.q {
-			return opError("ackall", q.q.path.full, fmt.Errorf("%w: item %d of %d was not taken from this queue", ErrInvalid, i+1, len(items)))
+			return core.OpError("ackall", q.q.path.Full(), fmt.Errorf("%w: item %d of %d was not taken from this queue", ErrInvalid, i+1, len(items)))
 		}
 	}
 	for rest := items; len(rest) > 0; {
@@ -187,7 +189,7 @@ func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
 	// Only now may this wait for other calls, which may wait for these Acks.
 	errs := make([]error, len(items))
 	for i, it := range items {
-		errs[i] = opError("ack", it.claim.e.Path(), it.claim.outcome(verbAck))
+		errs[i] = core.OpError("ack", it.claim.e.Path(), it.claim.outcome(verbAck))
 	}
 	return errors.Join(errs...)
 }
@@ -208,8 +210,8 @@ func ackAll(acks []*acking) {
 		ackTogether(same)
 		rest = other
 	}
-	together(len(acks), func(i int) {
+	core.Together(len(acks), func(i int) {
 		a := acks[i]
-		a.cl.hold.endRelease(a.cl.end(context.Background(), a.outcome(<-a.turn)))
+		a.cl.hold.EndRelease(a.cl.end(context.Background(), a.outcome(<-a.turn)))
 	})
 }

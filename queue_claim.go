@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -18,14 +20,14 @@ import (
 // mark.
 type itemClaim struct {
 	q       *queue
-	s       *session
+	s       *core.Session
 	e       layout.QueueEntry
 	attempt int
 	before  record             // if e has a state
 	mark    string             // path
 	read    backend.ReadResult // of the item, beside the claim
 	data    []byte             // for the dead letters; set before the item is handed out
-	hold    *Hold
+	hold    *core.Hold
 
 	// Set by the call that ends the claim, before it completes the release of the hold.
 	verb  claimVerb
@@ -111,9 +113,9 @@ func (cl *itemClaim) move(e claimEvent) {
 // the waiter, if there is one. It returns no claims if every item was taken by
 // another consumer or went to the dead letters. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
-// (fresh is false), claim returns errAgain instead of going on without one of them:
+// (fresh is false), claim returns core.ErrAgain instead of going on without one of them:
 // see W5 in queue_engine.go. ctx bounds only the steps before the commit.
-func (q *queue) claim(ctx context.Context, s *session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
+func (q *queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
 	for _, e := range found {
 		cl, changed, err := q.prepare(ctx, s, e, fresh)
 		if err != nil {
@@ -129,7 +131,7 @@ func (q *queue) claim(ctx context.Context, s *session, found []layout.QueueEntry
 	}
 	var made []*itemClaim
 	var lost bool
-	together(2, func(i int) {
+	core.Together(2, func(i int) {
 		if i == 0 {
 			made, lost, err = q.commitClaims(ctx, s, slices.Clone(claims), waiter, fresh)
 			return
@@ -144,16 +146,16 @@ func (q *queue) claim(ctx context.Context, s *session, found []layout.QueueEntry
 // prepare returns a claim on the item that is ready to be committed. It returns nil if
 // the item has vanished, if it has changed since the list, or if it was claimed as often
 // as MaxAttempts allows.
-func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
+func (q *queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
 	cl = &itemClaim{q: q, s: s, e: e, attempt: 1}
 	if e.State {
-		r, err := s.attempts(ctx, &e)
+		r, err := readAttempts(ctx, s, &e)
 		switch {
-		case !fresh && (isNotFound(err) || errors.Is(err, errAgain)):
-			return nil, false, errAgain
-		case isNotFound(err):
+		case !fresh && (core.IsNotFound(err) || errors.Is(err, core.ErrAgain)):
+			return nil, false, core.ErrAgain
+		case core.IsNotFound(err):
 			return nil, false, nil // it has vanished
-		case errors.Is(err, errAgain):
+		case errors.Is(err, core.ErrAgain):
 			return nil, true, nil // it has changed since the list
 		case err != nil:
 			return nil, false, err
@@ -162,28 +164,28 @@ func (q *queue) prepare(ctx context.Context, s *session, e layout.QueueEntry, fr
 			err := q.buryUnclaimed(ctx, s, &e, r.n, r.version)
 			switch {
 			case err == nil:
-			case errors.Is(err, errAgain) && !fresh:
-				return nil, false, errAgain
-			case errors.Is(err, errAgain):
+			case errors.Is(err, core.ErrAgain) && !fresh:
+				return nil, false, core.ErrAgain
+			case errors.Is(err, core.ErrAgain):
 				return nil, true, nil // it has changed since the list
-			case isOver(err) || ctx.Err() != nil:
+			case core.IsOver(err) || ctx.Err() != nil:
 				return nil, false, err
 			default:
 				// The item must not delay the others.
 				q.stick(e.Path())
-				s.c.log.Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", e.Path(), "error", err)
+				s.Client().Log().Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", e.Path(), "error", err)
 			}
 			return nil, false, nil
 		}
 		cl.attempt, cl.before = r.n+1, r
 	}
-	cl.mark = e.Bucket + "/" + layout.MarkPrefix + e.ID + "-" + s.c.newGUID(e.ID)
+	cl.mark = e.Bucket + "/" + layout.MarkPrefix + e.ID + "-" + s.Client().NewGUID(e.ID)
 	return cl, false, nil
 }
 
 // commitClaims commits the claims. If some cannot be committed, it commits the others.
 // faster reports whether another consumer was faster with one of them.
-func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClaim, waiter string, fresh bool) (made []*itemClaim, faster bool, err error) {
+func (q *queue) commitClaims(ctx context.Context, s *core.Session, claims []*itemClaim, waiter string, fresh bool) (made []*itemClaim, faster bool, err error) {
 	for len(claims) > 0 {
 		var ops []backend.Op
 		var owner []int // for each operation, the index of its claim; -1: none
@@ -198,29 +200,29 @@ func (q *queue) commitClaims(ctx context.Context, s *session, claims []*itemClai
 			ops, owner = append(ops, backend.Delete(waiter, backend.AnyVersion)), append(owner, -1)
 		}
 		// Not cancellable, so that the client always learns which items it claimed.
-		_, zxid, err := s.commitOnce(context.WithoutCancel(ctx), ops...)
+		_, zxid, err := s.CommitOnce(context.WithoutCancel(ctx), ops...)
 		if err == nil {
-			claims, err = s.stand(claims, zxid)
+			claims, err = grantClaims(s, claims, zxid)
 			return claims, faster, err
 		}
-		i := blamed(err)
+		i := core.Blamed(err)
 		switch {
 		case i < 0:
-			if isUncertain(err) && !isOver(err) {
+			if core.IsUncertain(err) && !core.IsOver(err) {
 				// An outsider deleted the node that proves the commit. No item may
 				// stay claimed.
 				for _, cl := range claims {
-					s.cleanUp("remove", cl.mark, func(ctx context.Context) error {
+					s.CleanUp("remove", cl.mark, func(ctx context.Context) error {
 						defer q.forget() // a list from before shows the item as claimed
-						return s.remove(ctx, cl.mark)
-					}).note(q.items)
+						return s.Remove(ctx, cl.mark)
+					}).Note(q.items)
 				}
 			}
 			return nil, false, err
 		case owner[i] < 0:
 			waiter = "" // an outsider deleted it
 		case !fresh:
-			return nil, false, errAgain
+			return nil, false, core.ErrAgain
 		default:
 			if errors.Is(err, backend.ErrNotEmpty) {
 				q.stick(claims[owner[i]].e.Path()) // an outsider's node, below the node that puts the item off
@@ -248,19 +250,18 @@ func (cl *itemClaim) ops(ops []backend.Op) []backend.Op {
 	return append(ops, backend.Create(cl.mark, nil, backend.Ephemeral))
 }
 
-// stand turns the claims into holds.
-func (s *session) stand(claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
+// grantClaims turns the claims into holds.
+func grantClaims(s *core.Session, claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
 	for _, cl := range claims {
-		cl.hold = &Hold{s: s, path: cl.mark, token: zxid, span: cl.q.newSpan("take"), recipe: cl}
-		if t := cl.hold.span; t != nil {
-			t.item, t.since = cl, t.began
-		}
-		if err := s.grant(cl.hold, nil); err != nil {
+		span := cl.q.newSpan("take")
+		span.SetSubject(cl)
+		cl.hold = core.NewHold(s, cl.mark, zxid, span, cl, nil)
+		if err := s.Grant(cl.hold, nil); err != nil {
 			return nil, err // the session is over, and all the marks are deleted with it
 		}
 		// As long as the session may last without contact, so that an item can be read
 		// in time whatever ClaimTimeout is.
-		cl.limitUnreceived(max(cl.q.claimTimeout, s.b.Timeout()))
+		cl.limitUnreceived(max(cl.q.claimTimeout, s.Backend().Timeout()))
 	}
 	return claims, nil
 }
@@ -278,7 +279,7 @@ func (cl *itemClaim) limit(d time.Duration, end func()) bool {
 	if cl.state != claimHeld || cl.timer != nil && !cl.timer.Stop() {
 		return false
 	}
-	cl.timer = time.AfterFunc(d, func() { cl.q.c.goWork(end) })
+	cl.timer = time.AfterFunc(d, func() { cl.q.c.GoWork(end) })
 	return true
 }
 
@@ -292,12 +293,12 @@ func (cl *itemClaim) limitUnreceived(d time.Duration) bool {
 // it must not be handed out.
 func (cl *itemClaim) receive() bool {
 	d := cl.q.claimTimeout
-	if !cl.limit(d, func() { cl.hold.lose(ErrClaimTimeout) }) {
+	if !cl.limit(d, func() { cl.hold.Lose(ErrClaimTimeout) }) {
 		cl.tooLate()
 		return false
 	}
 	if d > 0 {
-		cl.hold.endAfter(d)
+		cl.hold.EndAfter(d)
 	}
 	cl.noteDelivery()
 	return true
@@ -307,7 +308,7 @@ func (cl *itemClaim) receive() bool {
 // told here, not where the claim is made, since the item may be given back before.
 func (cl *itemClaim) noteDelivery() {
 	if cl.afterLoss() {
-		cl.s.c.log.Info("coord: redelivering an item, since an earlier claim on it was lost", "path", cl.e.Path(), "attempt", cl.attempt)
+		cl.s.Client().Log().Info("coord: redelivering an item, since an earlier claim on it was lost", "path", cl.e.Path(), "attempt", cl.attempt)
 	}
 }
 
@@ -346,8 +347,8 @@ type record struct {
 	nacked  bool // the last one ended with a Nack
 }
 
-// attempts returns the record of an item that a list showed unclaimed, with the version of
-// its state in that list. It returns errAgain if the item has been claimed or put off
+// readAttempts returns the record of an item that a list showed unclaimed, with the version of
+// its state in that list. It returns core.ErrAgain if the item has been claimed or put off
 // since.
 //
 // The version must be that of the snapshot: a claim that was made after the list
@@ -356,17 +357,17 @@ type record struct {
 // a state that is not newer than the list is the state at the time of the list. (An
 // outsider's write can be newer. A second list, made after the version was read,
 // settles that case.)
-func (s *session) attempts(ctx context.Context, e *layout.QueueEntry) (record, error) {
-	data, stat, err := s.b.Get(ctx, e.StateAt(), nil)
+func readAttempts(ctx context.Context, s *core.Session, e *layout.QueueEntry) (record, error) {
+	data, stat, err := s.Backend().Get(ctx, e.StateAt(), nil)
 	if err != nil {
 		return record{}, err
 	}
 	if stat.Mzxid > e.Seen {
-		names, _, err := s.b.Children(ctx, e.Bucket, nil)
+		names, _, err := s.Backend().Children(ctx, e.Bucket, nil)
 		if err != nil {
 			return record{}, err
 		}
-		again := errAgain
+		again := core.ErrAgain
 		for _, now := range layout.ParseBucket(e.Bucket, names, 0).Items {
 			if now.ID == e.ID && !now.Marked && now.PutOff == e.PutOff {
 				again = nil
@@ -403,7 +404,7 @@ func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duratio
 func (cl *itemClaim) finishFor(ctx context.Context, v claimVerb, delay time.Duration, why deadReason) error {
 	if cl.decide(v, delay) {
 		cl.why = why
-		cl.hold.endRelease(cl.end(ctx, cl.commit(ctx, v)))
+		cl.hold.EndRelease(cl.end(ctx, cl.commit(ctx, v)))
 	}
 	return cl.outcome(v)
 }
@@ -412,7 +413,7 @@ func (cl *itemClaim) finishFor(ctx context.Context, v claimVerb, delay time.Dura
 // has ended before. If it reports true, the caller commits v and completes the release
 // of the hold with what end returns.
 func (cl *itemClaim) decide(v claimVerb, delay time.Duration) bool {
-	if !cl.hold.beginRelease() {
+	if !cl.hold.BeginRelease() {
 		return false
 	}
 	cl.decided(v, delay)
@@ -435,22 +436,22 @@ func (cl *itemClaim) outcome(v claimVerb) error {
 	return err
 }
 
-// lost implements recipe. The mark is gone, or goes with its session; that makes
+// Lost implements recipe. The mark is gone, or goes with its session; that makes
 // the item available to other consumers.
-func (cl *itemClaim) lost(*Hold) { cl.move(claimLose) }
+func (cl *itemClaim) Lost(*core.Hold) { cl.move(claimLose) }
 
-// leftovers is the mark, if the claim has timed out, or Work has ended it since the client closes.
+// Leftovers is the mark, if the claim has timed out, or Work has ended it since the client closes.
 // (When the session is being closed, no removal begins any more, and the mark goes with it.)
-func (cl *itemClaim) leftovers(_ *Hold, cause error) leftovers {
+func (cl *itemClaim) Leftovers(_ *core.Hold, cause error) core.Leftovers {
 	cl.q.forget() // before Done is closed, since the item precedes others of a list
-	r := leftovers{dir: cl.q.items, paths: []string{cl.mark}}
+	r := core.Leftovers{Dir: cl.q.items, Paths: []string{cl.mark}}
 	switch {
 	case errors.Is(cause, ErrClaimTimeout):
-		r.remove = cl.fail
+		r.Remove = cl.fail
 	case errors.Is(cause, ErrClosed):
-		r.remove = cl.restore
+		r.Remove = cl.restore
 	default:
-		return leftovers{}
+		return core.Leftovers{}
 	}
 	return r
 }
@@ -479,31 +480,31 @@ func (cl *itemClaim) fail(ctx context.Context, _ string) error {
 	return err
 }
 
-// release implements recipe, for a caller that released the hold itself: it gives the
+// Release implements recipe, for a caller that released the hold itself: it gives the
 // item back.
-func (cl *itemClaim) release(*Hold) error {
+func (cl *itemClaim) Release(*core.Hold) error {
 	ctx := context.Background()
 	cl.decided(verbGiveBack, 0)
 	return cl.end(ctx, cl.commit(ctx, verbGiveBack))
 }
 
-// granted is the trace event for the start of a claim.
-func (cl *itemClaim) granted(token int64, waited time.Duration) trace.Event {
+// Granted is the trace event for the start of a claim.
+func (cl *itemClaim) Granted(token int64, waited time.Duration) trace.Event {
 	return trace.ItemClaimed{
-		Subject: cl.hold.span.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
+		Subject: cl.hold.Span().At(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		AfterLoss: cl.afterLoss(), Token: token, Waited: waited,
 	}
 }
 
-// settled is the trace event for the end of a claim.
-func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Event {
+// Settled is the trace event for the end of a claim.
+func (cl *itemClaim) Settled(lost bool, held time.Duration, err error) trace.Event {
 	e := trace.ItemSettled{
-		Subject: cl.hold.span.at(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
+		Subject: cl.hold.Span().At(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
 	}
 	switch {
 	case lost:
-		e.Outcome, e.Reason = trace.ItemLost, reasonOf(err)
+		e.Outcome, e.Reason = trace.ItemLost, core.ReasonOf(err)
 	case cl.verb == verbAck, cl.verb == verbPop:
 		e.Outcome = trace.ItemAcked
 	case cl.verb == verbNack:
@@ -519,11 +520,11 @@ func (cl *itemClaim) settled(lost bool, held time.Duration, err error) trace.Eve
 // end ends the claim after the commit of its verb has returned err, and returns the
 // error for the caller.
 func (cl *itemClaim) end(ctx context.Context, err error) error {
-	mine := ctx.Err() != nil && cl.s.b.Err() == nil // the error of an ended ctx matches its cause, which can be any error
+	mine := ctx.Err() != nil && cl.s.Backend().Err() == nil // the error of an ended ctx matches its cause, which can be any error
 	switch {
 	case err == nil:
-	case isOver(err) && !mine:
-		err = &loss{cl.mark, err} // the item goes back with the session
+	case core.IsOver(err) && !mine:
+		err = core.NewLoss(cl.mark, err) // the item goes back with the session
 	case errors.Is(err, ErrLost) && !mine:
 	default:
 		cl.insist()
@@ -543,7 +544,7 @@ func (cl *itemClaim) insist() {
 		v = verbGiveBack // no caller receives the value
 	}
 	tried := cl.q.begin()
-	if cl.s.cleanUp("end the claim of an item", cl.e.Path(), func(ctx context.Context) error {
+	if cl.s.CleanUp("end the claim of an item", cl.e.Path(), func(ctx context.Context) error {
 		defer tried()
 		if err := cl.commit(ctx, v); err != nil && !errors.Is(err, ErrLost) {
 			return err
@@ -581,11 +582,11 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		ops = append(ops, state)
 	case verbNack:
 		if cl.delay > 0 && cl.due == 0 {
-			now, err := cl.s.learn(ctx)
+			now, err := cl.s.Learn(ctx)
 			if err != nil {
 				return err
 			}
-			cl.due = now.after(cl.delay)
+			cl.due = now.After(cl.delay)
 		}
 		switch {
 		case cl.due != 0: // shows that the claim was not lost
@@ -601,7 +602,7 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		} else {
 			_, err = cl.q.commitOnce(ctx, cl.s, ops...)
 		}
-		i := blamed(err)
+		i := core.Blamed(err)
 		switch {
 		case err == nil:
 			if v == verbBury {
@@ -611,7 +612,7 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty) && ops[i].Path != e.ReasonAt():
 			return err
 		case i == 0:
-			return &loss{cl.mark, ErrDeleted}
+			return core.NewLoss(cl.mark, ErrDeleted)
 		}
 		gone := ops[i].Path
 		ops = slices.Delete(slices.Clone(ops), i, i+1)
@@ -630,11 +631,11 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 
 // buryUnclaimed moves an item to the dead letters that was claimed as often as
 // MaxAttempts allows, by consumers that died. If the item has vanished, it does nothing.
-// If another client has claimed the item since the list, it returns errAgain: the item
+// If another client has claimed the item since the list, it returns core.ErrAgain: the item
 // lives, and can be free again. ctx does not cancel the commit.
-func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEntry, attempts int, version int32) error {
-	data, _, err := s.b.Get(ctx, e.Path(), nil)
-	if isNotFound(err) {
+func (q *queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry, attempts int, version int32) error {
+	data, _, err := s.Backend().Get(ctx, e.Path(), nil)
+	if core.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
@@ -651,12 +652,12 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *session, e *layout.QueueEn
 	ops = append(ops, q.counting(1)...)
 	letter := parcel{e.ID, data, q.reasonOf(e, attempts, nil, abandoned)}
 	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{letter}, ops)
-	switch i := blamed(err); {
+	switch i := core.Blamed(err); {
 	case i == 0 && errors.Is(err, backend.ErrBadVersion):
-		return errAgain // each claim changes the state
+		return core.ErrAgain // each claim changes the state
 	case i >= own:
 		q.counted.Store(false)
-		return errAgain
+		return core.ErrAgain
 	case i >= 0 && !errors.Is(err, backend.ErrNotEmpty):
 		return nil
 	}
@@ -673,14 +674,14 @@ func (q *queue) logBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 	if why.reason == trace.ReasonUndecodable {
 		return // decodeClaim logs it, with the error of the codec
 	}
-	q.c.log.Warn("coord: an item was moved to the dead letters", "path", e.Path(), "attempts", attempts, "reason", string(why.word()), "to", q.dead.path.full)
+	q.c.Log().Warn("coord: an item was moved to the dead letters", "path", e.Path(), "attempts", attempts, "reason", string(why.word()), "to", q.dead.path.Full())
 }
 
 // tellBuried traces that an item was moved to the dead letters without a claim.
 func (q *queue) tellBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 	if t := q.newSpan("take"); t != nil {
-		w := t.at(e.Path())
+		w := t.At(e.Path())
 		w.ID = 0 // there was no claim
-		emit(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead, Reason: why.word()})
+		core.Emit(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempts, Outcome: trace.ItemDead, Reason: why.word()})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -79,22 +81,22 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 // if other consumers take items too; for a PriorityQueue it costs four.) So the queue
 // value keeps the bytes of one item, and the last Pop reads one item in vain.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	var zero T
-	u := q.q.c.beginCleanUp()
-	defer u.end()
+	u := q.q.c.BeginCleanUp()
+	defer u.End()
 	for {
 		v, popped, err := q.popAhead(ctx)
 		if err != nil {
-			return zero, opError("pop", q.q.path.full, err)
+			return zero, core.OpError("pop", q.q.path.Full(), err)
 		}
 		if popped {
 			return v, nil
 		}
 		it, err := q.one(ctx, "pop", false)
-		if answers(err, backend.ErrNoSpace) && !isUncertain(err) {
+		if core.Answers(err, backend.ErrNoSpace) && !core.IsUncertain(err) {
 			if v, popped, err := q.popUnclaimed(ctx); popped || err != nil {
-				return v, opError("pop", q.q.path.full, err)
+				return v, core.OpError("pop", q.q.path.Full(), err)
 			}
 		}
 		if err != nil {
@@ -106,10 +108,10 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 		case err == nil:
 			it.claim.noteDelivery()
 			return it.Value, nil
-		case !isUncertain(err) && (errors.Is(err, ErrLost) || errors.Is(err, ErrReleased)):
+		case !core.IsUncertain(err) && (errors.Is(err, ErrLost) || errors.Is(err, ErrReleased)):
 			continue // the item goes to another consumer; or ClaimTimeout has passed before
 		}
-		return zero, opError("pop", q.q.path.full, err)
+		return zero, core.OpError("pop", q.q.path.Full(), err)
 	}
 }
 
@@ -126,7 +128,7 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // ErrBadPath) the last pair is nil and the error. ErrDecode: the codec has failed on six
 // items in a row, see Take.
 func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	return func(yield func(*Item[T], error) bool) {
 		for it, err := range q.all(ctx) {
 			if (err != nil || it.claim.receive()) && !yield(it, err) {
@@ -151,7 +153,7 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 			st.giveBack()
 			q.q.awaitGivenBack()
 		}()
-		short := pauses{c: q.q.c}
+		short := core.NewPauses(q.q.c)
 		for alone := true; ctx.Err() == nil; {
 			it := st.next()
 			if it == nil {
@@ -160,15 +162,15 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 					alone, over = false, st.giveBackAtClose(q.q.c)
 				}
 				items, err := q.some(ctx, op, n, false)
-				if answers(err, backend.ErrNoSpace) {
-					if short.n == 0 {
-						q.q.c.log.Warn("coord: cannot claim items because the service has no space, retrying", "path", q.q.path.full, "error", err)
+				if core.Answers(err, backend.ErrNoSpace) {
+					if short.Count() == 0 {
+						q.q.c.Log().Warn("coord: cannot claim items because the service has no space, retrying", "path", q.q.path.Full(), "error", err)
 					}
-					short.n = max(short.n, 1)
-					short.wait(ctx.Done(), q.q.c.closing)
+					short.SkipFirst()
+					short.Wait(ctx.Done(), q.q.c.Closing())
 					continue
 				}
-				short.reset()
+				short.Reset()
 				if err != nil {
 					if ctx.Err() == nil {
 						yield(nil, err)
@@ -236,10 +238,10 @@ func (st *stock[T]) giveBack() {
 // giveBackAtClose gives the stock back when the client closes, before its session
 // ends, unless the loop is over first, which calls the returned function. It needs a
 // goroutine of its own because the body of the loop may be running at that time.
-func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
-	return c.beside(func(over <-chan struct{}) {
+func (st *stock[T]) giveBackAtClose(c *core.Client) (over func()) {
+	return c.Beside(func(over <-chan struct{}) {
 		select {
-		case <-c.closing:
+		case <-c.Closing():
 			st.giveBack()
 		case <-over:
 		}
@@ -255,14 +257,14 @@ func (st *stock[T]) giveBackAtClose(c *Client) (over func()) {
 // items. If processing takes long, or can kill the process, use All, Work or Take, which
 // claim an item only when the caller asks for it.
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	ch := make(chan *Item[T])
-	u := q.q.c.beginCleanUp()
+	u := q.q.c.BeginCleanUp()
 	loop := func() error {
 		for it, err := range q.all(ctx) {
 			if err != nil {
 				if !errors.Is(err, ErrClosed) {
-					q.q.c.log.Error("coord: taking items failed, this consumer stops", "path", q.q.path.full, "error", err)
+					q.q.c.Log().Error("coord: taking items failed, this consumer stops", "path", q.q.path.Full(), "error", err)
 				}
 				return nil
 			}
@@ -279,7 +281,7 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 			case <-it.Done(): // lost before it was received
 			case <-ctx.Done():
 				it.claim.later(verbGiveBack)
-			case <-q.q.c.closing:
+			case <-q.q.c.Closing():
 				it.claim.later(verbGiveBack)
 				return nil
 			}
@@ -287,16 +289,16 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 		return nil
 	}
 	work := func() {
-		defer u.end()
+		defer u.End()
 		defer close(ch)
 		// The loop runs the codec. If that does not return, its item has used an attempt.
-		pause := pauses{c: q.q.c, most: lastRetry}
-		for q.q.c.call("Decode", []any{"path", q.q.path.full}, loop) != nil {
-			pause.wait(ctx.Done(), q.q.c.closing)
+		pause := core.NewPauses(q.q.c).UpTo(lastRetry)
+		for q.q.c.Call("Decode", []any{"path", q.q.path.Full()}, loop) != nil {
+			pause.Wait(ctx.Done(), q.q.c.Closing())
 		}
 	}
-	if !q.q.c.goWork(work) {
-		u.end()
+	if !q.q.c.GoWork(work) {
+		u.End()
 		close(ch)
 	}
 	return ch
@@ -322,28 +324,28 @@ func (q *Consumer[T]) one(ctx context.Context, op string, try bool) (*Item[T], e
 
 // some takes at least one item and at most want.
 func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) ([]*Item[T], error) {
-	if err := q.q.path.check(op); err != nil {
+	if err := q.q.path.Check(op); err != nil {
 		return nil, err
 	}
-	u := q.q.c.beginCleanUp()
-	defer u.end()
+	u := q.q.c.BeginCleanUp()
+	defer u.End()
 	for {
 		claims, err := q.q.request(ctx, op, want, try)
 		if err != nil {
-			return nil, opError(op, q.q.path.full, err)
+			return nil, core.OpError(op, q.q.path.Full(), err)
 		}
 		items, err := openClaims(ctx, q.codec, claims)
-		if err == nil && len(items) > 0 && q.q.c.isClosing() {
+		if err == nil && len(items) > 0 && q.q.c.IsClosing() {
 			for _, it := range items {
 				it.claim.later(verbGiveBack)
 			}
 			err = ErrClosed
 		}
-		if isDecode(err) {
+		if core.IsDecode(err) {
 			q.q.awaitGivenBack() // a consumer with the right codec can take them now
 		}
 		if err != nil {
-			return nil, opError(op, q.q.path.full, err)
+			return nil, core.OpError(op, q.q.path.Full(), err)
 		}
 		if len(items) > 0 {
 			return items, nil
@@ -358,31 +360,31 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 // item cannot be decoded, the error matches ErrDecode.
 func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 	var zero T
-	if err := q.q.path.check("peek"); err != nil {
+	if err := q.q.path.Check("peek"); err != nil {
 		return zero, err
 	}
-	data, err := onSession(ctx, q.q.c, func(s *session) ([]byte, error) { return q.q.peek(ctx, s) })
+	data, err := core.OnSession(ctx, q.q.c, func(s *core.Session) ([]byte, error) { return q.q.peek(ctx, s) })
 	if err != nil {
-		return zero, opError("peek", q.q.path.full, err)
+		return zero, core.OpError("peek", q.q.path.Full(), err)
 	}
 	v, err := q.codec.decode(data)
-	return v, opError("peek", q.q.path.full, err)
+	return v, core.OpError("peek", q.q.path.Full(), err)
 }
 
 // peek reads the item that the next take would get.
-func (q *queue) peek(ctx context.Context, s *session) ([]byte, error) {
+func (q *queue) peek(ctx context.Context, s *core.Session) ([]byte, error) {
 	_, data, err := q.first(ctx, s)
 	return data, err
 }
 
 // first returns the item that the next take would get, and its data.
-func (q *queue) first(ctx context.Context, s *session) (*layout.QueueEntry, []byte, error) {
+func (q *queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry, []byte, error) {
 	stuck := q.stuckItems()
 	if stuck == nil {
 		stuck = make(map[string]time.Time)
 	}
 	for {
-		if err := s.b.Sync(ctx, q.items); err != nil {
+		if err := s.Backend().Sync(ctx, q.items); err != nil {
 			return nil, nil, err
 		}
 		v, err := q.walk(ctx, s, 1, nil, stuck, learnsNow)
@@ -394,9 +396,9 @@ func (q *queue) first(ctx context.Context, s *session) (*layout.QueueEntry, []by
 		}
 		e := &v.found[0]
 		if e.State && q.maxAttempts > 0 {
-			r, err := s.attempts(ctx, e)
+			r, err := readAttempts(ctx, s, e)
 			switch {
-			case isNotFound(err), errors.Is(err, errAgain):
+			case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
 				continue
 			case err != nil:
 				return nil, nil, err
@@ -405,8 +407,8 @@ func (q *queue) first(ctx context.Context, s *session) (*layout.QueueEntry, []by
 				continue
 			}
 		}
-		data, _, err := s.b.Get(ctx, e.Path(), nil)
-		if !isNotFound(err) {
+		data, _, err := s.Backend().Get(ctx, e.Path(), nil)
+		if !core.IsNotFound(err) {
 			q.forget() // an earlier list can show a later item as the first
 			return e, data, err
 		}
@@ -417,20 +419,20 @@ func (q *queue) first(ctx context.Context, s *session) (*layout.QueueEntry, []by
 // whole queue: one request for some hundred items. Items can come and go while it
 // counts.
 func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
-	if err := q.q.path.check("len"); err != nil {
+	if err := q.q.path.Check("len"); err != nil {
 		return 0, err
 	}
-	n, err := onSession(ctx, q.q.c, func(s *session) (int, error) {
-		if err := s.b.Sync(ctx, q.q.items); err != nil {
+	n, err := core.OnSession(ctx, q.q.c, func(s *core.Session) (int, error) {
+		if err := s.Backend().Sync(ctx, q.q.items); err != nil {
 			return 0, err
 		}
 		n, err := q.q.countItems(ctx, s)
-		if isNotFound(err) {
+		if core.IsNotFound(err) {
 			return 0, nil
 		}
 		return n, err
 	})
-	return n, opError("len", q.q.path.full, err)
+	return n, core.OpError("len", q.q.path.Full(), err)
 }
 
 // Purge deletes every item that was in the queue when Purge began and is not
@@ -439,25 +441,25 @@ func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
 // deletes the nodes that held the items, except the last. The error matches ErrKind
 // if another recipe uses the path.
 func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
-	if err := q.q.path.check("purge"); err != nil {
+	if err := q.q.path.Check("purge"); err != nil {
 		return 0, err
 	}
 	total := 0
-	_, err := onSessionOnce(ctx, q.q.c, func(s *session) (struct{}, error) {
-		if err := s.checkKind(ctx, q.q.recipeDir()); err != nil {
+	_, err := core.OnSessionOnce(ctx, q.q.c, func(s *core.Session) (struct{}, error) {
+		if err := s.CheckKind(ctx, q.q.recipeDir()); err != nil {
 			return struct{}{}, err
 		}
 		return struct{}{}, q.q.purge(ctx, s, &total)
 	})
-	return total, opError("purge", q.q.path.full, err)
+	return total, core.OpError("purge", q.q.path.Full(), err)
 }
 
 // purge deletes the unclaimed items, bucket after bucket. An item that was never
 // claimed is claimed and deleted in one commit, which fails if another consumer has
 // claimed the item. For an item that was claimed before, the commit deletes the
 // state at the version that was read.
-func (q *queue) purge(ctx context.Context, s *session, total *int) error {
-	if err := s.b.Sync(ctx, q.items); err != nil {
+func (q *queue) purge(ctx context.Context, s *core.Session, total *int) error {
+	if err := s.Backend().Sync(ctx, q.items); err != nil {
 		return err
 	}
 	err := q.eachBucket(ctx, s, func(b layout.Bucket, last bool, c layout.BucketContents) error {
@@ -472,19 +474,19 @@ func (q *queue) purge(ctx context.Context, s *session, total *int) error {
 		q.sweep(ctx, s, b, c.Litter, !last && !claimed)
 		return nil
 	})
-	if isNotFound(err) {
+	if core.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-func (q *queue) purgeSome(ctx context.Context, s *session, items []layout.QueueEntry, total *int) error {
+func (q *queue) purgeSome(ctx context.Context, s *core.Session, items []layout.QueueEntry, total *int) error {
 	var each [][]backend.Op
 	for i := range items {
 		e := &items[i]
 		ops, err := takeOut(ctx, s, e)
 		switch {
-		case isNotFound(err), errors.Is(err, errAgain):
+		case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
 			continue
 		case err != nil:
 			return err
@@ -505,7 +507,7 @@ func (q *queue) purgeSome(ctx context.Context, s *session, items []layout.QueueE
 			*total += len(each)
 			return nil
 		}
-		i := blamed(err)
+		i := core.Blamed(err)
 		if i < 0 {
 			return err
 		}
@@ -524,14 +526,14 @@ func (q *queue) purgeSome(ctx context.Context, s *session, items []layout.QueueE
 
 // takeOut returns the operations that delete an item that no consumer has claimed, with its
 // other nodes. If a consumer has claimed it since the list, they are refused. If that is
-// known already, takeOut returns errAgain, or ErrNotFound.
-func takeOut(ctx context.Context, s *session, e *layout.QueueEntry) ([]backend.Op, error) {
+// known already, takeOut returns core.ErrAgain, or ErrNotFound.
+func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]backend.Op, error) {
 	if e.Marked {
-		return nil, errAgain
+		return nil, core.ErrAgain
 	}
 	ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
 	if e.State {
-		r, err := s.attempts(ctx, e)
+		r, err := readAttempts(ctx, s, e)
 		if err != nil {
 			return nil, err
 		}
@@ -551,7 +553,7 @@ func takeOut(ctx context.Context, s *session, e *layout.QueueEntry) ([]backend.O
 // withoutReason removes the operation on the path of a reason. It reports false if path is not
 // one. A reason that an outsider has changed is no reason to leave its item.
 func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
-	if !strings.HasPrefix(base(path), layout.ReasonPrefix) {
+	if !strings.HasPrefix(core.Base(path), layout.ReasonPrefix) {
 		return ops, false
 	}
 	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == path }), true

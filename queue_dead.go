@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -43,12 +45,12 @@ func (why deadReason) word() trace.Reason {
 	return why.reason
 }
 
-// reasonOf returns the data of the node that says why e is a dead letter. s is the session of
+// core.ReasonOf returns the data of the node that says why e is a dead letter. s is the session of
 // the last consumer, nil if it is not known.
-func (q *queue) reasonOf(e *layout.QueueEntry, attempts int, s *session, why deadReason) []byte {
-	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.full, Due: e.Due}
+func (q *queue) reasonOf(e *layout.QueueEntry, attempts int, s *core.Session, why deadReason) []byte {
+	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due}
 	if s != nil {
-		r.Session = sessionID(s.b.ID())
+		r.Session = core.SessionID(s.Backend().ID())
 	}
 	if q.kind == priorityQueue {
 		r.Priority = e.Key()
@@ -58,14 +60,14 @@ func (q *queue) reasonOf(e *layout.QueueEntry, attempts int, s *session, why dea
 
 // withReasons appends the operations that create the reasons of dead letters, unless the
 // commit would be too large with them.
-func withReasons(s *session, ops []backend.Op, bucket string, batch []parcel) []backend.Op {
+func withReasons(s *core.Session, ops []backend.Op, bucket string, batch []parcel) []backend.Op {
 	all := ops[:len(ops):len(ops)]
 	for _, p := range batch {
 		if p.reason != nil {
 			all = append(all, backend.Create(bucket+"/"+layout.ReasonPrefix+p.id, p.reason, backend.Persistent))
 		}
 	}
-	if len(all) > len(ops) && s.b.Limits().Refuse(append(all, s.c.proof())) != nil {
+	if len(all) > len(ops) && s.Backend().Limits().Refuse(append(all, s.Client().Proof())) != nil {
 		return ops
 	}
 	return all
@@ -117,9 +119,9 @@ type DeadLetter[T any] struct {
 // error. So a loop without an error has seen everything. Errors: the context's; ErrClosed;
 // ErrDenied; ErrBadPath; ErrKind.
 func (q *Consumer[T]) Dead(ctx context.Context) iter.Seq2[*DeadLetter[T], error] {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	return func(yield func(*DeadLetter[T], error) bool) {
-		err := q.q.path.check("dead")
+		err := q.q.path.Check("dead")
 		if err == nil {
 			err = q.q.eachLetter(ctx, func(l *letter) bool {
 				d := &DeadLetter[T]{
@@ -132,7 +134,7 @@ func (q *Consumer[T]) Dead(ctx context.Context) iter.Seq2[*DeadLetter[T], error]
 			})
 		}
 		if err != nil {
-			yield(nil, opError("dead", q.q.path.full, err))
+			yield(nil, core.OpError("dead", q.q.path.Full(), err))
 		}
 	}
 }
@@ -150,9 +152,9 @@ type letter struct {
 // default place of q's dead letters did.
 func (q *queue) ours(l *letter) (ours, known bool) {
 	if l.known {
-		return l.why.Queue == q.path.full, true
+		return l.why.Queue == q.path.Full(), true
 	}
-	return true, q.dead.path.full == deadPath(q.path.full)
+	return true, q.dead.path.Full() == deadPath(q.path.Full())
 }
 
 // lettersAtOnce is the number of dead letters that are read at once, and moved in one commit.
@@ -162,17 +164,17 @@ const lettersAtOnce = 16
 // eachLetter calls f with the dead letters of q until f returns false. No session is needed
 // while f runs.
 func (q *queue) eachLetter(ctx context.Context, f func(l *letter) bool) error {
-	buckets, err := onSession(ctx, q.c, func(s *session) ([]layout.Bucket, error) { return q.deadBuckets(ctx, s) })
+	buckets, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]layout.Bucket, error) { return q.deadBuckets(ctx, s) })
 	if err != nil {
 		return err
 	}
 	for _, b := range buckets {
-		c, err := onSession(ctx, q.c, func(s *session) (layout.BucketContents, error) { return listBucket(ctx, s, b) })
+		c, err := core.OnSession(ctx, q.c, func(s *core.Session) (layout.BucketContents, error) { return listBucket(ctx, s, b) })
 		if err != nil {
 			return err
 		}
 		for some := range slices.Chunk(c.Items, lettersAtOnce) {
-			letters, err := onSession(ctx, q.c, func(s *session) ([]*letter, error) { return readLetters(ctx, s, some) })
+			letters, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]*letter, error) { return readLetters(ctx, s, some) })
 			if err != nil {
 				return err
 			}
@@ -187,25 +189,25 @@ func (q *queue) eachLetter(ctx context.Context, f func(l *letter) bool) error {
 }
 
 // deadBuckets lists the buckets of the dead letters.
-func (q *queue) deadBuckets(ctx context.Context, s *session) ([]layout.Bucket, error) {
-	if err := s.checkKind(ctx, q.dead.recipeDir()); err != nil {
+func (q *queue) deadBuckets(ctx context.Context, s *core.Session) ([]layout.Bucket, error) {
+	if err := s.CheckKind(ctx, q.dead.recipeDir()); err != nil {
 		return nil, err
 	}
-	names, err := s.list(ctx, q.dead.items)
+	names, err := s.List(ctx, q.dead.items)
 	return layout.Buckets(q.dead.items, names), err
 }
 
 // listBucket lists a bucket. One that is gone is empty.
-func listBucket(ctx context.Context, s *session, b layout.Bucket) (layout.BucketContents, error) {
-	names, stat, err := s.b.Children(ctx, b.Path, nil)
-	if err != nil && !isNotFound(err) {
+func listBucket(ctx context.Context, s *core.Session, b layout.Bucket) (layout.BucketContents, error) {
+	names, stat, err := s.Backend().Children(ctx, b.Path, nil)
+	if err != nil && !core.IsNotFound(err) {
 		return layout.BucketContents{}, err
 	}
 	return layout.ParseBucket(b.Path, names, stat.AsOf), nil
 }
 
 // readLetters reads items and their reasons. It leaves out the items that are gone.
-func readLetters(ctx context.Context, s *session, items []layout.QueueEntry) ([]*letter, error) {
+func readLetters(ctx context.Context, s *core.Session, items []layout.QueueEntry) ([]*letter, error) {
 	var paths []string
 	for i := range items {
 		e := &items[i]
@@ -216,7 +218,7 @@ func readLetters(ctx context.Context, s *session, items []layout.QueueEntry) ([]
 	if len(paths) == 0 {
 		return nil, nil
 	}
-	read, err := s.getAll(ctx, paths)
+	read, err := s.GetAll(ctx, paths)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +235,7 @@ func readLetters(ctx context.Context, s *session, items []layout.QueueEntry) ([]
 		switch {
 		case itemErr == nil:
 			letters = append(letters, l)
-		case !isNotFound(itemErr):
+		case !core.IsNotFound(itemErr):
 			return nil, itemErr
 		}
 	}

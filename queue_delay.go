@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/go-coord/coord/internal/core"
 )
 
 // A DelayQueue is a Queue whose items cannot be taken before they are due. In all other
@@ -38,7 +40,7 @@ type DelayQueue[T any] struct {
 // NewDelayQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueue[T] {
-	q := &DelayQueue[T]{newConsumer(c, path, delayQueue, o)}
+	q := &DelayQueue[T]{newConsumer(c.core(), path, delayQueue, o)}
 	q.show()
 	return q
 }
@@ -71,14 +73,14 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 // is not positive, the item is due within that uncertainty. The first PutAfter on a
 // session costs one request more. In all else it is as Put.
 func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id string, err error) {
-	if err := q.q.path.check("put"); err != nil {
+	if err := q.q.path.Check("put"); err != nil {
 		return "", err
 	}
-	now, err := onSession(ctx, q.q.c, func(s *session) (moment, error) { return s.learn(ctx) })
+	now, err := core.OnSession(ctx, q.q.c, func(s *core.Session) (core.Moment, error) { return s.Learn(ctx) })
 	if err != nil {
-		return "", opError("put", q.q.path.full, err)
+		return "", core.OpError("put", q.q.path.Full(), err)
 	}
-	return q.putOne(ctx, 0, now.after(d), v)
+	return q.putOne(ctx, 0, now.After(d), v)
 }
 
 // dueTime returns the due time in milliseconds. A time before the year 0 counts as
@@ -89,7 +91,7 @@ func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
 	case due.Before(first):
 		due = first // of a time long before, the milliseconds would overflow
 	case due.Year() > 9999:
-		return 0, opError(op, q.q.path.full, fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
+		return 0, core.OpError(op, q.q.path.Full(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
 	}
-	return milliseconds(due), nil
+	return core.Milliseconds(due), nil
 }

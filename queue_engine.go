@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -44,7 +46,7 @@ import (
 // # Putting
 //
 // P1. A put is one commit {check(bucket, version 0), create the items}, applied
-// exactly once (commitOnce). So an item never lands in a closed bucket, and a lost
+// exactly once (CommitOnce). So an item never lands in a closed bucket, and a lost
 // reply does not create a second item. The id is part of the name, so the caller
 // knows it even if the reply is lost.
 //
@@ -315,8 +317,8 @@ const (
 
 // queue is the engine of a queue: everything except the type of the values.
 type queue struct {
-	c         *Client
-	path      recipePath
+	c         *core.Client
+	path      core.Path
 	kind      queueKind
 	items     string    // <queue>/items
 	in, out   string    // in items
@@ -334,39 +336,39 @@ type queue struct {
 	counted      atomic.Bool   // out exists, as far as is known
 
 	mu       sync.Mutex
-	open     map[int64]openBucket  // by key: the bucket of the latest put
-	many     bool                  // of a DelayQueue: the last list of a put showed many buckets
-	requests []*itemRequest        // callers that wait for items, see queue_feed.go
-	feeding  bool                  // feed is running
-	idle     context.CancelFunc    // cancels the wait of feed; set while feed runs
-	more     chan struct{}         // of capacity 1: signals a new ask
-	ending   int                   // number of claims that are being given back in the background
-	ended    chan struct{}         // closed when ending returns to 0
-	acks     map[*session]*ackLine // the sessions with an Ack under way, see queue_ack.go
-	head     string                // the bucket that was first, "" if not known
-	ahead    ahead                 // what the last list showed beyond the items that were taken
-	gen      int                   // incremented when what lists show cannot be used any more
-	prompt   *session              // the session whose last list found an item at once, for a caller without a place; nil: none
-	popping  map[string]bool       // paths of the items that Pops delete without a claim; whether this client claims or removes one itself
-	missed   time.Time             // when a Pop last found the item gone that it had read ahead
-	lists    uint                  // how many lists choose has seen
-	rivals   int                   // how many items further to look, since others take from the head
-	stuck    map[string]time.Time  // paths of items that cannot be moved or claimed, and until when they are ignored
-	swept    time.Time             // when sweepEmpty last found nothing
+	open     map[int64]openBucket       // by key: the bucket of the latest put
+	many     bool                       // of a DelayQueue: the last list of a put showed many buckets
+	requests []*itemRequest             // callers that wait for items, see queue_feed.go
+	feeding  bool                       // feed is running
+	idle     context.CancelFunc         // cancels the wait of feed; set while feed runs
+	more     chan struct{}              // of capacity 1: signals a new ask
+	ending   int                        // number of claims that are being given back in the background
+	ended    chan struct{}              // closed when ending returns to 0
+	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see queue_ack.go
+	head     string                     // the bucket that was first, "" if not known
+	ahead    ahead                      // what the last list showed beyond the items that were taken
+	gen      int                        // incremented when what lists show cannot be used any more
+	prompt   *core.Session              // the session whose last list found an item at once, for a caller without a place; nil: none
+	popping  map[string]bool            // paths of the items that Pops delete without a claim; whether this client claims or removes one itself
+	missed   time.Time                  // when a Pop last found the item gone that it had read ahead
+	lists    uint                       // how many lists choose has seen
+	rivals   int                        // how many items further to look, since others take from the head
+	stuck    map[string]time.Time       // paths of items that cannot be moved or claimed, and until when they are ignored
+	swept    time.Time                  // when sweepEmpty last found nothing
 
 	undecoded int // items in a row that this consumer could not decode, up to maxUndecodable
 }
 
-// newSpan starts the trace of a call.
-func (q *queue) newSpan(op string) *span {
-	return q.c.newSpan(string(q.kind.recipe()), q.path.full, op)
+// NewSpan starts the trace of a call.
+func (q *queue) newSpan(op string) *core.Span {
+	return q.c.NewSpan(string(q.kind.recipe()), q.path.Full(), op)
 }
 
 func (k queueKind) recipe() layout.RecipeKind {
 	return [...]layout.RecipeKind{fifoQueue: layout.KindQueue, priorityQueue: layout.KindPriorityQueue, delayQueue: layout.KindDelayQueue}[k]
 }
 
-func (q *queue) recipeDir() recipeDir { return recipeDir{dir: q.path.full, recipe: q.kind.recipe()} }
+func (q *queue) recipeDir() core.RecipeDir { return core.NewRecipeDir(q.path.Full(), q.kind.recipe()) }
 
 // openBucket is the bucket that a put tries first.
 type openBucket struct {
@@ -374,31 +376,31 @@ type openBucket struct {
 	full bool
 }
 
-func newQueue(c *Client, path string, kind queueKind) *queue {
+func newQueue(c *core.Client, path string, kind queueKind) *queue {
 	q := &queue{
-		c: c, path: c.recipePath(path), kind: kind, size: cmp.Or(c.hooks.BucketSize, bucketSize), most: maxBuckets,
+		c: c, path: c.Path(path), kind: kind, size: cmp.Or(c.Hooks().BucketSize, bucketSize), most: maxBuckets,
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
-	q.items = q.path.full + "/items"
+	q.items = q.path.Full() + "/items"
 	q.in, q.out = q.items+"/"+layout.InName, q.items+"/"+layout.OutName
-	q.waiters = newSlotLine(c, q.recipeDir().part(q.path.full+"/waiters", layout.KindWaiters), layout.WaiterInfix, itemSlots)
-	q.producers = newSlotLine(c, q.recipeDir().part(q.path.full+"/producers", layout.KindWaiters), layout.RoomInfix, roomSlots)
+	q.waiters = newSlotLine(c, q.recipeDir().Part(q.path.Full()+"/waiters", layout.KindWaiters), layout.WaiterInfix, itemSlots)
+	q.producers = newSlotLine(c, q.recipeDir().Part(q.path.Full()+"/producers", layout.KindWaiters), layout.RoomInfix, roomSlots)
 	q.lim.turn, q.lim.dry = make(chan struct{}, 1), make(chan struct{})
 	return q
 }
 
 // makeItems makes the directory of buckets.
-func (q *queue) makeItems(ctx context.Context, s *session) error {
-	if err := s.claimKindAnew(ctx, q.recipeDir()); err != nil {
+func (q *queue) makeItems(ctx context.Context, s *core.Session) error {
+	if err := s.ClaimKindAnew(ctx, q.recipeDir()); err != nil {
 		return err
 	}
-	_, err := s.makeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.claimKindAnew(ctx, q.recipeDir()) })
-	return s.notSent(ctx, err)
+	_, err := s.MakeNode(ctx, backend.Create(q.items, nil, backend.Persistent), func(string) error { return s.ClaimKindAnew(ctx, q.recipeDir()) })
+	return s.NotSent(ctx, err)
 }
 
 // batch is the maximum number of items in one commit that claims, acknowledges or deletes
 // items: maxBatch, or fewer if the path is long or the service takes less.
-func (q *queue) batch(s *session) int { return s.most(maxBatch, 5, 1, 5*(len(q.items)+300)) }
+func (q *queue) batch(s *core.Session) int { return s.Most(maxBatch, 5, 1, 5*(len(q.items)+300)) }
 
 // deadPath is the default path of the dead letters of the queue at path.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }

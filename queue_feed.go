@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -40,8 +42,8 @@ func (q *queue) request(ctx context.Context, op string, want int, try bool) (cla
 		a.waits = make(chan struct{})
 		waits = a.waits
 		defer func() {
-			span.over(ctx, opError(op, q.path.full, err))
-			q.tellClaims(ctx, claims, span.began)
+			span.Over(ctx, core.OpError(op, q.path.Full(), err))
+			q.tellClaims(ctx, claims, span.Began)
 		}()
 	}
 	q.mu.Lock()
@@ -51,7 +53,7 @@ func (q *queue) request(ctx context.Context, op string, want int, try bool) (cla
 		case q.more <- struct{}{}:
 		default:
 		}
-	} else if q.feeding = q.c.goWork(q.feed); !q.feeding {
+	} else if q.feeding = q.c.GoWork(q.feed); !q.feeding {
 		q.requests = nil
 		q.mu.Unlock()
 		return nil, ErrClosed
@@ -59,17 +61,17 @@ func (q *queue) request(ctx context.Context, op string, want int, try bool) (cla
 	q.mu.Unlock()
 	select {
 	case <-waits:
-		span.waiting(ctx, "", -1)
+		span.Waiting(ctx, "", -1)
 	case ans := <-a.reply:
 		return ans.claims, ans.err
 	case <-ctx.Done():
-	case <-q.c.closing:
+	case <-q.c.Closing():
 	}
 	select {
 	case ans := <-a.reply:
 		return ans.claims, ans.err
 	case <-ctx.Done():
-	case <-q.c.closing:
+	case <-q.c.Closing():
 	}
 	q.mu.Lock()
 	i := slices.Index(q.requests, a)
@@ -81,7 +83,7 @@ func (q *queue) request(ctx context.Context, op string, want int, try bool) (cla
 	}
 	q.mu.Unlock()
 	if i >= 0 {
-		return nil, cmp.Or(q.c.contextError(ctx), ErrClosed)
+		return nil, cmp.Or(q.c.ContextError(ctx), ErrClosed)
 	}
 	ans := <-a.reply // the answer came at the same moment
 	return ans.claims, ans.err
@@ -110,7 +112,7 @@ func (q *queue) answer(asks []*itemRequest, claims []*itemClaim) {
 
 // tellWaits signals to all callers that the feeder waits, so that they trace it.
 func (q *queue) tellWaits() {
-	if q.c.trace == nil {
+	if !q.c.IsTraced() {
 		return
 	}
 	q.mu.Lock()
@@ -126,14 +128,14 @@ func (q *queue) tellWaits() {
 // tellClaims traces claims. began is when the caller that receives them began to
 // ask, or zero if no caller receives them.
 func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.Time) {
-	if q.c.trace == nil {
+	if !q.c.IsTraced() {
 		return
 	}
 	for _, cl := range claims {
 		if !began.IsZero() {
-			cl.hold.span.began = began
+			cl.hold.Span().SetBegan(began)
 		}
-		cl.hold.span.grant(ctx, cl.hold, 1)
+		cl.hold.Span().Grant(ctx, cl.hold, 1)
 	}
 }
 
@@ -144,7 +146,7 @@ func (cl *itemClaim) later(v claimVerb) { cl.laterFor(v, deadReason{}) }
 // laterFor is later with the reason for verbBury.
 func (cl *itemClaim) laterFor(v claimVerb, why deadReason) {
 	done := cl.q.begin()
-	if cl.q.c.goCleanUp(func(context.Context, *cleanUp) {
+	if cl.q.c.GoCleanUp(func(context.Context, *core.CleanUp) {
 		defer done()
 		cl.finishFor(context.Background(), v, 0, why)
 	}) == nil {
@@ -181,17 +183,17 @@ func (q *queue) begun() <-chan struct{} {
 }
 
 // awaitGivenBack waits for the claims that are being given back, as long as a call
-// that is given up waits for its clean-up, see cleanUp.
+// that is given up waits for its clean-up, see core.CleanUp.
 func (q *queue) awaitGivenBack() {
 	if ended := q.begun(); ended != nil {
-		q.c.current.Load().waitFor(ended, giveUpWait)
+		q.c.Present().WaitFor(ended, core.GiveUpWait)
 	}
 }
 
 // settle waits until no claim is being given back, and no claim that timed out is being
 // removed.
 func (f *feeder) settle(ctx context.Context) error {
-	if err := f.s.c.awaitCleanUps(ctx, f.q.items, ""); err != nil {
+	if err := f.s.Client().AwaitCleanUps(ctx, f.q.items, ""); err != nil {
 		return err
 	}
 	ended := f.q.begun()
@@ -201,10 +203,10 @@ func (f *feeder) settle(ctx context.Context) error {
 	select {
 	case <-ended:
 		return nil
-	case <-f.s.b.Done():
-		return f.s.b.Err()
+	case <-f.s.Backend().Done():
+		return f.s.Backend().Err()
 	case <-ctx.Done():
-		return f.s.contextError(ctx)
+		return f.s.ContextError(ctx)
 	}
 }
 
@@ -252,7 +254,7 @@ func (q *queue) present() []*itemRequest {
 
 // feedOn runs feeders, on one session after the other, until no caller asks.
 func (q *queue) feedOn(ctx context.Context) error {
-	_, err := onSession(ctx, q.c, func(s *session) (struct{}, error) {
+	_, err := core.OnSession(ctx, q.c, func(s *core.Session) (struct{}, error) {
 		f := &feeder{q: q, s: s, place: slotPlace{l: q.waiters, s: s}}
 		defer f.place.leave()
 		return struct{}{}, f.run(ctx)
@@ -263,7 +265,7 @@ func (q *queue) feedOn(ctx context.Context) error {
 // feeder serves the asks of a queue on one session.
 type feeder struct {
 	q     *queue
-	s     *session
+	s     *core.Session
 	stale bool   // the last snapshot may be stale: Sync first
 	later bool   // others had the item that this holder of a slot tried to claim: W8
 	gone  string // path of the first item of the last claim, if all its items had vanished
@@ -274,7 +276,7 @@ type feeder struct {
 // run answers asks until none is left.
 func (f *feeder) run(ctx context.Context) error {
 	defer f.unwatch()
-	if err := f.s.checkKind(ctx, f.q.recipeDir()); err != nil {
+	if err := f.s.CheckKind(ctx, f.q.recipeDir()); err != nil {
 		return err
 	}
 	for {
@@ -299,7 +301,7 @@ func (f *feeder) run(ctx context.Context) error {
 		}
 		took, v, err := f.takeFor(ctx, asks, min(want, f.q.batch(f.s)), tries)
 		switch {
-		case errors.Is(err, errAgain):
+		case errors.Is(err, core.ErrAgain):
 			f.stale = true
 		case err != nil:
 			return err
@@ -319,12 +321,12 @@ func (f *feeder) run(ctx context.Context) error {
 // takeFor takes items for the asks and reports whether it found any. Close waits
 // for it, so that items claimed for an ask that is gone are given back first.
 func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, sight, error) {
-	u := f.q.c.beginCleanUp()
-	if u == nil || f.q.c.isClosing() {
-		u.end()
+	u := f.q.c.BeginCleanUp()
+	if u == nil || f.q.c.IsClosing() {
+		u.End()
 		return false, sight{}, ErrClosed
 	}
-	defer u.end()
+	defer u.End()
 	claims, v, err := f.take(ctx, want, tries)
 	if err != nil || len(claims) == 0 {
 		return false, v, err
@@ -333,7 +335,7 @@ func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tri
 	return true, v, nil
 }
 
-// take looks for items once and claims those it finds. It returns errAgain if it
+// take looks for items once and claims those it finds. It returns core.ErrAgain if it
 // found items but claimed none.
 func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, sight, error) {
 	if claims, err := f.takeAhead(ctx, want); len(claims) > 0 || err != nil {
@@ -355,7 +357,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		// The Sync makes the walk see each item that was put before the call began. The lists
 		// do not travel with it: a leader answers the Sync of a client of its own at once, and
 		// reads that are sent with it can be older than what a follower has answered before.
-		if err := f.s.b.Sync(ctx, f.q.items); err != nil {
+		if err := f.s.Backend().Sync(ctx, f.q.items); err != nil {
 			return nil, sight{}, err
 		}
 	}
@@ -371,7 +373,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	}
 	found, rest := f.q.choose(f.q.spare(v.found), want)
 	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
-	if f.place.slot && (faster || errors.Is(err, errAgain)) {
+	if f.place.slot && (faster || errors.Is(err, core.ErrAgain)) {
 		f.later = true
 	}
 	switch {
@@ -384,7 +386,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		if !yields { // those that yield meet others by W8, who need not be there at the next items
 			f.q.met(faster)
 		}
-		return nil, v, errAgain
+		return nil, v, core.ErrAgain
 	}
 	f.q.met(false)
 	f.q.keep(f.s, began, gen, &v, rest)
@@ -400,12 +402,12 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 
 // yields reports whether a holder of a slot leaves the next item to the others, see W8.
 func (f *feeder) yields() bool {
-	return f.later && f.place.slot && !f.stale && f.q.c.random("yield")%3 > 0
+	return f.later && f.place.slot && !f.stale && f.q.c.Random("yield")%3 > 0
 }
 
 // takeAhead claims items that an earlier list has shown. It returns no claims if there is no such
 // list. If an item cannot be claimed, another consumer has had it, and takeAhead tries the next
-// one. It returns errAgain after two of them, or if one of several items cannot be claimed: the
+// one. It returns core.ErrAgain after two of them, or if one of several items cannot be claimed: the
 // others precede the next ones.
 func (f *feeder) takeAhead(ctx context.Context, want int) ([]*itemClaim, error) {
 	if f.place.slot || f.stale {
@@ -415,7 +417,7 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*itemClaim, error) 
 		found := f.q.next(f.s, want)
 		if len(found) == 0 {
 			if tries > 1 {
-				return nil, errAgain
+				return nil, core.ErrAgain
 			}
 			return nil, nil
 		}
@@ -424,11 +426,11 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*itemClaim, error) 
 		case len(claims) > 0 && err == nil:
 			f.place.vacated()
 			return claims, nil
-		case err == nil || errors.Is(err, errAgain):
+		case err == nil || errors.Is(err, core.ErrAgain):
 			if tries == 1 && len(found) == 1 {
 				continue
 			}
-			err = errAgain
+			err = core.ErrAgain
 		}
 		f.q.forget() // these items may still be free
 		return nil, err
@@ -447,7 +449,7 @@ func (f *feeder) vanished(found []layout.QueueEntry) {
 		f.gone = first
 		return
 	}
-	f.s.c.log.Warn("coord: the server lists items that the service no longer has, ignoring them for a minute", "path", first, "items", len(found))
+	f.s.Client().Log().Warn("coord: the server lists items that the service no longer has, ignoring them for a minute", "path", first, "items", len(found))
 	for i := range found {
 		f.q.stick(found[i].Path())
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 )
 
@@ -52,9 +54,9 @@ type Item[T any] struct {
 func (it *Item[T]) Ack() error {
 	cl := it.claim
 	if cl.decide(verbAck, 0) {
-		cl.hold.endRelease(cl.end(context.Background(), cl.ackInLine()))
+		cl.hold.EndRelease(cl.end(context.Background(), cl.ackInLine()))
 	}
-	return opError("ack", cl.e.Path(), cl.outcome(verbAck))
+	return core.OpError("ack", cl.e.Path(), cl.outcome(verbAck))
 }
 
 // Nack gives the item back as a failed attempt. The item keeps its place in the queue,
@@ -75,7 +77,7 @@ func (it *Item[T]) NackCause(delay time.Duration, cause error) error {
 	if v == verbBury {
 		why = failedFor(cause)
 	}
-	return opError("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
+	return core.OpError("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
 }
 
 // openClaims reads and decodes the claimed items. It moves items that cannot be
@@ -110,7 +112,7 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 	for i, r := range readClaims(ctx, again) {
 		again[i].read = r
 	}
-	together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
+	core.Together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
 	for i, cl := range claims {
 		switch {
 		case errs[i] != nil:
@@ -138,12 +140,12 @@ func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (it
 
 // readClaims reads the items of claims, which are of one session.
 func readClaims(ctx context.Context, claims []*itemClaim) []backend.ReadResult {
-	if len(claims) > 1 && claims[0].s.b.Features().Has(backend.Batches) {
+	if len(claims) > 1 && claims[0].s.Backend().Features().Has(backend.Batches) {
 		reads := make([]backend.Read, len(claims))
 		for i, cl := range claims {
 			reads[i].Path = cl.e.Path()
 		}
-		read, err := claims[0].s.b.ReadMany(ctx, reads...)
+		read, err := claims[0].s.Backend().ReadMany(ctx, reads...)
 		switch {
 		case err == nil:
 			return read
@@ -152,9 +154,9 @@ func readClaims(ctx context.Context, claims []*itemClaim) []backend.ReadResult {
 		}
 	}
 	read := make([]backend.ReadResult, len(claims))
-	together(len(claims), func(i int) {
+	core.Together(len(claims), func(i int) {
 		r := &read[i]
-		r.Data, r.Stat, r.Err = claims[i].s.b.Get(ctx, claims[i].e.Path(), nil)
+		r.Data, r.Stat, r.Err = claims[i].s.Backend().Get(ctx, claims[i].e.Path(), nil)
 	})
 	return read
 }
@@ -162,7 +164,7 @@ func readClaims(ctx context.Context, claims []*itemClaim) []backend.ReadResult {
 // took handles the read of the item. It returns false if there is no item to hand out.
 func (cl *itemClaim) took(ctx context.Context, data []byte, err error) (bool, error) {
 	switch {
-	case isNotFound(err):
+	case core.IsNotFound(err):
 		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session
 		return false, nil
 	case errors.Is(err, backend.ErrSessionLost):
@@ -206,9 +208,9 @@ func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (it *Ite
 		return nil, fmt.Errorf("%d items in a row are undecodable, the last is %s: %w", maxUndecodable+1, cl.e.Path(), err)
 	}
 	if err != nil {
-		cl.s.c.log.Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)
+		cl.s.Client().Log().Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)
 		if err := cl.finishFor(ctx, cl.undecodable(), 0, undecodable(err)); err != nil && ctx.Err() == nil {
-			cl.s.c.log.Warn("coord: cannot move an item to the dead letters", "path", cl.e.Path(), "error", err)
+			cl.s.Client().Log().Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", cl.e.Path(), "error", err)
 		}
 		return nil, nil
 	}
@@ -216,8 +218,8 @@ func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (it *Ite
 		cl.later(verbGiveBack) // the timer's goroutine may not have begun to
 		return nil, nil        // lost, or given back because the codec took too long
 	}
-	it = &Item[T]{Hold: cl.hold, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}
-	if show := cl.s.c.hooks.Item; show != nil {
+	it = &Item[T]{Hold: &Hold{cl.hold}, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}
+	if show := cl.s.Client().Hooks().Item; show != nil {
 		show(it, func() {
 			cl.mu.Lock()
 			defer cl.mu.Unlock()

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -122,26 +124,26 @@ func (c counts) after(n int) counts {
 
 // readCounts reads the two nodes. It reads in first: so if the queue seems to be full, it was
 // full when out was read.
-func (q *queue) readCounts(ctx context.Context, s *session, age countsAge) (counts, error) {
+func (q *queue) readCounts(ctx context.Context, s *core.Session, age countsAge) (counts, error) {
 	if age == countsCurrent {
-		if err := s.b.Sync(ctx, q.items); err != nil {
+		if err := s.Backend().Sync(ctx, q.items); err != nil {
 			return counts{}, err
 		}
 	}
 	var got []backend.ReadResult
-	if s.b.Features().Has(backend.Batches) {
+	if s.Backend().Features().Has(backend.Batches) {
 		var err error
-		if got, err = s.b.ReadMany(ctx, backend.Read{Path: q.in}, backend.Read{Path: q.out}); err != nil && !errors.Is(err, backend.ErrUnsupported) {
+		if got, err = s.Backend().ReadMany(ctx, backend.Read{Path: q.in}, backend.Read{Path: q.out}); err != nil && !errors.Is(err, backend.ErrUnsupported) {
 			return counts{}, err
 		}
 	}
 	if len(got) == 0 {
 		got = make([]backend.ReadResult, 2)
-		got[0].Data, got[0].Stat, got[0].Err = s.b.Get(ctx, q.in, nil)
-		got[1].Stat, got[1].Err = s.b.Exists(ctx, q.out, nil)
+		got[0].Data, got[0].Stat, got[0].Err = s.Backend().Get(ctx, q.in, nil)
+		got[1].Stat, got[1].Err = s.Backend().Exists(ctx, q.out, nil)
 	}
 	for _, r := range got {
-		if r.Err != nil && !isNotFound(r.Err) {
+		if r.Err != nil && !core.IsNotFound(r.Err) {
 			return counts{}, r.Err
 		}
 	}
@@ -205,12 +207,12 @@ func (p *limitedPut) recount(ctx context.Context, c counts) (counts, error) {
 		}
 		return nil
 	})
-	if err != nil && !isNotFound(err) {
+	if err != nil && !core.IsNotFound(err) {
 		return counts{}, err
 	}
 	if c.exit {
-		stat, err := s.b.Exists(ctx, q.out, nil)
-		if err != nil && !isNotFound(err) {
+		stat, err := s.Backend().Exists(ctx, q.out, nil)
+		if err != nil && !core.IsNotFound(err) {
 			return counts{}, err
 		}
 		c.out, c.asOf, c.exit = uint32(stat.Version), stat.AsOf, err == nil
@@ -234,8 +236,8 @@ func (p *limitedPut) recount(ctx context.Context, c counts) (counts, error) {
 type limitedPut struct {
 	q        *queue
 	lim      *limit
-	s        *session
-	span     *span
+	s        *core.Session
+	span     *core.Span
 	key, due int64
 	batch    []parcel
 	with     []backend.Op // that are committed with the items, before all others
@@ -247,7 +249,7 @@ type limitedPut struct {
 
 // putLimited puts as much of the batch as there is room for. If there is no room, it waits for
 // some, or fails with ErrFull.
-func (q *queue) putLimited(ctx context.Context, s *session, span *span, key, due int64, batch []parcel) (int, error) {
+func (q *queue) putLimited(ctx context.Context, s *core.Session, span *core.Span, key, due int64, batch []parcel) (int, error) {
 	p := &limitedPut{q: q, lim: &q.lim, s: s, span: span, key: key, due: due, batch: batch, told: span == nil}
 	for {
 		if err := q.takeTurn(ctx, s, span); err != nil {
@@ -255,23 +257,23 @@ func (q *queue) putLimited(ctx context.Context, s *session, span *span, key, due
 		}
 		n, err := p.run(ctx)
 		q.giveTurn()
-		if !errors.Is(err, errAgain) {
+		if !errors.Is(err, core.ErrAgain) {
 			return n, err
 		}
 		// Without the turn, for which others wait: this calls the user's Trace.
-		span.waiting(ctx, "", -1)
+		span.Waiting(ctx, "", -1)
 		p.told = true
 	}
 }
 
-// run has the turn. It returns errAgain if the put is about to wait and the span does not know
+// run has the turn. It returns core.ErrAgain if the put is about to wait and the span does not know
 // that yet.
 func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	q, s := p.q, p.s
 	p.place = slotPlace{l: q.producers, s: s}
 	defer p.place.leave()
-	if p.lim.nth != s.nth { // the versions can be those of another history
-		p.lim.nth, p.lim.counts = s.nth, counts{}
+	if p.lim.nth != s.Number() { // the versions can be those of another history
+		p.lim.nth, p.lim.counts = s.Number(), counts{}
 	}
 	c := p.lim.counts.remember()
 	defer func() { p.lim.counts = c }()
@@ -281,10 +283,10 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 		case c.age == countsUnknown, c.age == countsRemembered && room < len(p.batch):
 			c, err = q.readCounts(ctx, s, countsRead)
 		case c.entry == entryWorn:
-			if _, err = s.b.Commit(ctx, backend.Delete(q.in, backend.AnyVersion)); err == nil || raced(err) || mayRepeat(ctx, err) {
+			if _, err = s.Backend().Commit(ctx, backend.Delete(q.in, backend.AnyVersion)); err == nil || core.Raced(err) || core.MayRepeat(ctx, err) {
 				c, err = q.readCounts(ctx, s, countsCurrent)
 			}
-			err = s.notSent(ctx, err)
+			err = s.NotSent(ctx, err)
 		case c.broken() && c.age < countsCurrent && c.entry == entryGood && c.exit:
 			c, err = q.readCounts(ctx, s, countsCurrent)
 		case c.broken():
@@ -304,7 +306,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 		case q.reject, p.now:
 			return 0, fmt.Errorf("%w: it has %d items", ErrFull, c.length())
 		case !p.told:
-			return 0, errAgain
+			return 0, core.ErrAgain
 		default:
 			err = p.awaitRoom(ctx, c)
 			c.age = countsRemembered
@@ -341,14 +343,14 @@ func (p *limitedPut) commit(ctx context.Context, c counts, batch []parcel) (_ co
 		before = len(p.with)
 		err = q.putItems(ctx, s, p.key, p.due, batch, append(p.with[:before:before], count...))
 	} else {
-		_, _, err = s.commitOnce(ctx, count...)
-		repeat = mayRepeat(ctx, err)
-		err = s.notSent(ctx, err)
+		_, _, err = s.CommitOnce(ctx, count...)
+		repeat = core.MayRepeat(ctx, err)
+		err = s.NotSent(ctx, err)
 	}
 	if err == nil {
 		return c.after(len(batch)), true, nil
 	}
-	if i := blamed(err); (i < before || i >= before+len(count)) && !repeat {
+	if i := core.Blamed(err); (i < before || i >= before+len(count)) && !repeat {
 		return c, false, err
 	}
 	now, err := q.readCounts(ctx, s, countsRead)
@@ -372,12 +374,12 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 		select {
 		case <-fired:
 		case <-ready:
-		case <-q.c.closing:
+		case <-q.c.Closing():
 			return ErrClosed
-		case <-s.b.Done():
-			return s.b.Err()
+		case <-s.Backend().Done():
+			return s.Backend().Err()
 		case <-ctx.Done():
-			return s.contextError(ctx)
+			return s.ContextError(ctx)
 		}
 		return nil
 	}
@@ -403,7 +405,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 		targets = append(targets, backend.Target{Path: path, Watch: w})
 	}
 	// Whatever has left since the counts were read, fires at once.
-	if err := s.b.Arm(ctx, c.asOf, targets...); err != nil {
+	if err := s.Backend().Arm(ctx, c.asOf, targets...); err != nil {
 		return err
 	}
 	if err := wait(out.Fired(), ws.Ready()); err != nil {
@@ -411,7 +413,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 	}
 	for _, w := range ws.Take() {
 		if w.Kind() != backend.Deleted { // all fire after a reconnect
-			if _, err := s.b.Exists(ctx, items[w], nil); !isNotFound(err) {
+			if _, err := s.Backend().Exists(ctx, items[w], nil); !core.IsNotFound(err) {
 				if err != nil {
 					return err
 				}
@@ -426,7 +428,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 }
 
 // takeTurn waits until no other producer of the queue value has the turn.
-func (q *queue) takeTurn(ctx context.Context, s *session, span *span) error {
+func (q *queue) takeTurn(ctx context.Context, s *core.Session, span *core.Span) error {
 	for told := span == nil; ; {
 		var dry chan struct{}
 		if !told {
@@ -438,12 +440,12 @@ func (q *queue) takeTurn(ctx context.Context, s *session, span *span) error {
 		case q.lim.turn <- struct{}{}:
 			return nil
 		case <-dry:
-			span.waiting(ctx, "", -1)
+			span.Waiting(ctx, "", -1)
 			told = true
-		case <-s.b.Done():
-			return s.b.Err()
+		case <-s.Backend().Done():
+			return s.Backend().Err()
 		case <-ctx.Done():
-			return s.contextError(ctx)
+			return s.ContextError(ctx)
 		}
 	}
 }
@@ -471,16 +473,16 @@ func (q *queue) counting(n int) []backend.Op {
 	return slices.Repeat([]backend.Op{backend.SetData(q.out, nil, backend.AnyVersion)}, n)
 }
 
-// commitOnce is that of the session. On a service without space deleted items leave uncounted, as MaxLen allows: their
+// CommitOnce is that of the session. On a service without space deleted items leave uncounted, as MaxLen allows: their
 // count would be a write.
-func (q *queue) commitOnce(ctx context.Context, s *session, ops ...backend.Op) (zxid int64, err error) {
-	_, zxid, err = s.commitOnce(ctx, ops...)
-	if !answers(err, backend.ErrNoSpace) || isUncertain(err) {
+func (q *queue) commitOnce(ctx context.Context, s *core.Session, ops ...backend.Op) (zxid int64, err error) {
+	_, zxid, err = s.CommitOnce(ctx, ops...)
+	if !core.Answers(err, backend.ErrNoSpace) || core.IsUncertain(err) {
 		return zxid, err
 	}
 	rest := slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == q.out })
 	if len(rest) < len(ops) && backend.OnlyDeletes(rest) {
-		_, zxid, err = s.commitOnce(ctx, rest...)
+		_, zxid, err = s.CommitOnce(ctx, rest...)
 	}
 	return zxid, err
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -23,7 +25,7 @@ type readAhead struct {
 
 // readNext begins to read the first of the items that are remembered. A Pop calls it beside its
 // deletion. If other callers wait for items, they get that item first, so it is not read.
-func (q *queue) readNext(s *session) {
+func (q *queue) readNext(s *core.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := &q.ahead
@@ -36,9 +38,9 @@ func (q *queue) readNext(s *session) {
 	}
 	r := &readAhead{e: e, done: make(chan struct{})}
 	// It outlasts the Pop, which does not wait for it.
-	if q.c.goWork(func() {
+	if q.c.GoWork(func() {
 		defer close(r.done)
-		r.data, _, r.err = s.b.Get(context.Background(), e.Path(), nil)
+		r.data, _, r.err = s.Backend().Get(context.Background(), e.Path(), nil)
 	}) {
 		a.first = r
 	}
@@ -47,11 +49,11 @@ func (q *queue) readNext(s *session) {
 // nextRead returns the first of the items that are remembered, if its read has begun, and forgets
 // its name. The caller ends with popped. It returns nil if there is none, if other callers wait for items, or if an item is being
 // claimed or given back: one whose caller is gone comes before.
-func (q *queue) nextRead() (*session, *readAhead) {
+func (q *queue) nextRead() (*core.Session, *readAhead) {
 	q.mu.Lock()
 	s := q.ahead.s
 	q.mu.Unlock()
-	if s == nil || s.b.Err() != nil {
+	if s == nil || s.Backend().Err() != nil {
 		return nil, nil
 	}
 	q.mu.Lock()
@@ -84,7 +86,7 @@ func (q *queue) popped(r *readAhead) (mine bool) {
 
 // commitRemoval makes the commit that removes items for a call of this client. It forgets a list that
 // shows them, and a Pop that is about to delete one of them loses no race to others.
-func (q *queue) commitRemoval(ctx context.Context, s *session, items []layout.QueueEntry, ops ...backend.Op) error {
+func (q *queue) commitRemoval(ctx context.Context, s *core.Session, items []layout.QueueEntry, ops ...backend.Op) error {
 	mine := func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -132,7 +134,7 @@ func (q *queue) listNext(ctx context.Context) {
 	known := s != nil && a.s == s && len(a.items) > 0 && a.left > 0 && !time.Now().After(a.until)
 	calm := q.kind == fifoQueue && !q.feeding && q.ending == 0 && len(q.popping) == 0 && q.rivals == 0
 	q.mu.Unlock()
-	if s == nil || !calm || s.b.Err() != nil {
+	if s == nil || !calm || s.Backend().Err() != nil {
 		return
 	}
 	if !known {
@@ -147,7 +149,7 @@ func (q *queue) listNext(ctx context.Context) {
 }
 
 // setPrompt records on which session the last list found an item at once; nil: on none.
-func (q *queue) setPrompt(s *session) {
+func (q *queue) setPrompt(s *core.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.prompt = s
@@ -157,7 +159,7 @@ func (q *queue) setPrompt(s *session) {
 // item without a claim, in one commit, see T9 in queue_engine.go. If it reports false without an
 // error, nothing was deleted, and the caller takes an item as others do.
 func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error) {
-	if ctx.Err() != nil || q.q.c.isClosing() || q.q.c.hasLeftovers(q.q.items) {
+	if ctx.Err() != nil || q.q.c.IsClosing() || q.q.c.HasLeftovers(q.q.items) {
 		return v, false, nil // a claim that has timed out is being removed: its item comes first
 	}
 	s, r := q.q.nextRead()
@@ -182,7 +184,7 @@ func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error
 	case <-r.done:
 	case <-ctx.Done():
 		return v, false, nil
-	case <-q.q.c.closing:
+	case <-q.q.c.Closing():
 		return v, false, nil
 	}
 	if r.err != nil {
@@ -199,7 +201,7 @@ func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error
 		q.q.decoded(nil)
 		q.q.tellPopped(ctx, &r.e, 1, zxid, began)
 		return v, true, nil
-	case isUncertain(err):
+	case core.IsUncertain(err):
 		return v, false, err
 	}
 	failed = err
@@ -210,7 +212,7 @@ func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error
 // commit, see T9 in queue_engine.go. If it reports false without an error, nothing was deleted, and there is no item that
 // can be popped so.
 func (q *Consumer[T]) popUnclaimed(ctx context.Context) (v T, popped bool, err error) {
-	s, err := q.q.c.session(ctx)
+	s, err := q.q.c.Live(ctx)
 	if err != nil {
 		return v, false, nil
 	}
@@ -222,7 +224,7 @@ func (q *Consumer[T]) popUnclaimed(ctx context.Context) (v T, popped bool, err e
 		}
 		attempt := 1
 		if e.State {
-			r, err := s.attempts(ctx, e)
+			r, err := readAttempts(ctx, s, e)
 			if err != nil {
 				continue
 			}
@@ -238,9 +240,9 @@ func (q *Consumer[T]) popUnclaimed(ctx context.Context) (v T, popped bool, err e
 			q.q.decoded(nil)
 			q.q.tellPopped(ctx, e, attempt, zxid, began)
 			return v, true, nil
-		case isUncertain(err):
+		case core.IsUncertain(err):
 			return v, false, err
-		case !errors.Is(err, errAgain) && !raced(err):
+		case !errors.Is(err, core.ErrAgain) && !core.Raced(err):
 			return v, false, nil
 		}
 	}
@@ -263,7 +265,7 @@ func (q *Consumer[T]) decodes(data []byte) (v T, ok bool) {
 // would meet at each item, since their lists are alike. A single time it can be a Purge or a Remove,
 // which is no reason to change the order; twice in a second it counts as a lost race.
 func (q *queue) overtaken(err error) {
-	if blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty) {
+	if core.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty) {
 		return
 	}
 	now := time.Now()
@@ -278,11 +280,11 @@ func (q *queue) overtaken(err error) {
 
 // deleteUnclaimed deletes an item that was never claimed, and counts it. It fails if a consumer has
 // claimed the item since the list.
-func (q *queue) deleteUnclaimed(ctx context.Context, s *session, e *layout.QueueEntry) (zxid int64, err error) {
+func (q *queue) deleteUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry) (zxid int64, err error) {
 	ops, err := takeOut(ctx, s, e)
 	for err == nil {
 		zxid, err = q.commitOnce(ctx, s, append(ops[:len(ops):len(ops)], q.counting(1)...)...)
-		if blamed(err) < len(ops) {
+		if core.Blamed(err) < len(ops) {
 			break
 		}
 		q.counted.Store(false)
@@ -294,8 +296,8 @@ func (q *queue) deleteUnclaimed(ctx context.Context, s *session, e *layout.Queue
 // tellPopped traces that an item was taken and acknowledged in one commit.
 func (q *queue) tellPopped(ctx context.Context, e *layout.QueueEntry, attempt int, zxid int64, began time.Time) {
 	if t := q.newSpan("take"); t != nil {
-		w := t.at(e.Path())
-		emit(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: attempt, Token: zxid, Waited: time.Since(began)})
-		emit(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempt, Outcome: trace.ItemAcked})
+		w := t.At(e.Path())
+		core.Emit(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: attempt, Token: zxid, Waited: time.Since(began)})
+		core.Emit(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempt, Outcome: trace.ItemAcked})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -24,7 +26,7 @@ type parcel struct {
 // fits returns ErrTooLarge if an item with data would leave no room for the other operations
 // of the commit that moves it to the dead letters, or back.
 func (q *queue) fits(data []byte) error {
-	most, path := q.c.rules().Limits().Bytes, len(q.items)
+	most, path := q.c.Rules().Limits().Bytes, len(q.items)
 	if q.dead != nil {
 		path = max(path, len(q.dead.items))
 	}
@@ -37,7 +39,7 @@ func (q *queue) fits(data []byte) error {
 // put puts all parcels, in order, in as few commits as possible. It returns the
 // number of parcels that were certainly put. If the error matches ErrUncertain,
 // those of one further commit may have been put.
-func (q *queue) put(ctx context.Context, span *span, priority, due int64, all []parcel) (int, error) {
+func (q *queue) put(ctx context.Context, span *core.Span, priority, due int64, all []parcel) (int, error) {
 	for i := range all {
 		if err := q.fits(all[i].data); err != nil {
 			return 0, err
@@ -45,8 +47,8 @@ func (q *queue) put(ctx context.Context, span *span, priority, due int64, all []
 	}
 	done := 0
 	for done < len(all) {
-		m, err := onSessionOnce(ctx, q.c, func(s *session) (int, error) {
-			n, size, most, room := 0, 0, s.most(maxBatch, 1, 0, 1), s.b.Limits().Bytes*9/10
+		m, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (int, error) {
+			n, size, most, room := 0, 0, s.Most(maxBatch, 1, 0, 1), s.Backend().Limits().Bytes*9/10
 			for n < len(all)-done && n < most {
 				size += len(q.items) + 512 + len(all[done+n].data)
 				if n > 0 && size > room {
@@ -85,45 +87,45 @@ func (t tally) next(news []byte) []backend.Op {
 }
 
 // listBuckets lists the directory of items. The tally is not newer than the list.
-func (q *queue) listBuckets(ctx context.Context, s *session) ([]string, backend.Stat, tally, error) {
-	names, stat, err := s.b.Children(ctx, q.items, nil)
+func (q *queue) listBuckets(ctx context.Context, s *core.Session) ([]string, backend.Stat, tally, error) {
+	names, stat, err := s.Backend().Children(ctx, q.items, nil)
 	q.noteCounting(names)
 	if err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {
 		return names, stat, tally{q.items, stat.Version}, err
 	}
 	// The version of the directory is used up and does not change any more.
 	next := tally{q.items + "/" + layout.TallyName, 0}
-	next.version, err = s.version(ctx, next.path)
+	next.version, err = versionOfNode(ctx, s, next.path)
 	if err != nil {
 		return nil, backend.Stat{}, tally{}, err
 	}
-	names, stat, err = s.b.Children(ctx, q.items, nil)
+	names, stat, err = s.Backend().Children(ctx, q.items, nil)
 	return names, stat, next, err
 }
 
-// version returns the version of an empty node, and makes the node if it is
+// versionOfNode returns the version of an empty node, and makes the node if it is
 // missing.
-func (s *session) version(ctx context.Context, path string) (int32, error) {
-	pause := pauses{c: s.c}
+func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, error) {
+	pause := core.NewPauses(s.Client())
 	for {
-		stat, err := s.b.Exists(ctx, path, nil)
+		stat, err := s.Backend().Exists(ctx, path, nil)
 		switch {
 		case err == nil && stat.Version < 0:
 			return 0, errVersions // an outsider wrote it
-		case err == nil || !isNotFound(err):
+		case err == nil || !core.IsNotFound(err):
 			return stat.Version, err
 		}
-		_, err = s.b.Commit(ctx, backend.Create(path, nil, backend.Persistent))
+		_, err = s.Backend().Commit(ctx, backend.Create(path, nil, backend.Persistent))
 		switch {
 		case err == nil:
 		case errors.Is(err, backend.ErrExists):
-			if err := s.b.Sync(ctx, path); err != nil {
+			if err := s.Backend().Sync(ctx, path); err != nil {
 				return 0, err
 			}
-		case mayRepeat(ctx, err):
-			pause.wait(ctx.Done(), s.b.Done())
+		case core.MayRepeat(ctx, err):
+			pause.Wait(ctx.Done(), s.Backend().Done())
 		default:
-			return 0, s.notSent(ctx, err)
+			return 0, s.NotSent(ctx, err)
 		}
 	}
 }
@@ -132,14 +134,14 @@ func (s *session) version(ctx context.Context, path string) (int32, error) {
 // the operations of with. An error that blames one of these is returned unchanged,
 // with its index. The reasons of dead letters are left out if the commit would be too
 // large with them, or another client has made a node of that name.
-func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op) error {
-	if err := s.claimKind(ctx, q.recipeDir()); err != nil {
+func (q *queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
+	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return err
 	}
 	var pl putPlan
 	for {
 		err := q.planPut(ctx, s, key, &pl)
-		if isNotFound(err) {
+		if core.IsNotFound(err) {
 			if err := q.makeItems(ctx, s); err != nil {
 				return err
 			}
@@ -155,8 +157,8 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		}
 		// Behind the items, so that neither their indexes nor their numbers change.
 		ops = withReasons(s, ops, target, batch)
-		results, _, err := s.commitOnce(ctx, ops...)
-		if q.kind == delayQueue && (err == nil || isUncertain(err)) {
+		results, _, err := s.CommitOnce(ctx, ops...)
+		if q.kind == delayQueue && (err == nil || core.IsUncertain(err)) {
 			q.forgetAfter(due)
 		}
 		if err == nil {
@@ -168,7 +170,7 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 			q.setOpen(pl.key, openBucket{pl.target(), full})
 			return nil
 		}
-		i := blamed(err)
+		i := core.Blamed(err)
 		if i < 0 || i < len(with) {
 			return err
 		}
@@ -179,7 +181,7 @@ func (q *queue) putItems(ctx context.Context, s *session, key, due int64, batch 
 		q.forgetOpen(key)
 		// Another client closed, made or removed a bucket, or the list was stale.
 		// The next list must be newer than the state that made the commit fail.
-		if err := s.b.Sync(ctx, q.items); err != nil {
+		if err := s.Backend().Sync(ctx, q.items); err != nil {
 			return err
 		}
 		pl.closed = pl.use && errors.Is(err, backend.ErrBadVersion)
@@ -195,7 +197,7 @@ func (q *queue) fills(res backend.Result, stem string) bool {
 	}
 	// The numbers of a service that does not tell the siblings count what the bucket was given,
 	// so it has at most as many items.
-	seq, ok := layout.ParseDigits(strings.TrimPrefix(base(res.Path), stem))
+	seq, ok := layout.ParseDigits(strings.TrimPrefix(core.Base(res.Path), stem))
 	return !ok || seq+1 >= int64(q.size)
 }
 
@@ -221,7 +223,7 @@ func (p *putPlan) target() int64 {
 }
 
 // planPut chooses a bucket for key, or in a DelayQueue for the key of a longer span: see D4.
-func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) error {
+func (q *queue) planPut(ctx context.Context, s *core.Session, key int64, p *putPlan) error {
 	own := key
 	q.mu.Lock()
 	o, known := q.open[own]
@@ -249,9 +251,9 @@ func (q *queue) planPut(ctx context.Context, s *session, key int64, p *putPlan) 
 			}
 		}
 		if p.use && closed && key == wasOf && p.n == was {
-			b, err := s.b.Exists(ctx, layout.BucketPath(q.items, key, p.n), nil)
+			b, err := s.Backend().Exists(ctx, layout.BucketPath(q.items, key, p.n), nil)
 			switch {
-			case isNotFound(err):
+			case core.IsNotFound(err):
 				continue // the list is stale
 			case err != nil:
 				return err
@@ -305,7 +307,7 @@ const (
 // coarser returns the key of the span that an item of a minute shares with others in a queue with
 // many buckets. The clock of the client decides, since any span is right.
 func (q *queue) coarser(minute int64) int64 {
-	switch d := time.UnixMilli(minute).Sub(q.c.wall()); {
+	switch d := time.UnixMilli(minute).Sub(q.c.Wall()); {
 	case d > dayKeys:
 		return spanOf(minute, 24*time.Hour)
 	case d > hourKeys:
@@ -322,7 +324,7 @@ func spanOf(at int64, span time.Duration) int64 {
 
 // sweepEmpty deletes the empty buckets, except the last, and reports whether it
 // freed any. A client that found none does not try again within a minute.
-func (q *queue) sweepEmpty(ctx context.Context, s *session, all []layout.Bucket) (freed bool, err error) {
+func (q *queue) sweepEmpty(ctx context.Context, s *core.Session, all []layout.Bucket) (freed bool, err error) {
 	q.mu.Lock()
 	soon := time.Since(q.swept) < time.Minute
 	q.mu.Unlock()
@@ -330,9 +332,9 @@ func (q *queue) sweepEmpty(ctx context.Context, s *session, all []layout.Bucket)
 		return false, nil
 	}
 	for _, b := range all[:len(all)-1] {
-		stat, err := s.b.Exists(ctx, b.Path, nil)
+		stat, err := s.Backend().Exists(ctx, b.Path, nil)
 		switch {
-		case isNotFound(err):
+		case core.IsNotFound(err):
 			freed = true
 		case err != nil:
 			return false, err

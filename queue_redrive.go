@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -30,24 +32,24 @@ import (
 // ErrKind.
 func (q *Consumer[T]) Redrive(ctx context.Context, ids ...string) (n int, err error) {
 	const op = "redrive"
-	if err := q.q.path.check(op); err != nil {
+	if err := q.q.path.Check(op); err != nil {
 		return 0, err
 	}
 	r := &redrive{q: q.q, span: q.q.newSpan(op), all: len(ids) == 0, wanted: make(map[string]error, len(ids))}
 	for _, id := range ids {
 		r.wanted[id] = ErrNotFound
 	}
-	_, err = onSessionOnce(ctx, q.q.c, func(s *session) (struct{}, error) { return struct{}{}, r.run(ctx, s) })
+	_, err = core.OnSessionOnce(ctx, q.q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, r.run(ctx, s) })
 	if err == nil {
 		err = r.missed()
 	}
-	return r.moved, opError(op, q.q.path.full, err)
+	return r.moved, core.OpError(op, q.q.path.Full(), err)
 }
 
 // redrive is a Redrive under way. It goes on with the next session if one is lost.
 type redrive struct {
 	q      *queue
-	span   *span
+	span   *core.Span
 	all    bool
 	wanted map[string]error // the ids that are not moved, and why; with all: those that cannot be
 	end    *deadEnd         // nil: not known yet
@@ -91,8 +93,8 @@ func (r *redrive) missed() error {
 
 // run reads the dead letters, bucket after bucket, and moves those that are wanted. If one of
 // the given ids has changed since the list that showed it, it reads again.
-func (r *redrive) run(ctx context.Context, s *session) error {
-	if err := s.checkKind(ctx, r.q.recipeDir()); err != nil {
+func (r *redrive) run(ctx context.Context, s *core.Session) error {
+	if err := s.CheckKind(ctx, r.q.recipeDir()); err != nil {
 		return err
 	}
 	changed := true
@@ -126,7 +128,7 @@ func (r *redrive) run(ctx context.Context, s *session) error {
 }
 
 // endOf returns the end of the dead letters, whose last bucket is b.
-func endOf(ctx context.Context, s *session, b layout.Bucket) (*deadEnd, error) {
+func endOf(ctx context.Context, s *core.Session, b layout.Bucket) (*deadEnd, error) {
 	c, err := listBucket(ctx, s, b)
 	if err != nil {
 		return nil, err
@@ -140,7 +142,7 @@ func endOf(ctx context.Context, s *session, b layout.Bucket) (*deadEnd, error) {
 
 // bucket moves the items of a bucket that are wanted, and removes the bucket if it is empty
 // then, unless it is the last one. again reports whether an item has changed since the list.
-func (r *redrive) bucket(ctx context.Context, s *session, b layout.Bucket, last bool) (again bool, err error) {
+func (r *redrive) bucket(ctx context.Context, s *core.Session, b layout.Bucket, last bool) (again bool, err error) {
 	c, err := listBucket(ctx, s, b)
 	if err != nil {
 		return false, err
@@ -169,12 +171,12 @@ func (r *redrive) bucket(ctx context.Context, s *session, b layout.Bucket, last 
 }
 
 // atOnce is the number of items that are moved in one commit.
-func (r *redrive) atOnce(s *session) int {
+func (r *redrive) atOnce(s *core.Session) int {
 	if r.q.maxLen > 0 {
 		return 1
 	}
 	const ops = 6 // five that take an item out, and the one that puts it
-	return s.most(lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
+	return s.Most(lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
 }
 
 // homing is an item on its way back into its queue.
@@ -187,7 +189,7 @@ type homing struct {
 
 // move moves items that no consumer had claimed at the time of the list. again reports whether
 // one of them has changed since.
-func (r *redrive) move(ctx context.Context, s *session, items []layout.QueueEntry) (again bool, err error) {
+func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.QueueEntry) (again bool, err error) {
 	letters, err := readLetters(ctx, s, items)
 	if err != nil {
 		return false, err
@@ -210,7 +212,7 @@ func (r *redrive) move(ctx context.Context, s *session, items []layout.QueueEntr
 		}
 		h.out, err = takeOut(ctx, s, &l.e)
 		switch {
-		case isNotFound(err), errors.Is(err, errAgain):
+		case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
 			r.changed(h.id)
 			again = true
 			continue
@@ -218,7 +220,7 @@ func (r *redrive) move(ctx context.Context, s *session, items []layout.QueueEntr
 			return again, err
 		}
 		n := len(h.data) + 512 + len(r.q.items)
-		if len(some) > 0 && (h.key != some[0].key || h.due != some[0].due || size+n > s.b.Limits().Bytes/2) {
+		if len(some) > 0 && (h.key != some[0].key || h.due != some[0].due || size+n > s.Backend().Limits().Bytes/2) {
 			changed, err := r.commit(ctx, s, some)
 			if again = again || changed; err != nil {
 				return again, err
@@ -233,7 +235,7 @@ func (r *redrive) move(ctx context.Context, s *session, items []layout.QueueEntr
 
 // commit moves items that go to one bucket, in one commit. An item that has changed since it
 // was read is left out, and again is true then.
-func (r *redrive) commit(ctx context.Context, s *session, some []homing) (again bool, err error) {
+func (r *redrive) commit(ctx context.Context, s *core.Session, some []homing) (again bool, err error) {
 	for len(some) > 0 {
 		var with []backend.Op
 		var owner []int // for each operation, the index of its item
@@ -245,7 +247,7 @@ func (r *redrive) commit(ctx context.Context, s *session, some []homing) (again 
 			}
 		}
 		err := r.q.putBack(ctx, s, some[0].key, some[0].due, batch, with)
-		i := blamed(err)
+		i := core.Blamed(err)
 		switch {
 		case err == nil:
 			r.done(ctx, some)
@@ -285,13 +287,13 @@ func (r *redrive) done(ctx context.Context, some []homing) {
 		delete(r.wanted, h.id)
 	}
 	if r.span != nil {
-		emit(ctx, r.q.c, trace.ItemsPut{Subject: r.span.at(""), Items: ids})
+		core.Emit(ctx, r.q.c, trace.ItemsPut{Subject: r.span.At(""), Items: ids})
 	}
 }
 
 // putBack is putItems for items that were dead letters. With MaxLen it fails with ErrFull if
 // there is no room.
-func (q *queue) putBack(ctx context.Context, s *session, key, due int64, batch []parcel, with []backend.Op) error {
+func (q *queue) putBack(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
 	if q.maxLen == 0 {
 		return q.putItems(ctx, s, key, due, batch, with)
 	}
@@ -317,14 +319,14 @@ func (q *queue) putBack(ctx context.Context, s *session, key, due int64, batch [
 // changed ten times while Remove tried to delete it; backend.ErrNotEmpty, if another program
 // made a node below the item; ErrDenied, ErrClosed, ErrBadPath, ErrKind.
 func (q *Consumer[T]) Remove(ctx context.Context, id string) error {
-	if err := q.q.path.check("remove"); err != nil {
+	if err := q.q.path.Check("remove"); err != nil {
 		return err
 	}
-	_, err := onSessionOnce(ctx, q.q.c, func(s *session) (struct{}, error) { return struct{}{}, q.q.remove(ctx, s, id) })
-	return opError("remove", q.q.path.full, err)
+	_, err := core.OnSessionOnce(ctx, q.q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, q.q.remove(ctx, s, id) })
+	return core.OpError("remove", q.q.path.Full(), err)
 }
 
-func (q *queue) remove(ctx context.Context, s *session, id string) error {
+func (q *queue) remove(ctx context.Context, s *core.Session, id string) error {
 	for range mostPasses {
 		in, e, err := q.find(ctx, s, id)
 		switch {
@@ -341,7 +343,7 @@ func (q *queue) remove(ctx context.Context, s *session, id string) error {
 			if err == nil {
 				return nil
 			}
-			i := blamed(err)
+			i := core.Blamed(err)
 			if i == len(ops) {
 				in.counted.Store(false)
 				err = nil
@@ -352,7 +354,7 @@ func (q *queue) remove(ctx context.Context, s *session, id string) error {
 			}
 		}
 		// Otherwise the item has changed since the list.
-		if !errors.Is(err, errAgain) && !isNotFound(err) && (blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty)) {
+		if !errors.Is(err, core.ErrAgain) && !core.IsNotFound(err) && (core.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty)) {
 			return err
 		}
 	}
@@ -361,12 +363,12 @@ func (q *queue) remove(ctx context.Context, s *session, id string) error {
 
 // find returns the item with this id, and the queue that it is in: this one, or that of the dead letters. The item is nil if there is none. The queue comes
 // first, and again at the end, since the item can be moved in either direction meanwhile.
-func (q *queue) find(ctx context.Context, s *session, id string) (in *queue, e *layout.QueueEntry, err error) {
+func (q *queue) find(ctx context.Context, s *core.Session, id string) (in *queue, e *layout.QueueEntry, err error) {
 	for _, in := range []*queue{q, q.dead, q} {
-		if err := s.checkKind(ctx, in.recipeDir()); err != nil {
+		if err := s.CheckKind(ctx, in.recipeDir()); err != nil {
 			return nil, nil, err
 		}
-		names, err := s.list(ctx, in.items)
+		names, err := s.List(ctx, in.items)
 		if err != nil {
 			return nil, nil, err
 		}

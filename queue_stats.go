@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/queuestat"
 )
@@ -69,22 +71,22 @@ const mostStats = 256
 //
 // Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
 func (q *Consumer[T]) Stats(ctx context.Context) (QueueStats, error) {
-	if err := q.q.path.check("stats"); err != nil {
+	if err := q.q.path.Check("stats"); err != nil {
 		return QueueStats{}, err
 	}
-	st, err := onSession(ctx, q.q.c, func(s *session) (QueueStats, error) { return q.q.stats(ctx, s) })
+	st, err := core.OnSession(ctx, q.q.c, func(s *core.Session) (QueueStats, error) { return q.q.stats(ctx, s) })
 	if err != nil {
-		return QueueStats{}, opError("stats", q.q.path.full, err)
+		return QueueStats{}, core.OpError("stats", q.q.path.Full(), err)
 	}
 	return st, nil
 }
 
 // stats reads the figures.
-func (q *queue) stats(ctx context.Context, s *session) (st QueueStats, err error) {
-	if err := s.b.Sync(ctx, q.items); err != nil {
+func (q *queue) stats(ctx context.Context, s *core.Session) (st QueueStats, err error) {
+	if err := s.Backend().Sync(ctx, q.items); err != nil {
 		return st, err
 	}
-	dirs, err := standingLists(ctx, s, q.items, q.waiters.g.dir, q.dead.items)
+	dirs, err := standingLists(ctx, s, q.items, q.waiters.g.Dir, q.dead.items)
 	if err != nil {
 		return st, err
 	}
@@ -117,18 +119,18 @@ func (q *queue) stats(ctx context.Context, s *session) (st QueueStats, err error
 	}
 	now := int64(0) // it does not matter where all items are claimed
 	if unclaimed {
-		m, err := s.learn(ctx)
+		m, err := s.Learn(ctx)
 		if err != nil {
 			return st, err
 		}
-		now = m.least / int64(time.Millisecond)
+		now = m.Least / int64(time.Millisecond)
 	}
 	var t queuestat.Tally
 	for i, b := range live {
 		t.Add(b, contents[i], now, nil)
 	}
 	st.Ready, st.Claimed, st.Delayed = t.Ready, t.Claimed, t.Delayed
-	since, err := t.Oldest(ctx, s.b)
+	since, err := t.Oldest(ctx, s.Backend())
 	if since > 0 {
 		st.Oldest = max(time.Duration(now-since)*time.Millisecond, 0)
 	}
@@ -136,17 +138,17 @@ func (q *queue) stats(ctx context.Context, s *session) (st QueueStats, err error
 }
 
 // standingLists lists directories. The list of one that is missing is empty.
-func standingLists(ctx context.Context, s *session, paths ...string) ([][]string, error) {
+func standingLists(ctx context.Context, s *core.Session, paths ...string) ([][]string, error) {
 	if len(paths) == 0 {
 		return nil, nil
 	}
-	lists, err := queuestat.Lists(ctx, s.b, paths...)
+	lists, err := queuestat.Lists(ctx, s.Backend(), paths...)
 	if err != nil {
 		return nil, err
 	}
 	names := make([][]string, len(lists))
 	for i, l := range lists {
-		if l.Err != nil && !isNotFound(l.Err) {
+		if l.Err != nil && !core.IsNotFound(l.Err) {
 			return nil, l.Err
 		}
 		names[i] = l.Names

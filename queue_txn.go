@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -27,7 +29,7 @@ func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
 }
 
 func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
-	op := TxnOp{op: "put", path: q.q.path.full, err: q.q.path.check("put")}
+	op := TxnOp{op: "put", path: q.q.path.Full(), err: q.q.path.Check("put")}
 	data, err := q.codec.encode(v)
 	if err == nil {
 		err = q.q.fits(data)
@@ -36,22 +38,22 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		err = fmt.Errorf("%w: a transaction cannot put into a queue with MaxLen", ErrUnsupported)
 	}
 	if op.err == nil {
-		op.err = opError("put", q.q.path.full, err)
+		op.err = core.OpError("put", q.q.path.Full(), err)
 	}
 	key := q.q.keyOf(priority, due)
-	op.expand = func(ctx context.Context, s *session, _ []backend.Op) ([]backend.Op, error) {
+	op.expand = func(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
 		bucket, err := q.q.openBucket(ctx, s, key)
 		if err != nil {
 			return nil, err
 		}
 		return []backend.Op{
 			backend.Check(bucket, 0),
-			backend.Create(bucket+"/"+layout.ItemStem(q.q.c.newGUID(bucket), due), data, backend.PersistentSequential),
+			backend.Create(bucket+"/"+layout.ItemStem(q.q.c.NewGUID(bucket), due), data, backend.PersistentSequential),
 		}, nil
 	}
 	op.again = func(err error) bool {
 		q.q.forgetOpen(key)
-		return raced(err)
+		return core.Raced(err)
 	}
 	if q.q.kind == delayQueue {
 		op.applied = func() { q.q.forgetAfter(due) }
@@ -62,14 +64,14 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 // openBucket returns the bucket that takes the items of key, and makes one if there
 // is none or it is full. The transaction cannot make the bucket together with the
 // item: two items of one queue in one transaction would each make it.
-func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, error) {
-	if err := s.claimKind(ctx, q.recipeDir()); err != nil {
+func (q *queue) openBucket(ctx context.Context, s *core.Session, key int64) (string, error) {
+	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return "", err
 	}
 	var pl putPlan
 	for {
 		err := q.planPut(ctx, s, key, &pl)
-		if isNotFound(err) {
+		if core.IsNotFound(err) {
 			if err := q.makeItems(ctx, s); err != nil {
 				return "", err
 			}
@@ -81,9 +83,9 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 		pl.closed = false
 		if pl.use {
 			path := layout.BucketPath(q.items, pl.key, pl.n)
-			stat, err := s.b.Exists(ctx, path, nil)
+			stat, err := s.Backend().Exists(ctx, path, nil)
 			switch {
-			case err != nil && !isNotFound(err):
+			case err != nil && !core.IsNotFound(err):
 				return "", err
 			case err == nil && stat.Version == 0:
 				// This is the number of items created so far. (Cversion is twice
@@ -98,19 +100,19 @@ func (q *queue) openBucket(ctx context.Context, s *session, key int64) (string, 
 				// It is closed or gone. The next list must be newer.
 				pl.closed, pl.was = err == nil, pl.n
 				q.forgetOpen(key)
-				if err := s.b.Sync(ctx, q.items); err != nil {
+				if err := s.Backend().Sync(ctx, q.items); err != nil {
 					return "", err
 				}
 				continue
 			}
 		}
 		ops, _ := pl.ops(q, nil)
-		if _, _, err := s.commitOnce(ctx, ops...); err != nil {
-			if blamed(err) < 0 {
+		if _, _, err := s.CommitOnce(ctx, ops...); err != nil {
+			if core.Blamed(err) < 0 {
 				return "", err
 			}
 			q.forgetOpen(key)
-			if err := s.b.Sync(ctx, q.items); err != nil {
+			if err := s.Backend().Sync(ctx, q.items); err != nil {
 				return "", err
 			}
 			continue

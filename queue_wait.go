@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 )
 
@@ -48,7 +50,7 @@ func (f *feeder) awaitOnce(ctx context.Context, v *sight) error {
 		due = t.C
 	}
 	if v.next > 0 {
-		moved = v.now.moved // the timer may be wrong then
+		moved = v.now.Moved // the timer may be wrong then
 	}
 	return f.await(ctx, f.ws.Ready(), due, moved)
 }
@@ -56,9 +58,9 @@ func (f *feeder) awaitOnce(ctx context.Context, v *sight) error {
 // onlyLater reports whether the change of the directory of items that a watch has reported is of
 // no interest, and watches the directory again then: see W9.
 func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
-	data, stat, err := f.s.b.Get(ctx, f.q.items, nil)
+	data, stat, err := f.s.Backend().Get(ctx, f.q.items, nil)
 	switch {
-	case isNotFound(err):
+	case core.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, err
@@ -74,14 +76,14 @@ func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
 	v.version = stat.Version
 	f.unwatch()
 	f.ws = backend.NewWatchSet()
-	return true, f.s.b.Arm(ctx, stat.AsOf, backend.Target{Path: f.q.items, Children: true, Watch: f.ws.New()})
+	return true, f.s.Backend().Arm(ctx, stat.AsOf, backend.Target{Path: f.q.items, Children: true, Watch: f.ws.New()})
 }
 
 // rest returns how long to wait before the next look if nothing changes. It reports false if
 // only a change can make an item available.
-func (v *sight) rest(s *session) (d time.Duration, ok bool) {
+func (v *sight) rest(s *core.Session) (d time.Duration, ok bool) {
 	if v.next > 0 {
-		d, ok = s.untilDue(v.next), true
+		d, ok = s.UntilDue(v.next), true
 	}
 	if !v.retry.IsZero() {
 		retry := time.Until(v.retry)
@@ -108,10 +110,10 @@ func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan 
 			if slices.ContainsFunc(f.q.present(), func(a *itemRequest) bool { return a.try }) {
 				return nil
 			}
-		case <-f.s.b.Done():
-			return f.s.b.Err()
+		case <-f.s.Backend().Done():
+			return f.s.Backend().Err()
 		case <-ctx.Done():
-			return f.s.contextError(ctx)
+			return f.s.ContextError(ctx)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -13,7 +15,7 @@ import (
 type sight struct {
 	found []layout.QueueEntry  // items that can be taken, in order
 	stuck map[string]time.Time // items to ignore, by path, and until when
-	now   moment
+	now   core.Moment
 	next  int64     // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
 	retry time.Time // if nothing was found: until when the first of the items to ignore is ignored, or zero
 	doubt bool      // the walk has stopped at an item that may be due, and learnsLater
@@ -45,8 +47,8 @@ type bucketList struct {
 	err   error
 }
 
-func (l *bucketList) read(ctx context.Context, s *session, w *backend.Watch) {
-	l.names, l.stat, l.err = s.b.Children(ctx, l.path, w)
+func (l *bucketList) read(ctx context.Context, s *core.Session, w *backend.Watch) {
+	l.names, l.stat, l.err = s.Backend().Children(ctx, l.path, w)
 }
 
 // walk lists bucket after bucket until it finds an item that can be taken, and
@@ -61,14 +63,14 @@ func (l *bucketList) read(ctx context.Context, s *session, w *backend.Watch) {
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or
 // stops there in doubt.
-func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (sight, error) {
+func (q *queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (sight, error) {
 	if q.kind == fifoQueue && ws == nil {
 		if head := q.knownHead(); head != "" {
-			names, stat, err := s.b.Children(ctx, head, nil)
-			if err != nil && !isNotFound(err) {
+			names, stat, err := s.Backend().Children(ctx, head, nil)
+			if err != nil && !core.IsNotFound(err) {
 				return sight{}, err
 			}
-			v := sight{stuck: stuck, now: s.now()}
+			v := sight{stuck: stuck, now: s.Now()}
 			if err := v.look(ctx, s, layout.ParseBucket(head, names, stat.AsOf).Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
 				return v, err
 			}
@@ -78,8 +80,8 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 	var dir backend.Stat
 	var err error
 	readItems := func() {
-		_, err = s.readOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
-			names, dir, err = s.b.Children(ctx, q.items, w)
+		_, err = s.ReadOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
+			names, dir, err = s.Backend().Children(ctx, q.items, w)
 			return err
 		})
 	}
@@ -90,7 +92,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 	if head.path == "" {
 		readItems()
 	} else {
-		together(2, func(i int) {
+		core.Together(2, func(i int) {
 			if i == 0 {
 				readItems()
 				return
@@ -105,7 +107,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 	if err != nil {
 		return sight{}, err
 	}
-	v := sight{stuck: stuck, now: s.now()}
+	v := sight{stuck: stuck, now: s.Now()}
 	all, first := layout.Buckets(q.items, names), ""
 	for i, b := range all {
 		if q.kind == delayQueue {
@@ -126,7 +128,7 @@ func (q *queue) walk(ctx context.Context, s *session, want int, ws *backend.Watc
 			w := ws.New()
 			list = bucketList{path: b.Path}
 			list.read(ctx, s, w)
-			if isNotFound(list.err) {
+			if core.IsNotFound(list.err) {
 				w.Stop()
 				continue
 			}
@@ -161,7 +163,7 @@ func (v sight) shows(l *bucketList) bool {
 
 // look adds the items that can be taken, until v has want of them. If it is in doubt about the
 // first one, it learns the time of the service, or leaves the doubt.
-func (v *sight) look(ctx context.Context, s *session, items []layout.QueueEntry, want int, l learning) error {
+func (v *sight) look(ctx context.Context, s *core.Session, items []layout.QueueEntry, want int, l learning) error {
 	rest := v.add(items, want)
 	if !v.doubt || len(v.found) > 0 {
 		return nil
@@ -201,12 +203,12 @@ func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEnt
 // due reports whether the service's clock certainly shows a time. If not, it notes the time or
 // the doubt.
 func (v *sight) due(at int64) bool {
-	switch v.now.judge(at) {
-	case reached:
+	switch v.now.Judge(at) {
+	case core.Reached:
 		return true
-	case inDoubt:
+	case core.InDoubt:
 		v.doubt = true
-	case notYet:
+	case core.NotYet:
 		v.next = earlier(v.next, at)
 	}
 	return false
@@ -214,11 +216,11 @@ func (v *sight) due(at int64) bool {
 
 // settle ends the doubt about a time by learning the time of the service, unless that can be
 // done later.
-func (v *sight) settle(ctx context.Context, s *session, at int64, l learning) error {
-	if l == learnsLater && at > s.c.wall().UnixMilli() {
+func (v *sight) settle(ctx context.Context, s *core.Session, at int64, l learning) error {
+	if l == learnsLater && at > s.Client().Wall().UnixMilli() {
 		return nil
 	}
-	now, err := s.learn(ctx)
+	now, err := s.Learn(ctx)
 	if err == nil {
 		v.now, v.doubt = now, false
 	}
@@ -236,7 +238,7 @@ func earlier(a, b int64) int64 {
 // sweep deletes litter and, with whole, the bucket if it is empty then, whether it
 // is open or not. If the commit fails, the next walk tries again. sweep reports
 // whether it removed something.
-func (q *queue) sweep(ctx context.Context, s *session, b layout.Bucket, litter []string, whole bool) bool {
+func (q *queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, litter []string, whole bool) bool {
 	var ops []backend.Op
 	batch := q.batch(s)
 	for _, name := range litter {
@@ -252,9 +254,9 @@ func (q *queue) sweep(ctx context.Context, s *session, b layout.Bucket, litter [
 	if len(ops) == 0 {
 		return false
 	}
-	_, err := s.b.Commit(ctx, ops...)
-	if err != nil && !raced(err) && !isUncertain(err) && !isOver(err) && ctx.Err() == nil {
-		s.c.log.Warn("coord: cannot remove an empty bucket of a queue", "path", b.Path, "error", err)
+	_, err := s.Backend().Commit(ctx, ops...)
+	if err != nil && !core.Raced(err) && !core.IsUncertain(err) && !core.IsOver(err) && ctx.Err() == nil {
+		s.Client().Log().Warn("coord: cannot remove an empty bucket of a queue", "path", b.Path, "error", err)
 	}
 	return err == nil
 }
@@ -267,7 +269,7 @@ func (q *queue) knownHead() string {
 
 // ahead is what a list has shown of the items that can be taken.
 type ahead struct {
-	s     *session
+	s     *core.Session
 	items []layout.QueueEntry // in order
 	until time.Time           // the list is too old then
 	next  int64               // or when the service's clock shows this time, since another item can be taken; 0: never
@@ -311,7 +313,7 @@ func (q *queue) forgetAfter(due int64) {
 // keep remembers the items that a list has shown, less those that are being claimed, unless the
 // generation is over, and reports whether it does. It ends the generation: another list that was
 // under way can show items that are claimed by this one.
-func (q *queue) keep(s *session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
+func (q *queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.kind == priorityQueue || gen != q.gen || !v.retry.IsZero() {
@@ -340,17 +342,17 @@ func (q *queue) atOnce(items []layout.QueueEntry, want int) int {
 
 // next returns items of those that are remembered, want at most, to claim in one commit. It
 // returns none if fewer are remembered than one commit may claim.
-func (q *queue) next(s *session, want int) []layout.QueueEntry {
+func (q *queue) next(s *core.Session, want int) []layout.QueueEntry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.nextLocked(s, want)
 }
 
-func (q *queue) nextLocked(s *session, want int) []layout.QueueEntry {
+func (q *queue) nextLocked(s *core.Session, want int) []layout.QueueEntry {
 	a := &q.ahead
 	n := q.atOnce(a.items, want)
 	short := n < want && n == len(a.items) // the list may not show all that one commit may claim
-	if a.s != s || a.left == 0 || n == 0 || short || time.Now().After(a.until) || a.next > 0 && s.untilDue(a.next) <= 0 {
+	if a.s != s || a.left == 0 || n == 0 || short || time.Now().After(a.until) || a.next > 0 && s.UntilDue(a.next) <= 0 {
 		q.ahead = ahead{}
 		return nil
 	}
@@ -369,7 +371,7 @@ func (q *queue) choose(items []layout.QueueEntry, want int) (found, rest []layou
 	want = min(want, len(items))
 	q.lists++
 	if extra := min(q.rivals, len(items)-want); extra > 0 && q.lists%4 > 0 {
-		items = items[q.c.random("spread")%uint64(extra+1):]
+		items = items[q.c.Random("spread")%uint64(extra+1):]
 	}
 	n := q.atOnce(items, want)
 	return items[:n:n], items[n:]
@@ -425,16 +427,16 @@ func (q *queue) stuckItems() map[string]time.Time {
 
 // eachBucket lists every bucket of the queue. It calls f with each bucket, whether
 // it is the last one, and its contents.
-func (q *queue) eachBucket(ctx context.Context, s *session, f func(b layout.Bucket, last bool, c layout.BucketContents) error) error {
-	names, _, err := s.b.Children(ctx, q.items, nil)
+func (q *queue) eachBucket(ctx context.Context, s *core.Session, f func(b layout.Bucket, last bool, c layout.BucketContents) error) error {
+	names, _, err := s.Backend().Children(ctx, q.items, nil)
 	if err != nil {
 		return err
 	}
 	q.noteCounting(names)
 	all := layout.Buckets(q.items, names)
 	for i, b := range all {
-		names, stat, err := s.b.Children(ctx, b.Path, nil)
-		if isNotFound(err) {
+		names, stat, err := s.Backend().Children(ctx, b.Path, nil)
+		if core.IsNotFound(err) {
 			continue
 		}
 		if err == nil {
@@ -448,7 +450,7 @@ func (q *queue) eachBucket(ctx context.Context, s *session, f func(b layout.Buck
 }
 
 // countItems returns the number of items.
-func (q *queue) countItems(ctx context.Context, s *session) (n int, err error) {
+func (q *queue) countItems(ctx context.Context, s *core.Session) (n int, err error) {
 	err = q.eachBucket(ctx, s, func(_ layout.Bucket, _ bool, c layout.BucketContents) error {
 		n += len(c.Items)
 		return nil

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/usercode"
 )
 
@@ -32,16 +34,16 @@ const (
 // On ErrClosed, ErrDecode, ErrDenied and ErrBadPath, Work waits for the handlers and returns the
 // error. ErrInvalid: n is less than 1, or handle is nil.
 func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.Context, it *Item[T]) error) error {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	const op = "work"
-	if err := q.q.path.check(op); err != nil {
+	if err := q.q.path.Check(op); err != nil {
 		return err
 	}
 	switch {
 	case n < 1:
-		return opError(op, q.q.path.full, fmt.Errorf("%w: %d handlers, want at least 1", ErrInvalid, n))
+		return core.OpError(op, q.q.path.Full(), fmt.Errorf("%w: %d handlers, want at least 1", ErrInvalid, n))
 	case handle == nil:
-		return opError(op, q.q.path.full, fmt.Errorf("%w: the handler is nil", ErrInvalid))
+		return core.OpError(op, q.q.path.Full(), fmt.Errorf("%w: the handler is nil", ErrInvalid))
 	}
 	var running sync.WaitGroup
 	x := &crew[T]{ctx: ctx, q: q.q, busy: make(map[*Item[T]]bool)}
@@ -127,12 +129,12 @@ func (x *crew[T]) disband(end func(*itemClaim)) int {
 // passed since done or ending was closed. The returned function ends that.
 func (x *crew[T]) disbandLater(done, ending <-chan struct{}, drain time.Duration) (over func()) {
 	c := x.q.c
-	return c.beside(func(over <-chan struct{}) {
+	return c.Beside(func(over <-chan struct{}) {
 		var late <-chan time.Time
 		for {
 			select {
-			case <-c.closing:
-				x.disband(func(cl *itemClaim) { cl.hold.lose(ErrClosed) }) // see itemClaim.remains
+			case <-c.Closing():
+				x.disband(func(cl *itemClaim) { cl.hold.Lose(ErrClosed) }) // see itemClaim.remains
 				return
 			case <-over:
 				return
@@ -140,7 +142,7 @@ func (x *crew[T]) disbandLater(done, ending <-chan struct{}, drain time.Duration
 			case <-ending:
 			case <-late:
 				if n := x.disband(func(cl *itemClaim) { cl.later(verbGiveBack) }); n > 0 {
-					c.log.Warn("coord: handlers have not returned within DrainTimeout, returning their items to the queue", "path", x.q.path.full, "items", n)
+					c.Log().Warn("coord: handlers have not returned within DrainTimeout, returning their items to the queue", "path", x.q.path.Full(), "items", n)
 				}
 				late = nil
 			}
@@ -157,7 +159,7 @@ func (x *crew[T]) process(ctx context.Context, it *Item[T], handle func(context.
 	var err error
 	gaveUp := false
 	defer func() {
-		it.s.c.logFailure("the handler of Work", []any{"path", it.claim.e.Path(), "attempt", it.Attempt}, err)
+		it.h.On().Client().LogFailure("the handler of Work", []any{"path", it.claim.e.Path(), "attempt", it.Attempt}, err)
 		it.settle(err, gaveUp, x.leave(it))
 	}()
 	usercode.Guard(&err, func() error {
@@ -170,7 +172,7 @@ func (x *crew[T]) process(ctx context.Context, it *Item[T], handle func(context.
 // endsWith reports whether Work is ending, and err is that of a handler that has given up for
 // this reason.
 func (x *crew[T]) endsWith(err error) bool {
-	ended, closing := x.ctx.Err(), x.q.c.isClosing()
+	ended, closing := x.ctx.Err(), x.q.c.IsClosing()
 	switch {
 	case err == nil, ended == nil && !closing:
 		return false
@@ -185,7 +187,7 @@ func (x *crew[T]) endsWith(err error) bool {
 func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
 	if ended := it.Err(); ended != nil {
 		if err == nil && (disbanded || errors.Is(ended, ErrLost)) {
-			it.s.c.log.Warn("coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again",
+			it.h.On().Client().Log().Warn("coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again",
 				"path", it.claim.e.Path(), "attempt", it.Attempt, "error", ended)
 		}
 		return
@@ -199,8 +201,8 @@ func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
 	default:
 		op, err = "nack", it.NackCause(retryDelay(it.Attempt), err)
 	}
-	if err != nil && !isClosed(err) && !errors.Is(err, ErrReleased) {
-		it.s.c.log.Warn("coord: cannot end the claim of an item after its handler", "operation", op, "path", it.claim.e.Path(), "error", err)
+	if err != nil && !core.IsClosed(err) && !errors.Is(err, ErrReleased) {
+		it.h.On().Client().Log().Warn("coord: cannot end the claim of an item after its handler", "operation", op, "path", it.claim.e.Path(), "error", err)
 	}
 }
 

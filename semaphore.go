@@ -8,6 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -50,8 +54,8 @@ type SemaphoreOptions struct {
 //
 // A Semaphore is safe for concurrent use and needs no closing. layout.md has its nodes.
 type Semaphore struct {
-	c        *Client
-	path     recipePath
+	c        *core.Client
+	path     core.Path
 	requests string // the directory of requests
 	limit    string // the node of the limit
 	data     []byte // of the node
@@ -79,13 +83,13 @@ func (x setting) after(other setting) bool {
 // NewSemaphore returns the semaphore at path, which the caller expects to have limit
 // permits. It does no I/O; a bad path or limit is reported by the first call.
 func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semaphore {
-	s := &Semaphore{c: c, path: c.recipePath(path)}
-	s.requests = s.path.full + "/requests"
-	s.limit = s.path.full + "/limit"
+	s := &Semaphore{c: c.core(), path: c.core().Path(path)}
+	s.requests = s.path.Full() + "/requests"
+	s.limit = s.path.Full() + "/limit"
 	s.want.Store(int64(limit))
 	if o != nil {
 		s.adopt = o.AdoptLimit
-		s.data, s.bad = encodeContender(o.ID, 0, slices.Clone(o.Data))
+		s.data, s.bad = line.EncodeContender(o.ID, 0, slices.Clone(o.Data))
 		s.hasID = o.ID != ""
 	}
 	return s
@@ -103,13 +107,13 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 // wait, when this client may not write its own node in path/requests. And the errors of
 // Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
-	return s.acquire(ctx, &acquisition{sem: s, op: "acquire", n: n})
+	return asHold(s.acquire(ctx, &acquisition{sem: s, op: "acquire", n: n}))
 }
 
 // TryAcquire acquires n permits if it need not wait for holders or waiters, and returns
 // ErrLocked if not.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
-	return s.acquire(ctx, &acquisition{sem: s, op: "tryacquire", n: n, try: true})
+	return asHold(s.acquire(ctx, &acquisition{sem: s, op: "tryacquire", n: n, try: true}))
 }
 
 // Locker returns n permits as a Locker: its Lock is Acquire, its TryLock TryAcquire.
@@ -124,47 +128,49 @@ type permitLocker struct {
 func (p permitLocker) Lock(ctx context.Context) (*Hold, error)    { return p.s.Acquire(ctx, p.n) }
 func (p permitLocker) TryLock(ctx context.Context) (*Hold, error) { return p.s.TryAcquire(ctx, p.n) }
 func (p permitLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
-	return do(ctx, p.s.path.full, p.Lock, f)
+	return doUnder(ctx, p.s.path.Full(), func(ctx context.Context) (*core.Hold, error) {
+		return p.s.acquire(ctx, &acquisition{sem: p.s, op: "acquire", n: p.n})
+	}, f)
 }
 
-func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*Hold, error) {
+func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*core.Hold, error) {
 	if err := s.check(ctx, a.op); err != nil {
 		return nil, err
 	}
 	if err := s.bad; err != nil {
-		return nil, opError(a.op, s.path.full, err)
+		return nil, core.OpError(a.op, s.path.Full(), err)
 	}
 	want := int(s.want.Load())
 	switch {
 	case a.n < 1:
-		return nil, opError(a.op, s.path.full, fmt.Errorf("%w: %d permits requested, want at least 1", ErrInvalid, a.n))
+		return nil, core.OpError(a.op, s.path.Full(), fmt.Errorf("%w: %d permits requested, want at least 1", ErrInvalid, a.n))
 	case a.n > layout.MaxPermits:
-		return nil, opError(a.op, s.path.full, tooHeavy(a.n, layout.MaxPermits))
+		return nil, core.OpError(a.op, s.path.Full(), tooHeavy(a.n, layout.MaxPermits))
 	case a.n > want && !s.adopt:
-		return nil, opError(a.op, s.path.full, tooHeavy(a.n, want))
+		return nil, core.OpError(a.op, s.path.Full(), tooHeavy(a.n, want))
 	}
 	if err := a.heldUnder(ctx); err != nil {
-		return nil, opError(a.op, s.path.full, err)
+		return nil, core.OpError(a.op, s.path.Full(), err)
 	}
-	a.span = s.c.newSpan("semaphore", s.path.full, a.op)
-	a.holderLookup = newHolderLookup(s.hasID)
+	a.span = s.c.NewSpan("semaphore", s.path.Full(), a.op)
+	a.HolderLookup = line.NewHolderLookup(s.hasID)
 	return a.run(ctx)
 }
 
-func (s *Semaphore) recipeDir() recipeDir {
-	return recipeDir{dir: s.path.full, recipe: layout.KindSemaphore}
+func (s *Semaphore) recipeDir() core.RecipeDir {
+	return core.NewRecipeDir(s.path.Full(), layout.KindSemaphore)
 }
 
 // check returns the error for a bad semaphore or an ended ctx.
 func (s *Semaphore) check(ctx context.Context, op string) error {
-	if err := s.path.check(op); err != nil {
+	if err := s.path.Check(op); err != nil {
 		return err
 	}
 	err := checkLimit(s.want.Load())
 	if err == nil {
 		err = backend.ContextError(ctx)
 	}
-	return opError(op, s.path.full, err)
+	return core.OpError(op, s.path.Full(), err)
 }
 
 // SetLimit changes the limit for all clients. This Semaphore expects the new limit from
@@ -179,16 +185,16 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 		return err
 	}
 	if err := checkLimit(int64(limit)); err != nil {
-		return opError("setlimit", s.path.full, err)
+		return core.OpError("setlimit", s.path.Full(), err)
 	}
 	// Not repeated on another session: a later change by another client could be
 	// undone.
-	now, err := onSessionOnce(ctx, s.c, func(ss *session) (setting, error) {
+	now, err := core.OnSessionOnce(ctx, s.c, func(ss *core.Session) (setting, error) {
 		zxid, err := s.setLimit(ctx, ss, limit)
-		return setting{ss.nth, zxid}, err
+		return setting{ss.Number(), zxid}, err
 	})
 	if err != nil {
-		return opError("setlimit", s.path.full, err)
+		return core.OpError("setlimit", s.path.Full(), err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,8 +211,8 @@ func (s *Semaphore) Limit(ctx context.Context) (int, error) {
 	if err := s.check(ctx, "limit"); err != nil {
 		return 0, err
 	}
-	l, err := onSession(ctx, s.c, func(ss *session) (permits, error) { return ss.readLimit(ctx, s.limit, nil) })
-	return l.n, opError("limit", s.path.full, err)
+	l, err := core.OnSession(ctx, s.c, func(ss *core.Session) (permits, error) { return readLimit(ctx, ss, s.limit, nil) })
+	return l.n, core.OpError("limit", s.path.Full(), err)
 }
 
 // A SemaphoreContender is a request for permits of a Semaphore.
@@ -228,17 +234,17 @@ func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error
 	if err := s.check(ctx, "contenders"); err != nil {
 		return nil, err
 	}
-	list, err := onSession(ctx, s.c, func(ss *session) ([]SemaphoreContender, error) { return s.permitContenders(ctx, ss) })
-	return list, opError("contenders", s.path.full, err)
+	list, err := core.OnSession(ctx, s.c, func(ss *core.Session) ([]SemaphoreContender, error) { return s.permitContenders(ctx, ss) })
+	return list, core.OpError("contenders", s.path.Full(), err)
 }
 
-func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]SemaphoreContender, error) {
-	names, err := ss.list(ctx, s.requests)
+func (s *Semaphore) permitContenders(ctx context.Context, ss *core.Session) ([]SemaphoreContender, error) {
+	names, err := ss.List(ctx, s.requests)
 	if len(names) == 0 || err != nil {
 		return nil, err
 	}
-	l, err := ss.readLimit(ctx, s.limit, nil)
-	if err != nil && !isNotFound(err) {
+	l, err := readLimit(ctx, ss, s.limit, nil)
+	if err != nil && !core.IsNotFound(err) {
 		return nil, err
 	}
 	var list []SemaphoreContender
@@ -246,8 +252,8 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 	for _, q := range layout.OrderPermits(names) {
 		sum += int64(q.Weight)
 		path := s.requests + "/" + q.Name
-		data, stat, err := ss.b.Get(ctx, path, nil)
-		if isNotFound(err) {
+		data, stat, err := ss.Backend().Get(ctx, path, nil)
+		if core.IsNotFound(err) {
 			continue // deleted since the listing
 		}
 		if err != nil {
@@ -269,44 +275,45 @@ func (s *Semaphore) permitContenders(ctx context.Context, ss *session) ([]Semaph
 	return list, nil
 }
 
-// release and lost make a Semaphore the recipe of its holds.
+// permitHolds is a Semaphore as the recipe of its holds.
+type permitHolds Semaphore
 
-func (s *Semaphore) release(h *Hold) error {
-	q, ok := layout.ParsePermit(base(h.Path()))
-	if !ok || !h.s.isHigh(q.Seq) {
-		return h.remove(nil)
+func (s *permitHolds) Release(h *core.Hold) error {
+	q, ok := layout.ParsePermit(core.Base(h.Path()))
+	if !ok || !line.IsHighNumber(h.On(), q.Seq) {
+		return h.Remove(nil)
 	}
-	_, err := h.removeWith(s.requests)
+	_, err := h.RemoveWith(s.requests)
 	return err
 }
 
-func (s *Semaphore) leftovers(*Hold, error) leftovers { return leftovers{} }
+func (s *permitHolds) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
 
-func (s *Semaphore) lost(*Hold) {}
+func (s *permitHolds) Lost(*core.Hold) {}
 
 // remove deletes a request. If its number is high, it deletes the directory too,
 // provided that it is otherwise empty: see layout.LeftSoft.
-func (s *Semaphore) remove(ctx context.Context, ss *session, path string) error {
-	if q, ok := layout.ParsePermit(base(path)); ok && ss.isHigh(q.Seq) {
-		return ss.removeWithDir(ctx, path, s.requests)
+func (s *Semaphore) remove(ctx context.Context, ss *core.Session, path string) error {
+	if q, ok := layout.ParsePermit(core.Base(path)); ok && line.IsHighNumber(ss, q.Seq) {
+		return line.RemoveWithDir(ctx, ss, path, s.requests)
 	}
-	return ss.remove(ctx, path)
+	return ss.Remove(ctx, path)
 }
 
 // checkNumber returns nil for a place whose number is valid. Otherwise it removes the
 // node. The last contender to leave deletes the directory too, so that the numbers
 // begin anew.
-func (s *Semaphore) checkNumber(ctx context.Context, p *place) error {
-	if p.s.left(p.seq) > layout.LeftClose {
+func (s *Semaphore) checkNumber(ctx context.Context, p *line.Place) error {
+	if line.NumbersLeft(p.S, p.Seq) > layout.LeftClose {
 		return nil
 	}
-	if err := s.remove(ctx, p.s, p.path); err != nil {
-		p.s.removeAndWait(p.path)
+	if err := s.remove(ctx, p.S, p.Path); err != nil {
+		p.S.RemoveAndWait(p.Path)
 		return err
 	}
-	switch _, err := p.s.b.Exists(ctx, s.requests, nil); {
-	case isNotFound(err):
-		return errDrained
+	switch _, err := p.S.Backend().Exists(ctx, s.requests, nil); {
+	case core.IsNotFound(err):
+		return core.ErrDrained
 	case err != nil:
 		return err
 	}
@@ -318,9 +325,9 @@ func tooHeavy(n, limit int) error {
 	return fmt.Errorf("%w: %d permits requested, limit %d", ErrLimit, n, limit)
 }
 
-func (p permitLocker) orderKey() (k orderKey) {
+func (p permitLocker) orderKey() (k line.Key) {
 	if p.s != nil {
-		k = orderKey{p.s.c, p.s.path, nil}
+		k = line.Key{Client: p.s.c, Path: p.s.path}
 	}
 	return k
 }

@@ -8,6 +8,10 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -56,9 +60,9 @@ type acquisition struct {
 	op     string // for errors
 	n      int
 	try    bool
-	span   *span // nil without Trace
-	agreed bool  // the limit was found to be one that the client accepts
-	*holderLookup
+	span   *core.Span // nil without Trace
+	agreed bool       // the limit was found to be one that the client accepts
+	*line.HolderLookup
 }
 
 // heldUnder is line.heldUnder: the permits of the holds from which ctx derives never
@@ -70,12 +74,12 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 	}
 	held, want := 0, int(a.sem.want.Load())
 	var counted []string // a context can derive from one hold twice
-	for name, h := range holdsUnder(ctx, a.sem.requests) {
+	for name, h := range core.HoldsUnder(ctx, a.sem.requests) {
 		q, ok := layout.ParsePermit(name)
 		if !ok || slices.Contains(counted, name) {
 			continue
 		}
-		if here, err := a.sem.c.serves(ctx, h); err != nil {
+		if here, err := line.Serves(ctx, a.sem.c, h); err != nil {
 			return err
 		} else if !here {
 			continue
@@ -96,9 +100,9 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 // The request of another caller counts if its node is younger than the limit: then its
 // turn has never come. Under an earlier limit it may have been granted without having
 // set its mark yet.
-func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []layout.Permit, l permits) error {
+func (a *acquisition) behindOwn(ctx context.Context, s *core.Session, queue []layout.Permit, l permits) error {
 	var names []string
-	for name := range holdsUnder(ctx, a.sem.requests) {
+	for name := range core.HoldsUnder(ctx, a.sem.requests) {
 		names = append(names, name)
 	}
 	isOwn := func(q layout.Permit) bool { return slices.Contains(names, q.Name) }
@@ -114,8 +118,8 @@ func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []layout.
 			continue
 		}
 		if i < len(queue)-1 {
-			stat, err := s.b.Exists(ctx, a.sem.requests+"/"+q.Name, nil)
-			if isNotFound(err) {
+			stat, err := s.Backend().Exists(ctx, a.sem.requests+"/"+q.Name, nil)
+			if core.IsNotFound(err) {
 				continue // deleted since the listing
 			}
 			if err != nil || stat.Czxid <= l.changed { // earlier requests are older still
@@ -128,38 +132,38 @@ func (a *acquisition) behindOwn(ctx context.Context, s *session, queue []layout.
 }
 
 // run makes requests until one is granted or fails for good.
-func (a *acquisition) run(ctx context.Context) (*Hold, error) {
-	path := a.sem.path.full
+func (a *acquisition) run(ctx context.Context) (*core.Hold, error) {
+	path := a.sem.path.Full()
 	for {
 		h, err := a.attempt(ctx)
 		if a.try {
-			a.sem.c.setCalm(a.sem.requests, err == nil)
+			line.LinesOf(a.sem.c).SetCalm(a.sem.requests, err == nil)
 		}
 		if err == nil {
 			return h, nil
 		}
-		err, again := a.sem.c.afterAttempt(ctx, err)
+		err, again := a.sem.c.AfterAttempt(ctx, err)
 		if !again {
-			err = opError(a.op, path, a.explain(err))
-			a.span.over(ctx, err)
+			err = core.OpError(a.op, path, a.Explain(err))
+			a.span.Over(ctx, err)
 			return nil, err
 		}
-		a.sem.c.log.Debug("coord: lost the place in the queue of waiters, joining it again at the end", "path", path, "error", err)
-		a.span.requeued(ctx, err)
+		a.sem.c.Log().Debug("coord: lost the place in the queue of waiters, joining it again at the end", "path", path, "error", err)
+		a.span.Requeued(ctx, err)
 	}
 }
 
 // attempt makes one request. A node that does not become a hold is removed.
-func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
+func (a *acquisition) attempt(ctx context.Context) (*core.Hold, error) {
 	sem := a.sem
-	if err := sem.c.awaitCleanUps(ctx, sem.requests, ""); err != nil {
+	if err := sem.c.AwaitCleanUps(ctx, sem.requests, ""); err != nil {
 		return nil, err
 	}
-	s, err := sem.c.session(ctx)
+	s, err := sem.c.Live(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.claimKind(ctx, sem.recipeDir()); err != nil {
+	if err := s.ClaimKind(ctx, sem.recipeDir()); err != nil {
 		return nil, err
 	}
 	// A request that is bound to fail holds up those behind it for a moment. So read
@@ -173,38 +177,38 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, tooHeavy(a.n, l.n)
 		}
 	}
-	if a.try && !sem.c.isCalm(sem.requests) {
+	if a.try && !line.LinesOf(sem.c).IsCalm(sem.requests) {
 		if err := a.look(ctx, s); err != nil {
 			a.beginLookup(ctx, s, "", err)()
 			return nil, err
 		}
 	}
-	sp := newSpec(sem.c, sem.recipeDir().part(sem.requests, layout.KindRequests), layout.PermitInfix+strconv.Itoa(a.n)+"-", sem.data)
+	sp := core.NewSpec(sem.c, sem.recipeDir().Part(sem.requests, layout.KindRequests), layout.PermitInfix+strconv.Itoa(a.n)+"-", sem.data)
 	if a.n == 1 {
-		sp.check = sem.limitStands()
+		sp.Check = sem.limitStands()
 	}
-	n, err := s.create(ctx, &sp)
+	n, err := s.Create(ctx, &sp)
 	if err != nil {
 		return nil, err
 	}
-	p := &place{s: s, node: n}
+	p := &line.Place{S: s, Node: n}
 	if err := sem.checkNumber(ctx, p); err != nil {
 		return nil, err
 	}
-	if n.siblings == 1 && sp.check.Kind != 0 {
+	if n.Siblings == 1 && sp.Check.Kind != 0 {
 		// One permit for the only contender: no limit is lower than that, so the turn
 		// came with the node, under the limit that the client accepts.
 		return a.hold(ctx, p, nil, grantedAtOnce)
 	}
 	var w permitWaits
 	h, err := a.glance(ctx, p, &w)
-	if errors.Is(err, errAgain) {
+	if errors.Is(err, core.ErrAgain) {
 		h, err = a.wait(ctx, p, &w)
 		w.stop(err != nil)
 	}
-	if err != nil && !errors.Is(err, errGone) {
-		endInquiry := a.beginLookup(ctx, s, p.path, err)
-		s.removeAndWait(p.path)
+	if err != nil && !errors.Is(err, core.ErrGone) {
+		endInquiry := a.beginLookup(ctx, s, p.Path, err)
+		s.RemoveAndWait(p.Path)
 		endInquiry()
 	}
 	return h, err
@@ -214,8 +218,8 @@ func (a *acquisition) attempt(ctx context.Context) (*Hold, error) {
 // line.look. Here too a failure means that another request was granted: of the requests
 // made since the look of the failing one, the first was granted, or failed because it
 // was heavier.
-func (a *acquisition) look(ctx context.Context, s *session) error {
-	names, err := s.lookAt(ctx, a.sem.requests)
+func (a *acquisition) look(ctx context.Context, s *core.Session) error {
+	names, err := line.LookAt(ctx, s, a.sem.requests)
 	if err != nil {
 		return err
 	}
@@ -228,7 +232,7 @@ func (a *acquisition) look(ctx context.Context, s *session) error {
 	case a.n > l.n:
 		return tooHeavy(a.n, l.n)
 	case sum > int64(l.n):
-		return a.locked(func() []string { return a.holders(queue, "") })
+		return a.Locked(func() []string { return a.holders(queue, "") })
 	}
 	return nil
 }
@@ -252,50 +256,50 @@ func (a *acquisition) holders(queue []layout.Permit, own string) []string {
 }
 
 // beginLookup begins the lookup of a call whose node, if it has one, is at own.
-func (a *acquisition) beginLookup(ctx context.Context, s *session, own string, err error) (end func()) {
-	return a.begin(ctx, s, a.sem.requests, err, func(names []string) []string {
-		return a.holders(layout.OrderPermits(names), base(own))
+func (a *acquisition) beginLookup(ctx context.Context, s *core.Session, own string, err error) (end func()) {
+	return a.Begin(ctx, s, a.sem.requests, err, func(names []string) []string {
+		return a.holders(layout.OrderPermits(names), core.Base(own))
 	})
 }
 
 // list returns the queue up to and including p, which is its last element. w may be
 // nil.
-func (a *acquisition) list(ctx context.Context, p *place, w *backend.Watch) ([]layout.Permit, error) {
+func (a *acquisition) list(ctx context.Context, p *line.Place, w *backend.Watch) ([]layout.Permit, error) {
 	for synced := false; ; synced = true {
-		names, _, err := p.s.b.Children(ctx, a.sem.requests, w)
-		if err != nil && !isNotFound(err) {
+		names, _, err := p.S.Backend().Children(ctx, a.sem.requests, w)
+		if err != nil && !core.IsNotFound(err) {
 			return nil, err
 		}
 		queue := layout.OrderPermits(names)
-		i := slices.IndexFunc(queue, func(q layout.Permit) bool { return q.Name == base(p.path) })
+		i := slices.IndexFunc(queue, func(q layout.Permit) bool { return q.Name == core.Base(p.Path) })
 		if i >= 0 {
 			return queue[:i+1], nil
 		}
 		if synced {
-			return nil, errGone
+			return nil, core.ErrGone
 		}
 		// Deleted, or the server lags behind its earlier replies.
-		if err := p.s.b.Sync(ctx, a.sem.requests); err != nil {
+		if err := p.S.Backend().Sync(ctx, a.sem.requests); err != nil {
 			return nil, err
 		}
-		if isNotFound(err) {
+		if core.IsNotFound(err) {
 			continue // w is not armed
 		}
 		w = nil // already armed, and older than the next listing
 	}
 }
 
-// glance grants a request that need not wait. It returns errAgain if the request must
+// glance grants a request that need not wait. It returns core.ErrAgain if the request must
 // wait.
-func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
-	queue := []layout.Permit{{Name: base(p.path), Seq: p.seq, Weight: a.n}}
-	if p.siblings != 1 {
+func (a *acquisition) glance(ctx context.Context, p *line.Place, w *permitWaits) (*core.Hold, error) {
+	queue := []layout.Permit{{Name: core.Base(p.Path), Seq: p.Seq, Weight: a.n}}
+	if p.Siblings != 1 {
 		var err error
 		if queue, err = a.list(ctx, p, nil); err != nil {
 			return nil, err
 		}
 	}
-	l, _, err := a.limit(ctx, p.s, false) // after reading the queue
+	l, _, err := a.limit(ctx, p.S, false) // after reading the queue
 	if err != nil {
 		return nil, err
 	}
@@ -304,14 +308,14 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 	switch {
 	case a.n > l.n:
 		return nil, tooHeavy(a.n, l.n)
-	case fits && p.siblings == int32(len(queue)) && p.czxid > l.changed:
+	case fits && p.Siblings == int32(len(queue)) && p.Czxid > l.changed:
 		// No earlier request has left since this node was created, and the limit has
 		// not changed since: the turn came with the node.
 		return a.hold(ctx, p, nil, grantedAtOnce)
 	case !fits && a.try:
-		return nil, a.locked(func() []string { return a.holders(queue, base(p.path)) })
+		return nil, a.Locked(func() []string { return a.holders(queue, core.Base(p.Path)) })
 	case !fits:
-		if err := a.behindOwn(ctx, p.s, queue, l); err != nil {
+		if err := a.behindOwn(ctx, p.S, queue, l); err != nil {
 			return nil, err
 		}
 	}
@@ -324,24 +328,24 @@ func (a *acquisition) glance(ctx context.Context, p *place, w *permitWaits) (*Ho
 	if sum-int64(a.n) <= int64(l.n) {
 		w.move(permitFirst)
 	}
-	return nil, errAgain
+	return nil, core.ErrAgain
 }
 
 // mayMark returns an error if the session may not write the node of p, on whose mark
 // others may rely. It checks by a write that cannot be applied: a service tests the
 // permission before the version. A session checks once for each directory.
-func (a *acquisition) mayMark(ctx context.Context, p *place) error {
-	s, dir := p.s, a.sem.requests
-	if s.isAllowed(dir) {
+func (a *acquisition) mayMark(ctx context.Context, p *line.Place) error {
+	s, dir := p.S, a.sem.requests
+	if s.IsAllowed(dir) {
 		return nil
 	}
-	err := s.commitAgain(ctx, backend.SetData(p.path, nil, math.MaxInt32))
+	err := s.CommitAgain(ctx, backend.SetData(p.Path, nil, math.MaxInt32))
 	switch {
-	case answers(err, backend.ErrBadVersion):
-		s.setAllowed(dir)
+	case core.Answers(err, backend.ErrBadVersion):
+		s.SetAllowed(dir)
 		return nil
-	case isNotFound(err):
-		return errGone
+	case core.IsNotFound(err):
+		return core.ErrGone
 	case errors.Is(err, backend.ErrDenied):
 		return fmt.Errorf("a waiter needs write permission on its own node: %w", err)
 	}
@@ -361,29 +365,29 @@ const (
 
 // hold turns the place of a request whose turn has come (the rules stand at type
 // acquisition) into a hold, and marks its node unless the turn came with the node. own is the armed watch on
-// the node; if own is nil, a watch is armed later. It returns errAgain if own has fired.
-func (a *acquisition) hold(ctx context.Context, p *place, own *backend.Watch, turn permitGrant) (*Hold, error) {
-	c, s := a.sem.c, p.s
-	h := &Hold{s: s, path: p.path, span: a.span, recipe: a.sem}
-	if err := s.grant(h, own); err != nil {
+// the node; if own is nil, a watch is armed later. It returns core.ErrAgain if own has fired.
+func (a *acquisition) hold(ctx context.Context, p *line.Place, own *backend.Watch, turn permitGrant) (*core.Hold, error) {
+	c, s := a.sem.c, p.S
+	h := core.NewHold(s, p.Path, 0, a.span, (*permitHolds)(a.sem), nil)
+	if err := s.Grant(h, own); err != nil {
 		return nil, err
 	}
-	a.span.grant(ctx, h, a.n)
+	a.span.Grant(ctx, h, a.n)
 	if turn == grantedLater {
-		c.goWork(func() {
-			s.retry(context.Background(), nil, "mark", p.path, func(ctx context.Context) error { return a.mark(ctx, p) })
+		c.GoWork(func() {
+			s.Retry(context.Background(), nil, "mark", p.Path, func(ctx context.Context) error { return a.mark(ctx, p) })
 		})
 	}
-	if own != nil && !c.goWork(func() { h.watchNode(p.path, own) }) {
+	if own != nil && !c.GoWork(func() { h.WatchNode(p.Path, own) }) {
 		own.Stop()
 	}
 	return h, nil
 }
 
 // mark marks the node of p, which tells its successor that p was granted.
-func (a *acquisition) mark(ctx context.Context, p *place) error {
-	err := p.s.commitAgain(ctx, backend.SetData(p.path, a.sem.data, backend.AnyVersion))
-	if isNotFound(err) {
+func (a *acquisition) mark(ctx context.Context, p *line.Place) error {
+	err := p.S.CommitAgain(ctx, backend.SetData(p.Path, a.sem.data, backend.AnyVersion))
+	if core.IsNotFound(err) {
 		return nil // released, so its successor is woken by the deletion
 	}
 	return err

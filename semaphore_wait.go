@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -106,8 +110,8 @@ func (w *permitWaits) stop(own bool) {
 func stands(w *backend.Watch) bool { return w != nil && w.Kind() == 0 }
 
 // wait waits until p is granted.
-func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold, error) {
-	s := p.s
+func (a *acquisition) wait(ctx context.Context, p *line.Place, w *permitWaits) (*core.Hold, error) {
+	s := p.S
 	var l permits
 	for {
 		// Arm the own watch before any read that can grant, and the limit's before
@@ -115,7 +119,7 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		if !stands(w.own) {
 			var err error
 			w.own.Stop()
-			if w.own, _, _, err = s.watchOwn(ctx, p.path); err != nil {
+			if w.own, _, _, err = s.WatchOwn(ctx, p.Path); err != nil {
 				return nil, err
 			}
 		}
@@ -141,17 +145,17 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 		case a.n > l.n:
 			return nil, tooHeavy(a.n, l.n)
 		case layout.Weigh(queue) <= int64(l.n):
-			if h, err := a.hold(ctx, p, w.own, grantedLater); !errors.Is(err, errAgain) {
+			if h, err := a.hold(ctx, p, w.own, grantedLater); !errors.Is(err, core.ErrAgain) {
 				return h, err
 			}
 			continue
 		}
-		if err := a.follow(ctx, s, w, queue[:len(queue)-1], l); errors.Is(err, errAgain) {
+		if err := a.follow(ctx, s, w, queue[:len(queue)-1], l); errors.Is(err, core.ErrAgain) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		a.span.waiting(ctx, p.path, len(queue)-1)
+		a.span.Waiting(ctx, p.Path, len(queue)-1)
 		select {
 		case <-w.dir.Fired():
 		case <-w.ahead.Fired():
@@ -162,17 +166,17 @@ func (a *acquisition) wait(ctx context.Context, p *place, w *permitWaits) (*Hold
 			}
 		case <-w.limit.Fired():
 		case <-w.own.Fired():
-		case <-s.b.Done():
-			return nil, s.b.Err()
+		case <-s.Backend().Done():
+			return nil, s.Backend().Err()
 		case <-ctx.Done():
-			return nil, s.contextError(ctx)
+			return nil, s.ContextError(ctx)
 		}
 	}
 }
 
 // follow moves the waiter to the post from which it sees its turn, behind the requests
-// ahead. It returns errAgain if the queue must be read again.
-func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ahead []layout.Permit, l permits) error {
+// ahead. It returns core.ErrAgain if the queue must be read again.
+func (a *acquisition) follow(ctx context.Context, s *core.Session, w *permitWaits, ahead []layout.Permit, l permits) error {
 	e := permitFirst
 	if len(ahead) > 0 && layout.Weigh(ahead) > int64(l.n) {
 		var err error
@@ -182,14 +186,14 @@ func (a *acquisition) follow(ctx context.Context, s *session, w *permitWaits, ah
 	}
 	w.move(e)
 	if w.post == postDirectory && !stands(w.dir) {
-		return errAgain
+		return core.ErrAgain
 	}
 	return nil
 }
 
 // examine determines whether the predecessor prev will be marked when it is granted,
-// and watches it if so. It returns errAgain if prev is gone.
-func (a *acquisition) examine(ctx context.Context, s *session, w *permitWaits, prev string, l permits) (permitEvent, error) {
+// and watches it if so. It returns core.ErrAgain if prev is gone.
+func (a *acquisition) examine(ctx context.Context, s *core.Session, w *permitWaits, prev string, l permits) (permitEvent, error) {
 	if w.prev != prev {
 		w.prev, w.trust = prev, trustUnknown
 		w.ahead.Stop()
@@ -204,10 +208,10 @@ func (a *acquisition) examine(ctx context.Context, s *session, w *permitWaits, p
 	w.ahead.Stop()
 	w.ahead = nil
 	x := backend.NewWatch()
-	_, stat, err := s.b.Get(ctx, a.sem.requests+"/"+prev, x)
+	_, stat, err := s.Backend().Get(ctx, a.sem.requests+"/"+prev, x)
 	switch {
-	case isNotFound(err):
-		return 0, errAgain
+	case core.IsNotFound(err):
+		return 0, core.ErrAgain
 	case err != nil:
 		return 0, err
 	case stat.Version == 0 && (w.trust == trustSure || stat.Czxid > l.changed):
@@ -235,8 +239,8 @@ func checkLimit(n int64) error {
 }
 
 // readLimit reads the limit. The watch, if any, fires at the next change.
-func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) (permits, error) {
-	data, stat, err := s.b.Get(ctx, path, w)
+func readLimit(ctx context.Context, s *core.Session, path string, w *backend.Watch) (permits, error) {
+	data, stat, err := s.Backend().Get(ctx, path, w)
 	if err != nil {
 		return permits{}, err
 	}
@@ -249,34 +253,34 @@ func (s *session) readLimit(ctx context.Context, path string, w *backend.Watch) 
 }
 
 // makeLimit creates the node of the limit, if it does not exist.
-func (s *Semaphore) makeLimit(ctx context.Context, ss *session, limit int) error {
-	if err := ss.claimKindAnew(ctx, s.recipeDir()); err != nil {
+func (s *Semaphore) makeLimit(ctx context.Context, ss *core.Session, limit int) error {
+	if err := ss.ClaimKindAnew(ctx, s.recipeDir()); err != nil {
 		return err
 	}
-	_, err := ss.makeNode(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent), func(string) error { return ss.claimKindAnew(ctx, s.recipeDir()) })
+	_, err := ss.MakeNode(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent), func(string) error { return ss.ClaimKindAnew(ctx, s.recipeDir()) })
 	return err
 }
 
 // setLimit changes the limit, and returns the zxid of the change.
-func (s *Semaphore) setLimit(ctx context.Context, ss *session, limit int) (int64, error) {
-	if err := ss.claimKind(ctx, s.recipeDir()); err != nil {
+func (s *Semaphore) setLimit(ctx context.Context, ss *core.Session, limit int) (int64, error) {
+	if err := ss.ClaimKind(ctx, s.recipeDir()); err != nil {
 		return 0, err
 	}
-	pause := pauses{c: ss.c}
+	pause := core.NewPauses(ss.Client())
 	for {
 		// Exactly once: a repetition could undo a later change by another client.
-		_, zxid, err := ss.commitOnce(ctx, backend.SetData(s.limit, formatLimit(limit), backend.AnyVersion))
-		if !isNotFound(err) {
+		_, zxid, err := ss.CommitOnce(ctx, backend.SetData(s.limit, formatLimit(limit), backend.AnyVersion))
+		if !core.IsNotFound(err) {
 			return zxid, err
 		}
-		if err := ss.claimKindAnew(ctx, s.recipeDir()); err != nil {
+		if err := ss.ClaimKindAnew(ctx, s.recipeDir()); err != nil {
 			return 0, err
 		}
-		_, zxid, err = ss.commitOnce(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent))
-		if !isNotFound(err) && !answers(err, backend.ErrExists) { // another client has created it meanwhile
+		_, zxid, err = ss.CommitOnce(ctx, backend.Create(s.limit, formatLimit(limit), backend.Persistent))
+		if !core.IsNotFound(err) && !core.Answers(err, backend.ErrExists) { // another client has created it meanwhile
 			return zxid, err
 		}
-		pause.wait(ctx.Done(), ss.b.Done())
+		pause.Wait(ctx.Done(), ss.Backend().Done())
 	}
 }
 
@@ -285,15 +289,15 @@ func formatLimit(n int) []byte { return strconv.AppendInt(nil, int64(n), 10) }
 // limit reads the limit, and creates its node if there is none. The first time it also
 // compares the limit with the one that the client expects. With watch it returns an
 // armed watch.
-func (a *acquisition) limit(ctx context.Context, s *session, watch bool) (permits, *backend.Watch, error) {
+func (a *acquisition) limit(ctx context.Context, s *core.Session, watch bool) (permits, *backend.Watch, error) {
 	sem := a.sem
 	for {
 		var w *backend.Watch
 		if watch {
 			w = backend.NewWatch()
 		}
-		l, err := s.readLimit(ctx, sem.limit, w)
-		if isNotFound(err) {
+		l, err := readLimit(ctx, s, sem.limit, w)
+		if core.IsNotFound(err) {
 			// The first use of the semaphore, or an outsider deleted the node.
 			n := int(sem.want.Load())
 			if seen := sem.seen.Load(); seen != nil {

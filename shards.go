@@ -6,6 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/queuestat"
@@ -71,8 +75,8 @@ type ShardsOptions struct {
 // A Shards is safe for concurrent use and needs no closing. Each call of All or Run is a
 // member. The protocol is at assignShards, the nodes are in the guide layout.md.
 type Shards struct {
-	c     *Client
-	path  recipePath
+	c     *core.Client
+	path  core.Path
 	n     int
 	o     ShardsOptions
 	group *Group[layout.ShardMember]
@@ -82,7 +86,7 @@ type Shards struct {
 // NewShards returns the n shards at path, at most 65,536. It does no I/O; a bad path, number or
 // option is reported by the first call.
 func NewShards(c *Client, path string, n int, o *ShardsOptions) *Shards {
-	s := &Shards{c: c, path: c.recipePath(path), n: n}
+	s := &Shards{c: c.core(), path: c.core().Path(path), n: n}
 	if o != nil {
 		s.o = *o
 	}
@@ -113,24 +117,26 @@ type Shard struct {
 	Index int // from 0 to n-1
 }
 
-func (s *Shards) recipeDir() recipeDir { return recipeDir{dir: s.path.full, recipe: layout.KindShards} }
+func (s *Shards) recipeDir() core.RecipeDir {
+	return core.NewRecipeDir(s.path.Full(), layout.KindShards)
+}
 
 // line returns the engine of the lock of a shard.
-func (s *Shards) line(i int) *line {
-	dir := s.path.full + "/" + layout.ShardsName + "/" + layout.ShardName(i)
-	return &line{c: s.c, dir: dir, kinds: layout.LockLine, whole: s.recipeDir()}
+func (s *Shards) line(i int) *line.Line {
+	dir := s.path.Full() + "/" + layout.ShardsName + "/" + layout.ShardName(i)
+	return line.New(s.c, dir, layout.LockLine, s.recipeDir())
 }
 
 // check returns the error for a bad path or option, or an ended ctx.
 func (s *Shards) check(ctx context.Context, op string) error {
-	if err := s.path.check(op); err != nil {
+	if err := s.path.Check(op); err != nil {
 		return err
 	}
 	err := s.bad
 	if err == nil {
 		err = backend.ContextError(ctx)
 	}
-	return opError(op, s.path.full, err)
+	return core.OpError(op, s.path.Full(), err)
 }
 
 // Owners returns the owner of each shard, in the order of their numbers: the first contender for
@@ -144,72 +150,72 @@ func (s *Shards) Owners(ctx context.Context) ([]Contender, error) {
 	if err := s.check(ctx, op); err != nil {
 		return nil, err
 	}
-	list, err := onSession(ctx, s.c, func(ss *session) ([]Contender, error) {
-		if err := ss.b.Sync(ctx, s.path.full); err != nil {
+	list, err := core.OnSession(ctx, s.c, func(ss *core.Session) ([]line.Contender, error) {
+		if err := ss.Backend().Sync(ctx, s.path.Full()); err != nil {
 			return nil, err
 		}
-		if err := ss.checkKind(ctx, s.recipeDir()); err != nil {
+		if err := ss.CheckKind(ctx, s.recipeDir()); err != nil {
 			return nil, err
 		}
 		return s.owners(ctx, ss)
 	})
-	return list, opError(op, s.path.full, err)
+	return contendersOf(list, core.OpError(op, s.path.Full(), err))
 }
 
 // owners reads the first contender of each shard: first all queues, and then their heads.
-func (s *Shards) owners(ctx context.Context, ss *session) ([]Contender, error) {
-	lines, dirs := make([]*line, s.n), make([]string, s.n)
+func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender, error) {
+	lines, dirs := make([]*line.Line, s.n), make([]string, s.n)
 	for i := range lines {
 		lines[i] = s.line(i)
-		dirs[i] = lines[i].dir
+		dirs[i] = lines[i].Dir()
 	}
-	queues, err := queuestat.Lists(ctx, ss.b, dirs...)
+	queues, err := queuestat.Lists(ctx, ss.Backend(), dirs...)
 	if err != nil {
 		return nil, err
 	}
 	var heads []string
 	var of []int
 	for i, q := range queues {
-		if q.Err != nil && !isNotFound(q.Err) {
+		if q.Err != nil && !core.IsNotFound(q.Err) {
 			return nil, q.Err
 		}
-		if queue := lines[i].kinds.Order(q.Names); len(queue) > 0 {
+		if queue := lines[i].Kinds().Order(q.Names); len(queue) > 0 {
 			heads, of = append(heads, dirs[i]+"/"+queue[0].Name), append(of, i)
 		}
 	}
-	list := make([]Contender, s.n)
+	list := make([]line.Contender, s.n)
 	if len(heads) == 0 {
 		return list, nil
 	}
-	got, err := ss.getAll(ctx, heads)
+	got, err := ss.GetAll(ctx, heads)
 	if err != nil {
 		return nil, err
 	}
-	return list, readAll(ctx, len(heads), func(ctx context.Context, k int) (err error) {
+	return list, core.ReadAll(ctx, len(heads), func(ctx context.Context, k int) (err error) {
 		i := of[k]
 		switch {
-		case isNotFound(got[k].Err): // released since the list
-			list[i], err = lines[i].owner(ctx, ss)
+		case core.IsNotFound(got[k].Err): // released since the list
+			list[i], err = ownerOf(ctx, lines[i], ss)
 		case got[k].Err != nil:
 			err = got[k].Err
 		default:
-			list[i] = newContender(heads[k], got[k].Data, got[k].Stat, false)
+			list[i] = line.NewContender(heads[k], got[k].Data, got[k].Stat, false)
 		}
 		return err
 	})
 }
 
-// owner reads the first contender of a line.
-func (l *line) owner(ctx context.Context, s *session) (Contender, error) {
-	names, _, err := s.b.Children(ctx, l.dir, nil)
-	if err != nil && !isNotFound(err) {
-		return Contender{}, err
+// ownerOf reads the first contender of a line.
+func ownerOf(ctx context.Context, l *line.Line, s *core.Session) (line.Contender, error) {
+	names, _, err := s.Backend().Children(ctx, l.Dir(), nil)
+	if err != nil && !core.IsNotFound(err) {
+		return line.Contender{}, err
 	}
-	for _, q := range l.kinds.Order(names) {
-		x, err := s.contender(ctx, l, q)
-		if !isNotFound(err) {
+	for _, q := range l.Kinds().Order(names) {
+		x, err := line.ReadContender(ctx, s, l, q)
+		if !core.IsNotFound(err) {
 			return x, err
 		}
 	}
-	return Contender{}, nil
+	return line.Contender{}, nil
 }

@@ -9,6 +9,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -61,7 +65,7 @@ type shardsRun struct {
 // ownShard is a shard that a member asks for or owns. It is the recipe of its hold.
 type ownShard struct {
 	r      *shardsRun
-	l      *line
+	l      *line.Line
 	former int64
 	cancel context.CancelFunc // of the acquisition
 
@@ -71,7 +75,7 @@ type ownShard struct {
 	until time.Time // of moving
 
 	// Guarded by r.mu.
-	granted *Hold
+	granted *core.Hold
 	failed  error // of the acquisition
 	ended   bool  // the hold has ended, and its Release is complete
 }
@@ -116,17 +120,17 @@ func (s *Shards) join(ctx context.Context, op string) (*shardsRun, error) {
 		wake:   make(chan struct{}, 1),
 	}
 	if r.id == "" {
-		r.id = s.c.newGUID("member")
+		r.id = s.c.NewGUID("member")
 	}
 	err := r.enter(ctx)
 	if err != nil {
-		return nil, opError(op, s.path.full, err)
+		return nil, core.OpError(op, s.path.Full(), err)
 	}
 	r.asks, r.leave = context.WithCancel(ctx)
-	if !s.c.goWork(r.run) {
+	if !s.c.GoWork(r.run) {
 		r.leave()
 		r.m.Leave()
-		return nil, opError(op, s.path.full, ErrClosed)
+		return nil, core.OpError(op, s.path.Full(), ErrClosed)
 	}
 	return r, nil
 }
@@ -134,13 +138,13 @@ func (s *Shards) join(ctx context.Context, op string) (*shardsRun, error) {
 // enter makes the directories, and the node of the member.
 func (r *shardsRun) enter(ctx context.Context) (err error) {
 	s := r.s
-	if r.data, err = encodeContender(r.id, 0, s.o.Data); err != nil {
+	if r.data, err = line.EncodeContender(r.id, 0, s.o.Data); err != nil {
 		return err
 	}
-	_, err = onSession(ctx, s.c, func(ss *session) (struct{}, error) {
-		err := ss.claimKind(ctx, s.recipeDir())
+	_, err = core.OnSession(ctx, s.c, func(ss *core.Session) (struct{}, error) {
+		err := ss.ClaimKind(ctx, s.recipeDir())
 		if err == nil {
-			err = ss.makePart(ctx, s.path.full+"/"+layout.ShardsName, s.recipeDir())
+			err = ss.MakePart(ctx, s.path.Full()+"/"+layout.ShardsName, s.recipeDir())
 		}
 		return struct{}{}, err
 	})
@@ -149,7 +153,7 @@ func (r *shardsRun) enter(ctx context.Context) (err error) {
 	}
 	if s.o.ID != "" {
 		former, err := s.group.Member(ctx, r.id)
-		if err != nil && !isNotFound(err) {
+		if err != nil && !core.IsNotFound(err) {
 			return err
 		}
 		r.former = former.Session
@@ -164,7 +168,7 @@ func (r *shardsRun) run() {
 	watching, unwatch := context.WithCancel(context.WithoutCancel(r.asks))
 	defer unwatch()
 	lists := r.s.group.Watch(watching)
-	leaving, ended, closing := r.asks.Done(), r.m.Done(), r.s.c.closing
+	leaving, ended, closing := r.asks.Done(), r.m.Done(), r.s.c.Closing()
 	var parted chan struct{}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -213,7 +217,7 @@ func (r *shardsRun) run() {
 			// when their owners release them.
 			parted = make(chan struct{})
 			done := parted
-			if !r.s.c.goWork(func() {
+			if !r.s.c.GoWork(func() {
 				defer close(done)
 				r.m.Leave()
 			}) {
@@ -235,12 +239,12 @@ func (r *shardsRun) run() {
 // are one event.
 func (r *shardsRun) tellOwned() {
 	e := trace.ShardsOwned{
-		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.full, Op: r.op}, Member: r.id, Ought: r.ought,
+		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.Full(), Op: r.op}, Member: r.id, Ought: r.ought,
 		Owned: r.count[shardReady] + r.count[shardOwned] + r.count[shardMoving], Moving: r.count[shardMoving],
 	}
 	if e != r.told && (r.assign != nil || r.told.Member != "") {
 		r.told = e
-		emit(context.Background(), r.s.c, e)
+		core.Emit(context.Background(), r.s.c, e)
 	}
 }
 
@@ -248,7 +252,7 @@ func (r *shardsRun) tellOwned() {
 func (r *shardsRun) fail(err error) {
 	r.mu.Lock()
 	if r.err == nil && r.asks.Err() == nil {
-		r.err = opError(r.op, r.s.path.full, err)
+		r.err = core.OpError(r.op, r.s.path.Full(), err)
 	}
 	r.mu.Unlock()
 	r.leave()
@@ -313,7 +317,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 	}
 	r.members, r.assign = members, assignShards(r.s.n, members)
 	e := trace.ShardsAssigned{
-		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.full, Op: r.op}, Member: r.id, Members: len(members),
+		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.Full(), Op: r.op}, Member: r.id, Members: len(members),
 	}
 	for i, m := range r.assign {
 		x := r.shards[i]
@@ -336,7 +340,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 		}
 	}
 	r.former, r.ought = 0, e.Shards
-	emit(context.Background(), r.s.c, e)
+	core.Emit(context.Background(), r.s.c, e)
 }
 
 // wants reports whether the member ought to own a shard.
@@ -359,7 +363,7 @@ func (r *shardsRun) settle() {
 			continue
 		}
 		if granted != nil && !ended {
-			x.shard.Hold = granted
+			x.shard.Hold = &Hold{granted}
 			if x.state == shardAsking {
 				x.to(shardReady)
 				r.ready = append(r.ready, x)
@@ -393,8 +397,8 @@ func (r *shardsRun) force(now time.Time) {
 		x := r.moving[0]
 		r.moving = r.moving[1:]
 		x.to(shardEnding)
-		q, _ := x.shard.Revocation()
-		x.shard.lose(&revoked{q})
+		q, _ := x.shard.h.Revocation()
+		x.shard.h.Lose(core.NewRevoked(q))
 	}
 }
 
@@ -404,7 +408,7 @@ func (r *shardsRun) ask(i int) {
 	x := &ownShard{r: r, l: r.s.line(i), former: r.former, cancel: cancel, shard: Shard{Index: i}}
 	r.shards[i] = x
 	r.count[x.state]++
-	if !r.s.c.goWork(func() {
+	if !r.s.c.GoWork(func() {
 		defer cancel()
 		h, err := x.acquire(ctx)
 		x.report(func() { x.granted, x.failed = h, err })
@@ -416,24 +420,24 @@ func (r *shardsRun) ask(i int) {
 
 // acquire acquires the lock of the shard. It first removes what the former process of the member
 // has there: the member has taken the id over, so that process is not a member any more.
-func (x *ownShard) acquire(ctx context.Context) (*Hold, error) {
+func (x *ownShard) acquire(ctx context.Context) (*core.Hold, error) {
 	r, c := x.r, x.r.s.c
 	if x.former != 0 {
-		_, err := onSession(ctx, c, func(s *session) (struct{}, error) {
-			list, err := s.contenders(ctx, x.l)
+		_, err := core.OnSession(ctx, c, func(s *core.Session) (struct{}, error) {
+			list, err := line.ReadContenders(ctx, s, x.l)
 			for _, other := range list {
 				if err == nil && other.Session == x.former && other.ID == r.id {
-					err = s.remove(ctx, other.Path)
+					err = s.Remove(ctx, other.Path)
 				}
 			}
 			return struct{}{}, err
 		})
 		if err != nil {
-			return nil, opError(r.op, x.l.dir, err)
+			return nil, core.OpError(r.op, x.l.Dir(), err)
 		}
 	}
-	return x.l.acquire(ctx, &request{
-		op: r.op, kind: layout.LockInfix, data: r.data, owner: x, span: c.newSpan("shards", r.s.path.full, r.op),
+	return x.l.Acquire(ctx, &line.Request{
+		Op: r.op, Kind: layout.LockInfix, Data: r.data, Owner: x, Span: c.NewSpan("shards", r.s.path.Full(), r.op),
 	})
 }
 
@@ -464,7 +468,7 @@ func (x *ownShard) unwant(by, why string) {
 	case shardOwned:
 		x.to(shardMoving)
 		after := r.s.o.ForceAfter
-		x.shard.setRequest(&Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
+		x.shard.h.SetRequest(&core.Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
 		if after > 0 {
 			x.until = time.Now().Add(after)
 			r.moving = append(r.moving, x)
@@ -474,23 +478,23 @@ func (x *ownShard) unwant(by, why string) {
 
 // giveBack releases a shard that was not handed out. If the client is closed, the hold ends with
 // its session.
-func (x *ownShard) giveBack() { x.r.s.c.goWork(func() { x.shard.Release() }) }
+func (x *ownShard) giveBack() { x.r.s.c.GoWork(func() { x.shard.Release() }) }
 
 // release, remains and lost make an ownShard the recipe of its hold.
 
-func (x *ownShard) release(h *Hold) error {
-	err := x.l.release(h)
+func (x *ownShard) Release(h *core.Hold) error {
+	err := x.l.Release(h)
 	x.report(func() { x.ended = true })
 	return err
 }
 
-func (x *ownShard) lost(*Hold) { x.report(func() { x.ended = true }) }
+func (x *ownShard) Lost(*core.Hold) { x.report(func() { x.ended = true }) }
 
-// leftovers is the node of a shard that ended by force.
-func (x *ownShard) leftovers(h *Hold, cause error) leftovers {
-	left := leftovers{dir: x.l.dir, remove: h.s.remove}
+// Leftovers is the node of a shard that ended by force.
+func (x *ownShard) Leftovers(h *core.Hold, cause error) core.Leftovers {
+	left := core.Leftovers{Dir: x.l.Dir(), Remove: h.On().Remove}
 	if errors.Is(cause, ErrRevoked) {
-		left.paths = []string{h.Path()}
+		left.Paths = []string{h.Path()}
 	}
 	return left
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/core"
 )
 
 // All makes the caller a member and yields each shard that it acquires, until ctx ends or the
@@ -29,11 +31,11 @@ import (
 func (s *Shards) All(ctx context.Context) iter.Seq2[*Shard, error] { return s.each(ctx, "all") }
 
 func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	return func(yield func(*Shard, error) bool) {
 		r, err := s.join(ctx, op)
 		if err != nil {
-			if ctx.Err() == nil || !ofContext(err) {
+			if ctx.Err() == nil || !core.OfContext(err) {
 				yield(nil, err)
 			}
 			return
@@ -71,13 +73,13 @@ func (s *Shards) each(ctx context.Context, op string) iter.Seq2[*Shard, error] {
 // context had ended; the context's own error does not count. Otherwise the result has an
 // error of All, or the one with which Restart ended Run. ErrInvalid: f is nil.
 func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard) error) error {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	const op = "run"
-	if err := s.path.check(op); err != nil {
+	if err := s.path.Check(op); err != nil {
 		return err
 	}
 	if f == nil {
-		return opError(op, s.path.full, errNoFunction)
+		return core.OpError(op, s.path.Full(), core.ErrNoFunction)
 	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
@@ -93,7 +95,7 @@ func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard)
 		running.Go(func() { r.run(ctx, sh) })
 	}
 	running.Wait()
-	return r.result(ended, op, s.path.full)
+	return r.result(ended, op, s.path.Full())
 }
 
 // A HandOverError is the cause with which the context of a function of Run ends because the member is
@@ -135,12 +137,12 @@ type shardWork struct {
 func (r *shardWork) result(ended error, op, path string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := []error{opError(op, path, cmp.Or(ended, r.failure))}
+	all := []error{core.OpError(op, path, cmp.Or(ended, r.failure))}
 	for _, err := range r.last {
-		all = append(all, opError(op, path, err))
+		all = append(all, core.OpError(op, path, err))
 	}
 	if r.more > 0 {
-		all = append(all, opError(op, path, fmt.Errorf("%d earlier errors of released shards are not shown", r.more)))
+		all = append(all, core.OpError(op, path, fmt.Errorf("%d earlier errors of released shards are not shown", r.more)))
 	}
 	if all = slices.DeleteFunc(all, func(err error) bool { return err == nil }); len(all) == 1 {
 		return all[0]
@@ -169,7 +171,7 @@ func (r *shardWork) run(ctx context.Context, sh *Shard) {
 		case <-ctx.Done():
 		}
 	})
-	pause, failures := pauses{c: sh.s.c}, 0
+	pause, failures := core.NewPauses(sh.h.On().Client()), 0
 	for ctx.Err() == nil {
 		began := time.Now()
 		err, over := r.call(ctx, sh)
@@ -180,10 +182,10 @@ func (r *shardWork) run(ctx context.Context, sh *Shard) {
 			return
 		}
 		late := ctx.Err() != nil
-		sh.s.c.log.Error("coord: the function of a shard failed", "path", sh.Path(), "shard", sh.Index, "ended", late, "error", err)
-		if time.Since(began) > mostPause {
+		sh.h.On().Client().Log().Error("coord: the function of a shard failed", "path", sh.Path(), "shard", sh.Index, "ended", late, "error", err)
+		if time.Since(began) > core.MostPause {
 			failures = 0
-			pause.reset()
+			pause.Reset()
 		}
 		failures++
 		after, decided := r.ask(sh, failures, err)
@@ -194,16 +196,16 @@ func (r *shardWork) run(ctx context.Context, sh *Shard) {
 		case late:
 			r.keep(sh, err)
 		case !decided:
-			pause.wait(ctx.Done(), nil)
+			pause.Wait(ctx.Done(), nil)
 		default:
-			sleep(ctx, after)
+			core.Sleep(ctx, after)
 		}
 	}
 }
 
 // call calls f once. over reports that the error is nothing but the end of the context.
 func (r *shardWork) call(ctx context.Context, sh *Shard) (err error, over bool) {
-	err = sh.s.c.call("the function of a shard", []any{"path", sh.Path(), "shard", sh.Index}, func() error {
+	err = sh.h.On().Client().Call("the function of a shard", []any{"path", sh.Path(), "shard", sh.Index}, func() error {
 		err := r.f(ctx, sh)
 		over = err != nil && ctx.Err() != nil && isOnly(err, ctx.Err(), context.Cause(ctx)) // calls methods of err
 		return err
@@ -216,7 +218,7 @@ func (r *shardWork) ask(sh *Shard, failures int, err error) (after time.Duration
 	if r.restart == nil {
 		return 0, false
 	}
-	failed := sh.s.c.call("Restart", []any{"path", sh.Path(), "shard", sh.Index}, func() error {
+	failed := sh.h.On().Client().Call("Restart", []any{"path", sh.Path(), "shard", sh.Index}, func() error {
 		after = r.restart(failures, err)
 		return nil
 	})

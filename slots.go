@@ -7,6 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -48,31 +52,31 @@ import (
 // held slots are dead: each of them as a holder, or before it has done its part of S6. If all
 // holders are dead, the expiry of any of them ends that, unless the first waiter is dead as well.
 type slotLine struct {
-	c     *Client
-	g     recipeDir // of the directory
-	infix string    // of the waiters, such as "take-"
+	c     *core.Client
+	g     core.RecipeDir // of the directory
+	infix string         // of the waiters, such as "take-"
 	k     int
 
 	mu    sync.Mutex
 	last  int           // the slot that this client took last
 	queue bool          // the last list showed waiters
 	wants int           // the number of slots vacated since fill was idle
-	s     *session      // the latest that has vacated one
+	s     *core.Session // the latest that has vacated one
 	done  chan struct{} // closed when fill is idle again; nil while it is
 	fails int           // how often in a row the service has refused a fill
-	retry *session      // of the fill that is repeated after a pause; nil: none
+	retry *core.Session // of the fill that is repeated after a pause; nil: none
 }
 
 // slotPlace is the place of a client in a slotLine: a slot, a waiter, or none. It belongs to one
 // goroutine and one session.
 type slotPlace struct {
 	l    *slotLine
-	s    *session
+	s    *core.Session
 	path string // of the node; "": none
 	slot bool   // the node is a slot
 
 	// Close waits until a slot was given up, and until it was taken by another client.
-	closes *cleanUp
+	closes *core.CleanUp
 }
 
 // slotView is what a list of the directory shows.
@@ -83,17 +87,17 @@ type slotView struct {
 	took time.Duration // by the list
 }
 
-func newSlotLine(c *Client, g recipeDir, infix string, k int) *slotLine {
+func newSlotLine(c *core.Client, g core.RecipeDir, infix string, k int) *slotLine {
 	return &slotLine{c: c, g: g, infix: infix, k: k, last: -1}
 }
 
-func (l *slotLine) slot(i int) string { return l.g.dir + "/" + layout.SlotName(i) }
+func (l *slotLine) slot(i int) string { return l.g.Dir + "/" + layout.SlotName(i) }
 
 // view lists the directory. A directory that is missing has no nodes.
-func (l *slotLine) view(ctx context.Context, s *session) (v slotView, err error) {
+func (l *slotLine) view(ctx context.Context, s *core.Session) (v slotView, err error) {
 	began := time.Now()
-	names, stat, err := s.b.Children(ctx, l.g.dir, nil)
-	if err != nil && !isNotFound(err) {
+	names, stat, err := s.Backend().Children(ctx, l.g.Dir, nil)
+	if err != nil && !core.IsNotFound(err) {
 		return slotView{}, err
 	}
 	v.asOf, v.took = stat.AsOf, time.Since(began)
@@ -136,7 +140,7 @@ func (p *slotPlace) enter(ctx context.Context) error {
 	try, queue := l.last, l.queue || l.wants > 0
 	l.mu.Unlock()
 	if try < 0 {
-		try = int(l.c.random("slot") % uint64(l.k))
+		try = int(l.c.Random("slot") % uint64(l.k))
 	}
 	for free := []int{try}; ; {
 		if !queue {
@@ -154,12 +158,12 @@ func (p *slotPlace) enter(ctx context.Context) error {
 		}
 	}
 	// The node of a creation that fails is removed before Close ends the session.
-	u := l.c.beginCleanUp()
-	defer u.end()
-	sp := newSpec(l.c, l.g, l.infix, nil)
-	n, err := p.s.create(ctx, &sp)
+	u := l.c.BeginCleanUp()
+	defer u.End()
+	sp := core.NewSpec(l.c, l.g, l.infix, nil)
+	n, err := p.s.Create(ctx, &sp)
 	if err == nil {
-		p.path = n.path
+		p.path = n.Path
 	}
 	return err
 }
@@ -171,22 +175,22 @@ func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
 	l, s := p.l, p.s
 	i := free[0]
 	if len(free) > 1 {
-		i = free[l.c.random("slot")%uint64(len(free))] // other clients have the same list
+		i = free[l.c.Random("slot")%uint64(len(free))] // other clients have the same list
 	}
-	u := l.c.beginCleanUp()
-	defer u.end()
+	u := l.c.BeginCleanUp()
+	defer u.End()
 	for {
 		ops := []backend.Op{backend.Create(l.slot(i), nil, backend.Ephemeral)}
 		if p.path != "" {
 			ops = append(ops, backend.Delete(p.path, backend.AnyVersion))
 		}
 		// Not cancellable, so that the client always learns whether it has the slot.
-		_, _, err := s.commitOnce(context.WithoutCancel(ctx), ops...)
-		switch blamed(err) {
+		_, _, err := s.CommitOnce(context.WithoutCancel(ctx), ops...)
+		switch core.Blamed(err) {
 		case 0:
-			if isNotFound(err) {
-				l.c.forgetState(l.g.dir)
-				if err := s.makeDir(ctx, l.g); err != nil {
+			if core.IsNotFound(err) {
+				l.c.ForgetState(l.g.Dir)
+				if err := s.MakeDir(ctx, l.g); err != nil {
 					return false, err
 				}
 				continue
@@ -195,17 +199,17 @@ func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
 			p.path = ""
 		default:
 			if err == nil {
-				p.path, p.slot, p.closes = l.slot(i), true, l.c.beginCleanUp()
+				p.path, p.slot, p.closes = l.slot(i), true, l.c.BeginCleanUp()
 				l.mu.Lock()
 				l.last = i
 				l.mu.Unlock()
-			} else if isUncertain(err) && !isOver(err) {
+			} else if core.IsUncertain(err) && !core.IsOver(err) {
 				// An outsider deleted the node that proves the commit. No slot may stay taken.
 				(&slotPlace{l: l, s: s, path: l.slot(i), slot: true}).leave()
 			}
 			return err == nil, err
 		}
-		return false, s.b.Sync(ctx, l.g.dir)
+		return false, s.Backend().Sync(ctx, l.g.Dir)
 	}
 }
 
@@ -223,12 +227,12 @@ func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan 
 	if err != nil {
 		return err
 	}
-	i := slices.Index(v.line, base(p.path))
+	i := slices.Index(v.line, core.Base(p.path))
 	switch {
 	case i < 0:
 		// It was evicted, or an outsider deleted it.
 		p.path = ""
-		return s.b.Sync(ctx, l.g.dir)
+		return s.Backend().Sync(ctx, l.g.Dir)
 	case len(v.free) > 0 && (i == 0 || filled == nil):
 		_, err := p.take(ctx, v.free)
 		return err
@@ -237,19 +241,19 @@ func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan 
 	defer ws.Stop()
 	targets := []backend.Target{{Path: p.path, Children: true, Watch: ws.New()}}
 	if i > 0 {
-		targets = append(targets, backend.Target{Path: l.g.dir + "/" + v.line[i-1], Children: true, Watch: ws.New()})
+		targets = append(targets, backend.Target{Path: l.g.Dir + "/" + v.line[i-1], Children: true, Watch: ws.New()})
 	} else {
 		for i := range l.k {
 			targets = append(targets, backend.Target{Path: l.slot(i), Children: true, Watch: ws.New()})
 		}
 	}
 	// If one of the nodes is gone already, or was made anew, its watch fires at once.
-	if err := s.b.Arm(ctx, v.asOf, targets...); err != nil {
+	if err := s.Backend().Arm(ctx, v.asOf, targets...); err != nil {
 		return err
 	}
 	var ok bool
 	if i > 0 {
-		ok, err = s.sees(ctx, l.g.dir, v.line[i-1])
+		ok, err = line.Sees(ctx, s, l.g.Dir, v.line[i-1])
 	} else {
 		ok, err = p.seesSlots(ctx)
 	}
@@ -264,9 +268,9 @@ func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan 
 // one, and all would wait for ever.
 func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {
 	for i := range p.l.k {
-		_, stat, err := p.s.b.Children(ctx, p.l.slot(i), nil)
+		_, stat, err := p.s.Backend().Children(ctx, p.l.slot(i), nil)
 		switch {
-		case isNotFound(err):
+		case core.IsNotFound(err):
 			return false, nil // deleted just now; the event may have been withheld
 		case err != nil:
 			return false, err
@@ -283,16 +287,16 @@ func (p *slotPlace) leave() {
 	l, s, path, slot := p.l, p.s, p.path, p.slot
 	defer p.none()
 	switch {
-	case path == "" || s.b.Err() != nil:
+	case path == "" || s.Backend().Err() != nil:
 	case !slot:
-		if !l.c.isClosing() {
-			s.removeLater(path)
+		if !l.c.IsClosing() {
+			s.RemoveLater(path)
 		}
 	default:
-		s.cleanUp("release a slot", path, func(ctx context.Context) error {
+		s.CleanUp("release a slot", path, func(ctx context.Context) error {
 			// Exactly once, since the slot can be another client's at once.
-			_, _, err := s.commitOnce(ctx, backend.Delete(path, backend.AnyVersion))
-			if err != nil && !isNotFound(err) {
+			_, _, err := s.CommitOnce(ctx, backend.Delete(path, backend.AnyVersion))
+			if err != nil && !core.IsNotFound(err) {
 				return err
 			}
 			l.fill(s)
@@ -311,7 +315,7 @@ func (p *slotPlace) vacated() {
 
 // none is for a place that was given up.
 func (p *slotPlace) none() {
-	p.closes.end()
+	p.closes.End()
 	p.path, p.slot, p.closes = "", false, nil
 }
 
@@ -325,7 +329,7 @@ const (
 )
 
 // fill sees to it, in the background, that no slot is free while a waiter is left: S6.
-func (l *slotLine) fill(s *session) {
+func (l *slotLine) fill(s *core.Session) {
 	l.mu.Lock()
 	l.wants++
 	l.s = s // the slots of an earlier session that is over are seen by the first waiter, or here
@@ -337,10 +341,10 @@ func (l *slotLine) fill(s *session) {
 	if busy {
 		return
 	}
-	if l.c.goCleanUp(func(ctx context.Context, _ *cleanUp) {
+	if l.c.GoCleanUp(func(ctx context.Context, _ *core.CleanUp) {
 		for n, s := 1, s; n > 0; n, s = l.filled(n) {
-			if err := l.fillOnce(ctx, s); err != nil && !isOver(err) {
-				s.c.log.Warn("coord: cannot list the waiters of a queue, retrying", "path", l.g.dir, "error", err)
+			if err := l.fillOnce(ctx, s); err != nil && !core.IsOver(err) {
+				s.Client().Log().Warn("coord: cannot list the waiters of a queue, retrying", "path", l.g.Dir, "error", err)
 				l.fillLater(s)
 				continue
 			}
@@ -355,7 +359,7 @@ func (l *slotLine) fill(s *session) {
 
 // fillLater repeats a fill after a pause. The service has refused it, as when a permission was
 // revoked. Meanwhile the waiters of this client take free slots wherever they stand.
-func (l *slotLine) fillLater(s *session) {
+func (l *slotLine) fillLater(s *core.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pending := l.retry != nil
@@ -364,14 +368,14 @@ func (l *slotLine) fillLater(s *session) {
 	if pending {
 		return
 	}
-	pause := pauses{c: l.c, n: l.fails}
-	l.c.goCleanUp(func(context.Context, *cleanUp) {
-		pause.wait(l.c.closing, s.b.Done())
+	pause := core.NewPauses(l.c).From(l.fails)
+	l.c.GoCleanUp(func(context.Context, *core.CleanUp) {
+		pause.Wait(l.c.Closing(), s.Backend().Done())
 		l.mu.Lock()
 		s := l.retry // a later session, if that one is over
 		l.retry = nil
 		l.mu.Unlock()
-		if !l.c.isClosing() && s.b.Err() == nil {
+		if !l.c.IsClosing() && s.Backend().Err() == nil {
 			l.fill(s)
 		}
 	})
@@ -379,7 +383,7 @@ func (l *slotLine) fillLater(s *session) {
 
 // filled records that fill is done with the first n slots vacated. It returns 0 if there are no
 // others, and the new number and the session if there are.
-func (l *slotLine) filled(n int) (int, *session) {
+func (l *slotLine) filled(n int) (int, *core.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.wants == n {
@@ -396,7 +400,7 @@ func (l *slotLine) filled(n int) (int, *session) {
 const mostGone = 3
 
 // fillOnce returns when it has seen that no slot is free, or that no waiter is left.
-func (l *slotLine) fillOnce(ctx context.Context, s *session) error {
+func (l *slotLine) fillOnce(ctx context.Context, s *core.Session) error {
 	for most, gone := 1, 0; gone < mostGone; most *= 2 {
 		v, err := l.view(ctx, s)
 		if err != nil || len(v.free) == 0 || len(v.line) == 0 {
@@ -413,33 +417,33 @@ func (l *slotLine) fillOnce(ctx context.Context, s *session) error {
 			most = 1
 			continue
 		}
-		line := v.line[:min(most, len(v.line), mostReads)]
+		line := v.line[:min(most, len(v.line), core.MostReads)]
 		errs := make([]error, len(line))
-		together(len(line), func(i int) {
-			_, errs[i] = s.b.Commit(ctx, backend.Delete(l.g.dir+"/"+line[i], backend.AnyVersion))
+		core.Together(len(line), func(i int) {
+			_, errs[i] = s.Backend().Commit(ctx, backend.Delete(l.g.Dir+"/"+line[i], backend.AnyVersion))
 		})
 		gone++
 		for _, err := range errs {
 			switch {
-			case err == nil, isUncertain(err):
+			case err == nil, core.IsUncertain(err):
 				gone = 0
-			case !raced(err):
+			case !core.Raced(err):
 				return err
 			}
 		}
 	}
-	return s.b.Sync(ctx, l.g.dir)
+	return s.Backend().Sync(ctx, l.g.Dir)
 }
 
 // isTaken waits some round trips for a client that takes the first free slot. A watch that fires is
 // no proof: it does so after a reconnect as well.
-func (l *slotLine) isTaken(ctx context.Context, s *session, v slotView) (bool, error) {
+func (l *slotLine) isTaken(ctx context.Context, s *core.Session, v slotView) (bool, error) {
 	timer := time.NewTimer(min(max(fillTrips*v.took, shortestFill), longestFill))
 	defer timer.Stop()
 	for {
 		w := backend.NewWatch()
-		_, err := s.b.Exists(ctx, l.slot(v.free[0]), w)
-		if !isNotFound(err) {
+		_, err := s.Backend().Exists(ctx, l.slot(v.free[0]), w)
+		if !core.IsNotFound(err) {
 			w.Stop()
 			return err == nil, err
 		}
@@ -447,10 +451,10 @@ func (l *slotLine) isTaken(ctx context.Context, s *session, v slotView) (bool, e
 		case <-w.Fired():
 			continue
 		case <-timer.C:
-		case <-l.c.closing:
-		case <-s.b.Done():
+		case <-l.c.Closing():
+		case <-s.Backend().Done():
 		}
 		w.Stop()
-		return false, s.b.Err()
+		return false, s.Backend().Err()
 	}
 }

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-coord/coord/internal/line"
+
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -95,37 +99,35 @@ type Decision struct {
 // txSpace is the path below which the transactions of one two-phase commit are, with
 // the names of their nodes.
 type txSpace struct {
-	c    *Client
-	path recipePath
+	c    *core.Client
+	path core.Path
 }
 
-func (x *txSpace) recipeDir() recipeDir {
-	return recipeDir{dir: x.path.full, recipe: layout.KindTwoPhase}
+func (x *txSpace) recipeDir() core.RecipeDir {
+	return core.NewRecipeDir(x.path.Full(), layout.KindTwoPhase)
 }
 
-func (x *txSpace) records() string            { return x.path.full + "/tx" }
-func (x *txSpace) inbox(site string) string   { return x.path.full + "/sites/" + site }
-func (x *txSpace) serving(site string) string { return x.path.given + "/serving/" + site }
-func (x *txSpace) present(site string) string { return x.path.full + "/present/" + site }
+func (x *txSpace) records() string            { return x.path.Full() + "/tx" }
+func (x *txSpace) inbox(site string) string   { return x.path.Full() + "/sites/" + site }
+func (x *txSpace) serving(site string) string { return x.path.Given() + "/serving/" + site }
+func (x *txSpace) present(site string) string { return x.path.Full() + "/present/" + site }
 func (x *txSpace) record(id string) string    { return x.records() + "/" + id }
 func (x *txSpace) branch(d *dtx, s string) string {
 	return x.inbox(s) + "/" + layout.BranchName(d.id, d.rec.Mark)
 }
 
 // siteLock is the lock of the process that serves the site.
-func (x *txSpace) siteLock(site string) *Mutex {
-	m := NewMutex(x.c, x.serving(site), nil)
-	m.whole = x.recipeDir()
-	return m
+func (x *txSpace) siteLock(site string) *line.Mutex {
+	return line.NewMutex(x.c, x.serving(site), line.Config{Whole: x.recipeDir()})
 }
 
 // subject is the subject of trace events of op about node.
 func (x *txSpace) subject(op, node string) trace.Subject {
-	return trace.Subject{Recipe: "twophase", Path: x.path.full, Op: op, Node: node}
+	return trace.Subject{Recipe: "twophase", Path: x.path.Full(), Op: op, Node: node}
 }
 
 // checkID returns ErrInvalid if id cannot be an id or the name of a site on the service.
-func (x *txSpace) checkID(what, id string) error { return checkID(x.c.rules().CheckPath, what, id) }
+func (x *txSpace) checkID(what, id string) error { return checkID(x.c.Rules().CheckPath, what, id) }
 
 func checkID(checkPath func(string) error, what, id string) error {
 	if len(id) > layout.MaxID {
@@ -157,9 +159,9 @@ func (d *dtx) result(o *layout.Outcome) Decision {
 // load reads the transaction called id. A watch that is not nil is armed for changes
 // and for the deletion of its record. With ErrDecode the transaction has only its id,
 // path and zxid.
-func (x *txSpace) load(ctx context.Context, s *session, id string, w *backend.Watch) (*dtx, error) {
+func (x *txSpace) load(ctx context.Context, s *core.Session, id string, w *backend.Watch) (*dtx, error) {
 	d := &dtx{id: id, path: x.record(id)}
-	data, stat, err := s.b.Get(ctx, d.path, w)
+	data, stat, err := s.Backend().Get(ctx, d.path, w)
 	if err != nil {
 		return nil, err
 	}
@@ -177,11 +179,11 @@ var errBadDecision = fmt.Errorf("%w: the decision node holds no decision: %w", E
 // outcome reads the decision. It returns nil if there is none yet. A watch that is
 // not nil is armed in that case, and only then. If the decision cannot be read, the
 // error is errBadDecision.
-func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*layout.Outcome, error) {
+func (d *dtx) outcome(ctx context.Context, s *core.Session, w *backend.Watch) (*layout.Outcome, error) {
 	path := d.decision()
 	if w != nil {
-		_, err := s.b.Exists(ctx, path, w)
-		if isNotFound(err) {
+		_, err := s.Backend().Exists(ctx, path, w)
+		if core.IsNotFound(err) {
 			return nil, nil
 		}
 		w.Stop()
@@ -189,9 +191,9 @@ func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*layou
 			return nil, err
 		}
 	}
-	data, _, err := s.b.Get(ctx, path, nil)
+	data, _, err := s.Backend().Get(ctx, path, nil)
 	if err != nil {
-		if isNotFound(err) {
+		if core.IsNotFound(err) {
 			err = nil
 		}
 		return nil, err
@@ -206,19 +208,19 @@ func (d *dtx) outcome(ctx context.Context, s *session, w *backend.Watch) (*layou
 // lost returns the ErrInDoubt for a decision that an outsider has deleted, or nil if it
 // was not deleted (rule 9). names are the children of the record, from one listing.
 func (d *dtx) lost(names []string) error {
-	if slices.Contains(names, base(d.open())) || slices.Contains(names, base(d.decision())) {
+	if slices.Contains(names, core.Base(d.open())) || slices.Contains(names, core.Base(d.decision())) {
 		return nil
 	}
 	return &backend.Error{Op: "get", Path: d.decision(), Err: ErrInDoubt}
 }
 
-// checkLost lists the record and returns lost's error. It returns errAgain if the record
+// checkLost lists the record and returns lost's error. It returns core.ErrAgain if the record
 // is gone.
-func (d *dtx) checkLost(ctx context.Context, s *session) error {
-	names, stat, err := s.b.Children(ctx, d.path, nil)
+func (d *dtx) checkLost(ctx context.Context, s *core.Session) error {
+	names, stat, err := s.Backend().Children(ctx, d.path, nil)
 	switch {
-	case isNotFound(err), err == nil && stat.Czxid != d.zxid:
-		return errAgain
+	case core.IsNotFound(err), err == nil && stat.Czxid != d.zxid:
+		return core.ErrAgain
 	case err != nil:
 		return err
 	}
@@ -236,7 +238,7 @@ func (d *dtx) commitOps() []backend.Op {
 }
 
 // abort decides abort (rule 3); see decide.
-func (d *dtx) abort(ctx context.Context, s *session, by, reason string) (*layout.Outcome, error) {
+func (d *dtx) abort(ctx context.Context, s *core.Session, by, reason string) (*layout.Outcome, error) {
 	return d.decide(ctx, s, &layout.Outcome{By: by, Reason: reason}, backend.Check(d.open(), backend.AnyVersion))
 }
 
@@ -244,14 +246,14 @@ func (d *dtx) abort(ctx context.Context, s *session, by, reason string) (*layout
 // it. If it returns neither a decision nor an error, the caller must read: another
 // process has decided, or the record is gone, or the outcome of the commit is
 // unknown.
-func (d *dtx) decide(ctx context.Context, s *session, o *layout.Outcome, conds ...backend.Op) (*layout.Outcome, error) {
-	_, err := s.b.Commit(ctx, append(conds, backend.Create(d.decision(), o.Encode(), backend.Persistent))...)
+func (d *dtx) decide(ctx context.Context, s *core.Session, o *layout.Outcome, conds ...backend.Op) (*layout.Outcome, error) {
+	_, err := s.Backend().Commit(ctx, append(conds, backend.Create(d.decision(), o.Encode(), backend.Persistent))...)
 	switch {
 	case err == nil:
 		return o, nil
-	case mayRepeat(ctx, err):
-		return nil, s.b.Sync(ctx, d.path)
-	case errors.Is(err, backend.ErrExists), isNotFound(err):
+	case core.MayRepeat(ctx, err):
+		return nil, s.Backend().Sync(ctx, d.path)
+	case errors.Is(err, backend.ErrExists), core.IsNotFound(err):
 		return nil, nil
 	}
 	return nil, err
@@ -262,11 +264,11 @@ func (d *dtx) decide(ctx context.Context, s *session, o *layout.Outcome, conds .
 // else. If only live nodes of other Proposes are left beside the decision, collect
 // returns one of them: they can go with their sessions, and no process would look
 // then.
-func (d *dtx) collect(ctx context.Context, s *session) (live string, err error) {
-	pause := pauses{c: s.c}
+func (d *dtx) collect(ctx context.Context, s *core.Session) (live string, err error) {
+	pause := core.NewPauses(s.Client())
 	for {
-		names, stat, err := s.b.Children(ctx, d.path, nil)
-		if isNotFound(err) {
+		names, stat, err := s.Backend().Children(ctx, d.path, nil)
+		if core.IsNotFound(err) {
 			return "", nil
 		}
 		if err != nil {
@@ -277,29 +279,29 @@ func (d *dtx) collect(ctx context.Context, s *session) (live string, err error) 
 			live = d.path + "/" + names[i]
 			names = slices.DeleteFunc(names, layout.IsLive)
 		}
-		if stat.Czxid != d.zxid || len(names) != 1 || names[0] != base(d.decision()) {
+		if stat.Czxid != d.zxid || len(names) != 1 || names[0] != core.Base(d.decision()) {
 			return "", nil
 		}
 		if live != "" {
 			return live, nil
 		}
-		_, err = s.b.Commit(ctx, backend.Delete(d.decision(), backend.AnyVersion), backend.Delete(d.path, backend.AnyVersion))
+		_, err = s.Backend().Commit(ctx, backend.Delete(d.decision(), backend.AnyVersion), backend.Delete(d.path, backend.AnyVersion))
 		switch {
-		case isNotFound(err), errors.Is(err, backend.ErrNotEmpty):
+		case core.IsNotFound(err), errors.Is(err, backend.ErrNotEmpty):
 			return "", nil
-		case err == nil, !mayRepeat(ctx, err):
+		case err == nil, !core.MayRepeat(ctx, err):
 			return "", err
 		}
-		pause.wait(ctx.Done(), s.b.Done())
+		pause.Wait(ctx.Done(), s.Backend().Done())
 	}
 }
 
 // collectLast is collect, and waits for the live nodes of other Proposes.
-func (d *dtx) collectLast(ctx context.Context, s *session) error {
+func (d *dtx) collectLast(ctx context.Context, s *core.Session) error {
 	for {
 		live, err := d.collect(ctx, s)
 		if err == nil && live != "" {
-			_, err = s.awaitDeletion(ctx, live, nil)
+			_, err = s.AwaitDeletion(ctx, live, nil)
 		}
 		if err != nil || live == "" {
 			return err
@@ -309,11 +311,11 @@ func (d *dtx) collectLast(ctx context.Context, s *session) error {
 
 // collectSoon is collect, and waits for the live nodes of other Proposes in the
 // background.
-func (d *dtx) collectSoon(ctx context.Context, s *session) error {
+func (d *dtx) collectSoon(ctx context.Context, s *core.Session) error {
 	live, err := d.collect(ctx, s)
 	if err == nil && live != "" {
-		s.c.goWork(func() {
-			s.retry(context.Background(), nil, "remove", d.path, func(ctx context.Context) error { return d.collectLast(ctx, s) })
+		s.Client().GoWork(func() {
+			s.Retry(context.Background(), nil, "remove", d.path, func(ctx context.Context) error { return d.collectLast(ctx, s) })
 		})
 	}
 	return err

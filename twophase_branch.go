@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -31,7 +33,7 @@ type branchWork[T any] struct {
 	w     *backend.Watch // for the decision, armed or nil
 	gone  *backend.Watch // for the deletion of the record, armed with w
 	since time.Time      // since when a yes has waited for the decision
-	pause pauses
+	pause core.Pauses
 }
 
 // errDone reports that the branch is gone: the site is done with the transaction.
@@ -53,15 +55,15 @@ func (b *branchWork[T]) run(ctx context.Context) error {
 				return nil
 			}
 			return b.clear(ctx, b.name, b.d)
-		case err == nil, errors.Is(err, errAgain):
-		case isOver(err) || ctx.Err() != nil:
+		case err == nil, errors.Is(err, core.ErrAgain):
+		case core.IsOver(err) || ctx.Err() != nil:
 			return err
 		default:
-			b.c.log.Warn("coord: a site cannot process a transaction, retrying",
+			b.c.Log().Warn("coord: a site cannot process a transaction, retrying",
 				"site", b.site, "transaction", b.id, "error", err)
 		}
 		b.retried = true
-		b.pause.wait(ctx.Done(), b.s.b.Done())
+		b.pause.Wait(ctx.Done(), b.s.Backend().Done())
 		if err := backend.ContextError(ctx); err != nil {
 			return err
 		}
@@ -71,8 +73,8 @@ func (b *branchWork[T]) run(ctx context.Context) error {
 // look reads the branch, the decision and the record, in this order.
 func (b *branchWork[T]) look(ctx context.Context) (*layout.Outcome, error) {
 	for again := false; ; again = true {
-		data, stat, err := b.s.b.Get(ctx, b.path, nil)
-		if isNotFound(err) {
+		data, stat, err := b.s.Backend().Get(ctx, b.path, nil)
+		if core.IsNotFound(err) {
 			return nil, errDone
 		}
 		if err != nil {
@@ -105,7 +107,7 @@ func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 	b.unread, b.bad = nil, nil
 	w, gone := backend.NewWatch(), backend.NewWatch()
 	o, err := (&dtx{path: b.record(b.id), zxid: b.zxid}).outcome(ctx, b.s, w)
-	if isDecode(err) {
+	if core.IsDecode(err) {
 		b.bad, err = b.doubtful(err), nil
 	}
 	if err != nil {
@@ -113,9 +115,9 @@ func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 	}
 	d, err := b.load(ctx, b.s, b.id, gone)
 	switch {
-	case isNotFound(err), d != nil && d.zxid != b.zxid:
+	case core.IsNotFound(err), d != nil && d.zxid != b.zxid:
 		d, err = nil, nil // gone, or another transaction in its place
-	case isDecode(err):
+	case core.IsDecode(err):
 		_, d.rec.Mark, _ = layout.ParseBranch(b.name)
 		b.unread = err
 		if b.bad == nil {
@@ -126,7 +128,7 @@ func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 	// A site that has not voted does without this request at its first look: if the
 	// decision is lost, its vote is refused.
 	if err == nil && o == nil && d != nil && (b.version > 0 || b.retried) {
-		if err = d.checkLost(ctx, b.s); answers(err, ErrInDoubt) {
+		if err = d.checkLost(ctx, b.s); core.Answers(err, ErrInDoubt) {
 			b.bad, err = b.doubtful(err), nil
 		}
 	}
@@ -160,21 +162,21 @@ func (b *branchWork[T]) unwatch() {
 	b.w, b.gone = nil, nil
 }
 
-// woken reads the decision after b.w or b.gone has fired. It returns errAgain if the
+// woken reads the decision after b.w or b.gone has fired. It returns core.ErrAgain if the
 // record is gone, or a node cannot be read.
 func (b *branchWork[T]) woken(ctx context.Context) (*layout.Outcome, error) {
 	o, err := b.d.outcome(ctx, b.s, nil) // the likely case, in one request
 	if o == nil && err == nil {
 		o, err = b.decided(ctx)
 	}
-	if isDecode(err) || err == nil && o == nil && (b.d == nil || b.bad != nil) {
-		err = errAgain
+	if core.IsDecode(err) || err == nil && o == nil && (b.d == nil || b.bad != nil) {
+		err = core.ErrAgain
 	}
 	return o, err
 }
 
 // step takes the next steps, to the end if nothing prevents that. o is the decision,
-// or nil if there is none. step returns errAgain if what was read does not hold any
+// or nil if there is none. step returns core.ErrAgain if what was read does not hold any
 // more.
 func (b *branchWork[T]) step(ctx context.Context, o *layout.Outcome) error {
 	if e := b.doubt(o); e != nil {
@@ -197,16 +199,16 @@ func (b *branchWork[T]) step(ctx context.Context, o *layout.Outcome) error {
 			return err
 		}
 		if b.doubt(o) != nil {
-			return errAgain
+			return core.ErrAgain
 		}
 	}
 	if !b.since.IsZero() {
-		emit(ctx, b.c, trace.ProposalDecided{Subject: b.subject(b.path), Proposal: b.id, Site: b.site,
+		core.Emit(ctx, b.c, trace.ProposalDecided{Subject: b.subject(b.path), Proposal: b.id, Site: b.site,
 			Commit: o.Commit, By: o.By, InDoubt: time.Since(b.since)})
 		b.since = time.Time{}
 	}
 	if o.Commit && b.d == nil {
-		return errAgain // the record was deleted between the two reads
+		return core.ErrAgain // the record was deleted between the two reads
 	}
 	return b.carryOut(ctx, o.Commit)
 }
@@ -230,17 +232,17 @@ func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
 	return nil
 }
 
-// inDoubt reports that the site is in doubt, and waits until the node that the reason
+// core.InDoubt reports that the site is in doubt, and waits until the node that the reason
 // names has changed. first is the reason as first read. Only this transaction waits:
 // the site goes on with others meanwhile.
 func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {
 	mended := backend.NewWatch()
 	defer mended.Stop()
-	if _, err := b.s.b.Exists(ctx, first.Path, mended); err != nil && !isNotFound(err) {
+	if _, err := b.s.Backend().Exists(ctx, first.Path, mended); err != nil && !core.IsNotFound(err) {
 		return err
 	}
 	// The first reads may be stale: the transaction may have ended in order.
-	if err := b.s.b.Sync(ctx, b.path); err != nil {
+	if err := b.s.Backend().Sync(ctx, b.path); err != nil {
 		return err
 	}
 	o, err := b.look(ctx)
@@ -249,11 +251,11 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	}
 	e := b.doubt(o)
 	if e == nil || e.Path != first.Path {
-		return errAgain
+		return core.ErrAgain
 	}
 	if b.doubtOnce(b.name) {
-		b.c.log.Error("coord: a transaction is in doubt and needs an operator", "path", b.path, "error", e)
-		emit(ctx, b.c, trace.ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
+		b.c.Log().Error("coord: a transaction is in doubt and needs an operator", "path", b.path, "error", e)
+		core.Emit(ctx, b.c, trace.ProposalInDoubt{Subject: b.subject(b.path), Proposal: b.id, Site: b.site})
 		if b.handler.InDoubt != nil {
 			tx, _ := b.tx()
 			b.call("InDoubt", func() error {
@@ -272,7 +274,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 	case <-ctx.Done():
 		return backend.ContextError(ctx)
 	}
-	return errAgain
+	return core.ErrAgain
 }
 
 // prepare asks the handler for the vote and casts it (rules 4 and 5).
@@ -294,22 +296,22 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 			backend.SetData(b.path, layout.EncodeNo(o.Reason), 0),
 			backend.Create(b.d.decision(), o.Encode(), backend.Persistent))
 	}
-	if _, err := b.s.b.Commit(ctx, ops...); err != nil {
+	if _, err := b.s.Backend().Commit(ctx, ops...); err != nil {
 		return b.settle(ctx, err)
 	}
 	b.version, b.vote = 1, vote
-	emit(ctx, b.c, trace.ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == layout.BranchYes})
+	core.Emit(ctx, b.c, trace.ProposalVoted{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Yes: vote == layout.BranchYes})
 	return nil
 }
 
-// settle returns the error of a step whose commit failed: errAgain, if a read reveals
+// settle returns the error of a step whose commit failed: core.ErrAgain, if a read reveals
 // the outcome (rule 11). (If the site's hold has ended, ctx ends soon.)
 func (b *branchWork[T]) settle(ctx context.Context, err error) error {
-	return b.s.lookAgain(ctx, b.path, err)
+	return b.s.LookAgain(ctx, b.path, err)
 }
 
 // ask calls Prepare, with a ctx that ends when the transaction is decided without
-// this site. The verdict is the error that Prepare returned; err is errAgain if that
+// this site. The verdict is the error that Prepare returned; err is core.ErrAgain if that
 // is no vote.
 func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	if err := b.hold.Err(); err != nil {
@@ -345,10 +347,10 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 			}()
 			continue
 		case <-ended: // before the call
-			return nil, errAgain
+			return nil, core.ErrAgain
 		case verdict = <-returned:
 			if verdict != nil && pctx.Err() != nil {
-				return nil, errAgain
+				return nil, core.ErrAgain
 			}
 			return verdict, nil
 		case <-b.w.Fired():
@@ -359,7 +361,7 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 			if returned != nil {
 				<-returned
 			}
-			return nil, errAgain // the caller reads again, also what failed here
+			return nil, core.ErrAgain // the caller reads again, also what failed here
 		}
 	}
 }
@@ -375,11 +377,11 @@ func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
 		case <-deadline.C:
 			o, err := b.d.abort(ctx, b.s, "site "+b.site, lateVotes)
 			if o == nil && err == nil {
-				err = errAgain
+				err = core.ErrAgain
 			}
 			return o, err
 		case <-ctx.Done():
-			return nil, b.s.contextError(ctx)
+			return nil, b.s.ContextError(ctx)
 		}
 		if o, err := b.woken(ctx); o != nil || err != nil {
 			return o, err
@@ -394,7 +396,7 @@ const mostCarryPause = time.Minute
 
 // carryOut calls Commit or Abort until that succeeds, and acknowledges it.
 func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
-	pause := pauses{c: b.s.c, most: mostCarryPause}
+	pause := core.NewPauses(b.s.Client()).UpTo(mostCarryPause)
 	failing := 0
 	b.owe(1, 0)
 	defer func() { b.owe(-1, -failing) }()
@@ -410,9 +412,9 @@ func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 			failing = 1
 			b.owe(0, 1)
 		}
-		b.c.log.Warn("coord: a site cannot carry out a decision, retrying",
+		b.c.Log().Warn("coord: a site cannot carry out a decision, retrying",
 			"site", b.site, "transaction", b.id, "commit", commit, "error", err)
-		pause.wait(ctx.Done(), b.s.b.Done())
+		pause.Wait(ctx.Done(), b.s.Backend().Done())
 	}
 	return b.acknowledge(ctx, commit)
 }
@@ -426,14 +428,14 @@ func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
 	ops := append(b.hold.Guard().Ops(), backend.Delete(b.path, b.version))
 	if b.d != nil && b.vote == layout.BranchYes {
 		vote := b.d.vote(b.site)
-		_, err := b.s.b.Commit(ctx, append(ops, backend.Delete(vote, backend.AnyVersion))...)
+		_, err := b.s.Backend().Commit(ctx, append(ops, backend.Delete(vote, backend.AnyVersion))...)
 		var e *backend.Error
-		if !isNotFound(err) || !errors.As(err, &e) || e.Path != vote {
+		if !core.IsNotFound(err) || !errors.As(err, &e) || e.Path != vote {
 			return b.acked(ctx, commit, err)
 		}
 		// There is no vote: the branch was written by an outsider.
 	}
-	_, err := b.s.b.Commit(ctx, ops...)
+	_, err := b.s.Backend().Commit(ctx, ops...)
 	return b.acked(ctx, commit, err)
 }
 
@@ -442,7 +444,7 @@ func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error
 	if err != nil {
 		return b.settle(ctx, err)
 	}
-	emit(ctx, b.c, trace.ProposalAcked{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Commit: commit})
+	core.Emit(ctx, b.c, trace.ProposalAcked{Subject: b.subject(b.path), Proposal: b.id, Site: b.site, Commit: commit})
 	return errDone
 }
 
@@ -451,7 +453,7 @@ func (b *branchWork[T]) subject(node string) trace.Subject { return b.txSpace.su
 
 // call calls a function of the handler, or of its codec.
 func (b *branchWork[T]) call(what string, f func() error) error {
-	return b.c.call(what, []any{"site", b.site, "transaction", b.id}, f)
+	return b.c.Call(what, []any{"site", b.site, "transaction", b.id}, f)
 }
 
 // conclude calls Commit or Abort once.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -77,7 +79,7 @@ type Proposal[T any] struct {
 // NewCoordinator returns a coordinator of the transactions at path. It does no
 // I/O; a bad path or option is reported by the first call.
 func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Coordinator[T] {
-	co := &Coordinator[T]{txSpace: txSpace{c, c.recipePath(path)}}
+	co := &Coordinator[T]{txSpace: txSpace{c.core(), c.core().Path(path)}}
 	if o != nil {
 		co.opts = *o
 	}
@@ -85,11 +87,11 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 	if co.opts.Timeout == 0 {
 		co.opts.Timeout = 30 * time.Second
 	}
-	if co.opts.Timeout < 0 && co.path.err == nil {
-		co.path.err = fmt.Errorf("%w: negative Timeout", ErrInvalid)
+	if co.opts.Timeout < 0 {
+		co.path.Refuse(fmt.Errorf("%w: negative Timeout", ErrInvalid))
 	}
-	if u := co.opts.Unserved; (u < FailUnserved || u > AwaitUnserved) && co.path.err == nil {
-		co.path.err = fmt.Errorf("%w: unknown Unserved policy %d", ErrInvalid, int8(u))
+	if u := co.opts.Unserved; u < FailUnserved || u > AwaitUnserved {
+		co.path.Refuse(fmt.Errorf("%w: unknown Unserved policy %d", ErrInvalid, int8(u)))
 	}
 	return co
 }
@@ -110,16 +112,16 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // Errors: ErrDuplicate if another proposal has the ID; ErrNotFound if a site is not served,
 // see Unserved; ErrInvalid; ErrTooLarge; ErrInDoubt if the decision is gone.
 func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision, error) {
-	needContext(ctx)
+	core.NeedContext(ctx)
 	none := Decision{ID: p.ID}
-	if err := co.path.check("propose"); err != nil {
+	if err := co.path.Check("propose"); err != nil {
 		return none, err
 	}
 	fail := func(err error) (Decision, error) {
-		if isClosed(err) && !isUncertain(err) {
+		if core.IsClosed(err) && !core.IsUncertain(err) {
 			err = ErrClosed
 		}
-		return none, opError("propose", co.path.full, err)
+		return none, core.OpError("propose", co.path.Full(), err)
 	}
 	rec, err := co.newRecord(p)
 	if err != nil {
@@ -131,7 +133,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 	q := &proposing{txSpace: &co.txSpace, id: p.ID, rec: rec, unserved: co.opts.Unserved}
 	began := time.Now()
 	for {
-		s, err := co.c.session(ctx)
+		s, err := co.c.Live(ctx)
 		if err != nil {
 			return fail(err)
 		}
@@ -140,7 +142,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		if err == nil {
 			if !q.told {
 				q.told = true
-				emit(ctx, co.c, trace.ProposalMade{Subject: co.subject("propose", d.path), Proposal: d.id, Sites: len(d.rec.Sites)})
+				core.Emit(ctx, co.c, trace.ProposalMade{Subject: co.subject("propose", d.path), Proposal: d.id, Sites: len(d.rec.Sites)})
 			}
 			o, err = q.await(ctx, s, d)
 		}
@@ -148,8 +150,8 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 		case err == nil:
 			// The open node is removed while the call returns, and not earlier: after
 			// a crash before that, a retry must find the transaction.
-			co.c.goCleanUp(func(ctx context.Context, u *cleanUp) { q.finish(ctx, u, d, true) })
-			emit(ctx, co.c, trace.ProposalDecided{Subject: co.subject("propose", d.path), Proposal: d.id,
+			co.c.GoCleanUp(func(ctx context.Context, u *core.CleanUp) { q.finish(ctx, u, d, true) })
+			core.Emit(ctx, co.c, trace.ProposalDecided{Subject: co.subject("propose", d.path), Proposal: d.id,
 				Commit: o.Commit, By: o.By, Took: time.Since(began)})
 			return d.result(o), nil
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil && !errors.Is(err, errMaybe):
@@ -163,7 +165,7 @@ func (co *Coordinator[T]) Propose(ctx context.Context, p Proposal[T]) (Decision,
 			if q.tx != nil && !q.other {
 				d = q.tx
 			}
-			co.c.goCleanUp(func(ctx context.Context, u *cleanUp) { q.finish(ctx, u, d, false) })
+			co.c.GoCleanUp(func(ctx context.Context, u *core.CleanUp) { q.finish(ctx, u, d, false) })
 		}
 		if cause := backend.ContextError(ctx); cause != nil {
 			err = cause
@@ -182,7 +184,7 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec layout.Record, err error
 	}
 	// The commit that decides checks every vote. If it were refused, the sites would have
 	// voted in vain.
-	if most := co.c.rules().Limits().Checks; most > 0 && len(p.Sites) > most {
+	if most := co.c.Rules().Limits().Checks; most > 0 && len(p.Sites) > most {
 		return rec, fmt.Errorf("%w: %d sites, limit %d", ErrTooLarge, len(p.Sites), most)
 	}
 	rec.Sites = slices.Clone(p.Sites)
@@ -205,6 +207,6 @@ func (co *Coordinator[T]) newRecord(p Proposal[T]) (rec layout.Record, err error
 	if p.Deadline.Before(time.UnixMilli(layout.MaxDeadline)) {
 		rec.Deadline = p.Deadline.UnixMilli()
 	}
-	rec.Mark, rec.Keep = co.c.newGUID(p.ID), co.opts.KeepRecords
+	rec.Mark, rec.Keep = co.c.NewGUID(p.ID), co.opts.KeepRecords
 	return rec, nil
 }

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
@@ -35,7 +37,7 @@ type Branch[T any] struct {
 
 // branchState is a branch at a call of a function of the handler.
 type branchState struct {
-	hold    *Hold // of the site's lock
+	hold    *core.Hold // of the site's lock
 	path    string
 	version int32
 	d       *dtx // of Prepare: the transaction; nil for the other functions
@@ -67,12 +69,11 @@ func (b Branch[T]) Guard() Guard {
 	if b.at == nil {
 		return Guard{}
 	}
-	g := b.at.hold.Guard()
-	g.checks = append(g.checks, backend.Check(b.at.path, b.at.version))
+	g := b.at.hold.Guard().And(backend.Check(b.at.path, b.at.version))
 	if b.at.d != nil {
-		g.checks = append(g.checks, backend.Check(b.at.d.open(), backend.AnyVersion))
+		g = g.And(backend.Check(b.at.d.open(), backend.AnyVersion))
 	}
-	return g
+	return Guard{g}
 }
 
 // Verify asks the service whether the condition of the Guard is true, and in Prepare also
@@ -83,18 +84,18 @@ func (b Branch[T]) Guard() Guard {
 func (b Branch[T]) Verify(ctx context.Context) error {
 	const op = "verify"
 	if b.at == nil {
-		return opError(op, "", fmt.Errorf("%w: the Branch is not from Serve", ErrInvalid))
+		return core.OpError(op, "", fmt.Errorf("%w: the Branch is not from Serve", ErrInvalid))
 	}
 	if err := b.at.hold.Verify(ctx); err != nil { // the reads below are not older than its Sync
 		return err
 	}
-	s := b.at.hold.s
-	stat, err := s.b.Exists(ctx, b.at.path, nil)
-	further := isNotFound(err) || err == nil && stat.Version != b.at.version
+	s := b.at.hold.On()
+	stat, err := s.Backend().Exists(ctx, b.at.path, nil)
+	further := core.IsNotFound(err) || err == nil && stat.Version != b.at.version
 	if d := b.at.d; d != nil && err == nil && !further {
-		if _, err = s.b.Exists(ctx, d.decision(), nil); isNotFound(err) {
-			_, err = s.b.Exists(ctx, d.open(), nil)
-			further = isNotFound(err)
+		if _, err = s.Backend().Exists(ctx, d.decision(), nil); core.IsNotFound(err) {
+			_, err = s.Backend().Exists(ctx, d.open(), nil)
+			further = core.IsNotFound(err)
 		} else {
 			further = err == nil
 		}
@@ -105,7 +106,7 @@ func (b Branch[T]) Verify(ctx context.Context) error {
 	if err == nil {
 		err = b.at.hold.Err()
 	}
-	return opError(op, b.at.path, err)
+	return core.OpError(op, b.at.path, err)
 }
 
 // defaultConcurrent is the default of Handler.Concurrent.
@@ -176,7 +177,7 @@ type Participant[T any] struct {
 // NewParticipant returns the participant that serves the site. It does no I/O; bad
 // arguments are reported by Serve.
 func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Participant[T] {
-	p := &Participant[T]{txSpace: txSpace{c, c.recipePath(path)}, site: site, handler: h}
+	p := &Participant[T]{txSpace: txSpace{c.core(), c.core().Path(path)}, site: site, handler: h}
 	p.handler.Codec = h.Codec.orJSON()
 	p.bad = p.checkID("site", site)
 	if p.bad == nil && (h.Prepare == nil || h.Commit == nil || h.Abort == nil) {
@@ -200,16 +201,16 @@ func NewParticipant[T any](c *Client, path, site string, h Handler[T]) *Particip
 //
 // Errors: that of the context; ErrClosed; ErrDenied; ErrBadPath, ErrInvalid.
 func (p *Participant[T]) Serve(ctx context.Context) error {
-	if err := p.path.check("serve"); err != nil {
+	if err := p.path.Check("serve"); err != nil {
 		return err
 	}
-	path := p.path.full
+	path := p.path.Full()
 	if p.bad != nil {
-		return opError("serve", path, p.bad)
+		return core.OpError("serve", path, p.bad)
 	}
-	_, err := onSession(ctx, p.c, func(s *session) (struct{}, error) { return struct{}{}, s.claimKind(ctx, p.recipeDir()) })
+	_, err := core.OnSession(ctx, p.c, func(s *core.Session) (struct{}, error) { return struct{}{}, s.ClaimKind(ctx, p.recipeDir()) })
 	if err != nil {
-		return opError("serve", path, err)
+		return core.OpError("serve", path, err)
 	}
 	lock := p.siteLock(p.site)
 	memory := newSiteMemory()
@@ -217,7 +218,7 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 	for {
 		h, err := lock.Lock(ctx)
 		if err != nil {
-			return opError("serve", path, err)
+			return core.OpError("serve", path, err)
 		}
 		held := h.Context(ctx)
 		err = p.serve(held, h, memory)
@@ -225,11 +226,11 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 		h.Release()
 		switch {
 		case ctx.Err() != nil:
-			return opError("serve", path, backend.ContextError(ctx))
-		case isClosed(err), errors.Is(h.Err(), ErrClosed):
-			return opError("serve", path, ErrClosed)
-		case !lost && !isOver(err):
-			return opError("serve", path, err)
+			return core.OpError("serve", path, backend.ContextError(ctx))
+		case core.IsClosed(err), errors.Is(h.Err(), ErrClosed):
+			return core.OpError("serve", path, ErrClosed)
+		case !lost && !core.IsOver(err):
+			return core.OpError("serve", path, err)
 		}
 	}
 }
@@ -237,8 +238,8 @@ func (p *Participant[T]) Serve(ctx context.Context) error {
 // serving is one period of serving a site: under one hold, in one session.
 type serving[T any] struct {
 	*Participant[T]
-	s    *session
-	hold *Hold
+	s    *core.Session
+	hold *core.Hold
 
 	removes bool // the site is being removed, see RemoveSite
 
@@ -252,17 +253,17 @@ type serving[T any] struct {
 	*siteMemory
 }
 
-func newServing[T any](p *Participant[T], h *Hold, memory *siteMemory) *serving[T] {
+func newServing[T any](p *Participant[T], h *core.Hold, memory *siteMemory) *serving[T] {
 	most := max(cmp.Or(p.handler.Concurrent, defaultConcurrent), 1)
 	return &serving[T]{
-		Participant: p, s: h.s, hold: h, running: make(map[string]bool), siteMemory: memory,
+		Participant: p, s: h.On(), hold: h, running: make(map[string]bool), siteMemory: memory,
 		prepares: make(chan struct{}, most), carries: make(chan struct{}, most),
 	}
 }
 
 // work returns the work on one branch.
 func (v *serving[T]) work(name, id string) *branchWork[T] {
-	return &branchWork[T]{serving: v, name: name, path: v.inbox(v.site) + "/" + name, id: id, pause: pauses{c: v.s.c}}
+	return &branchWork[T]{serving: v, name: name, path: v.inbox(v.site) + "/" + name, id: id, pause: core.NewPauses(v.s.Client())}
 }
 
 // siteMemory is what one Serve remembers over lost sessions. The mu of the serving
@@ -277,7 +278,7 @@ func newSiteMemory() *siteMemory {
 }
 
 // serve works off the inbox until ctx ends or an error is permanent.
-func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory) (err error) {
+func (p *Participant[T]) serve(ctx context.Context, h *core.Hold, memory *siteMemory) (err error) {
 	v := newServing(p, h, memory)
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -293,7 +294,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 		return err
 	}
 	// A branch that an earlier process has acknowledged must not be listed any more.
-	if err := v.s.b.Sync(ctx, v.inbox(p.site)); err != nil {
+	if err := v.s.Backend().Sync(ctx, v.inbox(p.site)); err != nil {
 		return err
 	}
 	// If the session was lost right after an acknowledgement, perhaps no other
@@ -357,8 +358,8 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 				switch {
 				case c.Path == v.inbox(p.site):
 					over = over || c.Kind == backend.TreeDeleted
-				case c.Kind == backend.TreeCreated && parent(c.Path) == v.inbox(p.site):
-					work(base(c.Path))
+				case c.Kind == backend.TreeCreated && core.Parent(c.Path) == v.inbox(p.site):
+					work(core.Base(c.Path))
 				}
 			}
 			if over {
@@ -375,7 +376,7 @@ func (p *Participant[T]) serve(ctx context.Context, h *Hold, memory *siteMemory)
 				return err
 			}
 		case <-ctx.Done():
-			return v.s.contextError(ctx)
+			return v.s.ContextError(ctx)
 		}
 	}
 }
@@ -386,19 +387,19 @@ func (v *serving[T]) list(ctx context.Context) (tree *backend.TreeWatch, w *back
 	inbox := v.inbox(v.site)
 	for {
 		tree, w = backend.NewTreeWatch(0), nil
-		err = v.s.b.WatchTree(ctx, inbox, tree)
+		err = v.s.Backend().WatchTree(ctx, inbox, tree)
 		if errors.Is(err, backend.ErrUnsupported) {
 			tree, w, err = nil, backend.NewWatch(), nil
 		}
 		if err == nil {
-			names, _, err = v.s.b.Children(ctx, inbox, w)
+			names, _, err = v.s.Backend().Children(ctx, inbox, w)
 		}
 		if err == nil {
 			return tree, w, names, nil
 		}
 		tree.Stop()
 		w.Stop()
-		if !isNotFound(err) {
+		if !core.IsNotFound(err) {
 			return nil, nil, nil, err
 		}
 		if err := v.makeInbox(ctx); err != nil {
@@ -410,7 +411,7 @@ func (v *serving[T]) list(ctx context.Context) (tree *backend.TreeWatch, w *back
 // makeInbox creates the site's inbox, permanently: its existence tells a coordinator
 // that the site exists.
 func (v *serving[T]) makeInbox(ctx context.Context) error {
-	_, err := v.s.makeNode(ctx, backend.Create(v.inbox(v.site), nil, backend.Persistent), func(dir string) error { return v.s.makePart(ctx, dir, v.recipeDir()) })
+	_, err := v.s.MakeNode(ctx, backend.Create(v.inbox(v.site), nil, backend.Persistent), func(dir string) error { return v.s.MakePart(ctx, dir, v.recipeDir()) })
 	return err
 }
 
@@ -443,7 +444,7 @@ func (v *serving[T]) owe(undone, failing int) {
 	defer v.mu.Unlock()
 	v.undone += undone
 	v.failing += failing
-	emit(context.Background(), v.c, trace.DecisionsUndone{Subject: v.subject("serve", v.inbox(v.site)), Site: v.site, Undone: v.undone, Failing: v.failing})
+	core.Emit(context.Background(), v.c, trace.DecisionsUndone{Subject: v.subject("serve", v.inbox(v.site)), Site: v.site, Undone: v.undone, Failing: v.failing})
 }
 
 // ack notes a transaction whose acknowledgement is under way, or with a nil d that
@@ -471,7 +472,7 @@ func (v *serving[T]) doubtOnce(name string) bool {
 // it. If the service refuses that, the record is left to Recover.
 func (v *serving[T]) clear(ctx context.Context, name string, d *dtx) error {
 	err := d.collectLast(ctx, v.s)
-	if isOver(err) || ctx.Err() != nil {
+	if core.IsOver(err) || ctx.Err() != nil {
 		return err
 	}
 	v.warnLeft(d, err)
@@ -484,9 +485,9 @@ func (v *serving[T]) clear(ctx context.Context, name string, d *dtx) error {
 // acknowledgement was the last one.
 func (p *Participant[T]) clearLater(memory *siteMemory) {
 	for _, d := range memory.acked {
-		p.c.goCleanUp(func(ctx context.Context, _ *cleanUp) {
-			p.c.overSessions(ctx, func(s *session) {
-				err := s.b.Sync(ctx, d.path) // the acknowledgement may be in flight
+		p.c.GoCleanUp(func(ctx context.Context, _ *core.CleanUp) {
+			p.c.OverSessions(ctx, func(s *core.Session) {
+				err := s.Backend().Sync(ctx, d.path) // the acknowledgement may be in flight
 				if err == nil {
 					err = d.collectSoon(ctx, s)
 				}
@@ -498,7 +499,7 @@ func (p *Participant[T]) clearLater(memory *siteMemory) {
 
 // warnLeft logs the error of a service that has refused to remove a record.
 func (p *Participant[T]) warnLeft(d *dtx, err error) {
-	if err != nil && !isOver(err) {
-		p.c.log.Warn("coord: cannot remove the record of a finished transaction, leaving it to Recover", "path", d.path, "error", err)
+	if err != nil && !core.IsOver(err) {
+		p.c.Log().Warn("coord: cannot remove the record of a finished transaction, leaving it to Recover", "path", d.path, "error", err)
 	}
 }

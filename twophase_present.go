@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -47,15 +49,15 @@ func notServed(site string) string { return fmt.Sprintf("site %q is not served",
 // lasts, and watches it: an outsider can delete it.
 func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 	path := v.present(v.site)
-	pause := pauses{c: v.s.c}
+	pause := core.NewPauses(v.s.Client())
 	for {
 		w := backend.NewWatch()
-		stat, err := v.s.b.Exists(ctx, path, w)
-		if err == nil && stat.EphemeralOwner == v.s.b.ID() {
+		stat, err := v.s.Backend().Exists(ctx, path, w)
+		if err == nil && stat.EphemeralOwner == v.s.Backend().ID() {
 			return w, nil
 		}
 		w.Stop()
-		if err != nil && !isNotFound(err) {
+		if err != nil && !core.IsNotFound(err) {
 			return nil, err
 		}
 		// Under the lock, another session's node can only be that of a process which
@@ -64,22 +66,22 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 		if err == nil {
 			ops = append(ops, backend.Delete(path, backend.AnyVersion))
 		}
-		_, err = v.s.b.Commit(ctx, append(ops, backend.Create(path, nil, backend.Ephemeral))...)
+		_, err = v.s.Backend().Commit(ctx, append(ops, backend.Create(path, nil, backend.Ephemeral))...)
 		var e *backend.Error
 		switch {
 		case err == nil:
 			continue // to watch it
-		case isNotFound(err) && errors.As(err, &e) && e.Path == path:
-			if err := v.s.makePart(ctx, v.path.full+"/present", v.recipeDir()); err != nil {
+		case core.IsNotFound(err) && errors.As(err, &e) && e.Path == path:
+			if err := v.s.MakePart(ctx, v.path.Full()+"/present", v.recipeDir()); err != nil {
 				return nil, err
 			}
-		case isNotFound(err), errors.Is(err, backend.ErrExists), mayRepeat(ctx, err):
+		case core.IsNotFound(err), errors.Is(err, backend.ErrExists), core.MayRepeat(ctx, err):
 			// The lock's node is gone: ctx ends soon. Or the outcome is unknown: look
 			// again.
 		default:
 			return nil, err
 		}
-		pause.wait(ctx.Done(), v.s.b.Done())
+		pause.Wait(ctx.Done(), v.s.Backend().Done())
 		if err := backend.ContextError(ctx); err != nil {
 			return nil, err
 		}
@@ -94,26 +96,26 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 func (v *serving[T]) withdraw() {
 	s, path := v.s, v.present(v.site)
 	ops := append(v.hold.Guard().Ops(), backend.Delete(path, backend.AnyVersion))
-	pause := pauses{c: s.c}
+	pause := core.NewPauses(s.Client())
 	for v.hold.Err() == nil {
-		_, err := s.b.Commit(context.Background(), ops...) // the session bounds it
-		if err == nil || isOver(err) {
+		_, err := s.Backend().Commit(context.Background(), ops...) // the session bounds it
+		if err == nil || core.IsOver(err) {
 			return
 		}
-		if !isUncertain(err) {
+		if !core.IsUncertain(err) {
 			break
 		}
-		pause.wait(v.hold.Done(), s.b.Done())
+		pause.Wait(v.hold.Done(), s.Backend().Done())
 	}
-	s.cleanUp("remove", path, func(ctx context.Context) error {
-		stat, err := s.b.Exists(ctx, path, nil)
-		if isNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
+	s.CleanUp("remove", path, func(ctx context.Context) error {
+		stat, err := s.Backend().Exists(ctx, path, nil)
+		if core.IsNotFound(err) || err == nil && stat.EphemeralOwner != s.Backend().ID() {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		return s.remove(ctx, path)
+		return s.Remove(ctx, path)
 	})
 }
 
@@ -129,13 +131,13 @@ const (
 // siteWatch follows the states of the sites of one transaction, in one session.
 type siteWatch struct {
 	*txSpace
-	s     *session
+	s     *core.Session
 	set   *backend.WatchSet
 	armed map[*backend.Watch]string // the site of each watch
 	gone  map[string]bool
 }
 
-func newSiteWatch(x *txSpace, s *session) *siteWatch {
+func newSiteWatch(x *txSpace, s *core.Session) *siteWatch {
 	return &siteWatch{x, s, backend.NewWatchSet(), make(map[*backend.Watch]string), make(map[string]bool)}
 }
 
@@ -157,7 +159,7 @@ func (v *siteWatch) arm(ctx context.Context, since int64, sites []string) error 
 	if len(targets) == 0 {
 		return nil
 	}
-	return v.s.b.Arm(ctx, since, targets...)
+	return v.s.Backend().Arm(ctx, since, targets...)
 }
 
 // look reads the states of the sites whose watches have fired.
@@ -188,27 +190,27 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 	}
 	// The server of this session may not know yet of a presence node that was just
 	// created.
-	if err := v.s.b.Sync(ctx, v.present(site)); err != nil {
+	if err := v.s.Backend().Sync(ctx, v.present(site)); err != nil {
 		return 0, err
 	}
-	stat, err := v.s.b.Exists(ctx, v.present(site), v.watch(site))
-	if err == nil && stat.EphemeralOwner != 0 || err != nil && !isNotFound(err) {
+	stat, err := v.s.Backend().Exists(ctx, v.present(site), v.watch(site))
+	if err == nil && stat.EphemeralOwner != 0 || err != nil && !core.IsNotFound(err) {
 		return siteServed, err
 	}
 	// There is no node, or a foreign one.
 	// When a process has lost its session, its next one waits behind the node of the
 	// old one.
 	w := v.watch(site)
-	names, _, err := v.s.b.Children(ctx, v.c.root+v.serving(site), w)
+	names, _, err := v.s.Backend().Children(ctx, v.c.Root()+v.serving(site), w)
 	if err != nil {
 		w.Stop()
 		delete(v.armed, w)
-		if isNotFound(err) {
+		if core.IsNotFound(err) {
 			return siteGone, nil
 		}
 		return 0, err
 	}
-	if len((&line{kinds: layout.LockLine}).kinds.Order(names)) > 0 {
+	if len(layout.LockLine.Order(names)) > 0 {
 		return siteComing, nil
 	}
 	return siteGone, nil
@@ -248,11 +250,11 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 // ErrLocked: the site is served. ErrNotFound: it was never served. ErrKind: the path
 // is another recipe's. backend.ErrNotEmpty: there are foreign nodes in its inbox.
 func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decision, error) {
-	if err := co.path.check("removesite"); err != nil {
+	if err := co.path.Check("removesite"); err != nil {
 		return nil, err
 	}
 	if err := co.checkID("site", site); err != nil {
-		return nil, opError("removesite", co.path.full, err)
+		return nil, core.OpError("removesite", co.path.Full(), err)
 	}
 	var open []Decision
 	h := Handler[struct{}]{
@@ -270,30 +272,30 @@ func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decisi
 			return nil
 		},
 	}
-	p := NewParticipant(co.c, co.path.given, site, h)
-	err := do(ctx, co.inbox(site), func(ctx context.Context) (*Hold, error) {
+	p := NewParticipant(&Client{co.c}, co.path.Given(), site, h)
+	err := core.Do(ctx, co.inbox(site), func(ctx context.Context) (*core.Hold, error) {
 		h, err := p.siteLock(site).TryLock(ctx)
 		if errors.Is(err, ErrLocked) {
 			err = fmt.Errorf("site %q is served: %w", site, ErrLocked)
 		}
 		return h, err
 	}, p.remove)
-	return open, opError("removesite", co.inbox(site), err)
+	return open, core.OpError("removesite", co.inbox(site), err)
 }
 
 // remove works off the inbox until it is empty, and removes it.
-func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
+func (p *Participant[T]) remove(ctx context.Context, h *core.Hold) error {
 	v := newServing(p, h, newSiteMemory())
 	v.removes = true
 	defer p.clearLater(v.siteMemory)
 	inbox := v.inbox(p.site)
-	pause := pauses{c: v.s.c}
+	pause := core.NewPauses(v.s.Client())
 	for unsure := false; ; {
-		if err := v.s.b.Sync(ctx, inbox); err != nil {
+		if err := v.s.Backend().Sync(ctx, inbox); err != nil {
 			return err
 		}
-		names, _, err := v.s.b.Children(ctx, inbox, nil)
-		if unsure && isNotFound(err) {
+		names, _, err := v.s.Backend().Children(ctx, inbox, nil)
+		if unsure && core.IsNotFound(err) {
 			return nil
 		}
 		if err != nil {
@@ -308,17 +310,17 @@ func (p *Participant[T]) remove(ctx context.Context, h *Hold) error {
 				}
 			}
 		}
-		_, err = v.s.b.Commit(ctx, append(h.Guard().Ops(), backend.Delete(inbox, backend.AnyVersion))...)
+		_, err = v.s.Backend().Commit(ctx, append(h.Guard().Ops(), backend.Delete(inbox, backend.AnyVersion))...)
 		if err == nil {
 			return nil
 		}
-		unsure = mayRepeat(ctx, err)
+		unsure = core.MayRepeat(ctx, err)
 		// Branches that have come since the list are worked off too. Other nodes are
 		// foreign.
 		more := errors.Is(err, backend.ErrNotEmpty) && (branches > 0 || len(names) == 0)
 		if !unsure && !more {
 			return err
 		}
-		pause.wait(ctx.Done(), v.s.b.Done())
+		pause.Wait(ctx.Done(), v.s.Backend().Done())
 	}
 }

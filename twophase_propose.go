@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -40,26 +42,26 @@ var errOther = fmt.Errorf("a transaction with this id has other sites or another
 
 // enter creates the transaction, or joins it if it exists, so that it stays until
 // this Propose is done with it.
-func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
+func (q *proposing) enter(ctx context.Context, s *core.Session) (*dtx, error) {
 	d := &dtx{id: q.id, path: q.record(q.id), rec: q.rec}
-	live := d.path + "/" + layout.LiveName(s.c.newGUID(d.path))
+	live := d.path + "/" + layout.LiveName(s.Client().NewGUID(d.path))
 	q.lives = append(q.lives, live)
 	if q.maybe && !q.found {
-		err := s.b.Sync(ctx, d.path)
+		err := s.Backend().Sync(ctx, d.path)
 		if err == nil {
 			_, err = q.load(ctx, s, q.id, nil)
 		}
 		switch {
-		case isNotFound(err):
+		case core.IsNotFound(err):
 			return d, errMaybe // it was created and removed, or may still be created, or neither
-		case isOver(err):
+		case core.IsOver(err):
 			return d, err
 		case err != nil:
 			return d, maybe(err)
 		}
 		q.found = true
 	}
-	pause := pauses{c: s.c}
+	pause := core.NewPauses(s.Client())
 	for {
 		if !q.found {
 			switch made, err := q.create(ctx, s, d, live); {
@@ -72,22 +74,22 @@ func (q *proposing) enter(ctx context.Context, s *session) (*dtx, error) {
 		}
 		// It exists. The live node comes first: a record that is read after it stays.
 		q.begun = true
-		_, err := s.b.Commit(ctx, backend.Create(live, nil, backend.Ephemeral))
+		_, err := s.Backend().Commit(ctx, backend.Create(live, nil, backend.Ephemeral))
 		switch {
 		case err == nil, errors.Is(err, backend.ErrExists): // the node of this call: the name is unique
-		case isNotFound(err) && q.found:
+		case core.IsNotFound(err) && q.found:
 			return d, ErrInDoubt
-		case isNotFound(err):
+		case core.IsNotFound(err):
 			continue // it was removed meanwhile
-		case mayRepeat(ctx, err):
-			pause.wait(ctx.Done(), s.b.Done())
+		case core.MayRepeat(ctx, err):
+			pause.Wait(ctx.Done(), s.Backend().Done())
 			continue
 		default:
 			return d, err
 		}
 		there, err := q.load(ctx, s, q.id, nil)
 		switch {
-		case isNotFound(err):
+		case core.IsNotFound(err):
 			return d, ErrInDoubt // in spite of the live node: an outsider deleted it
 		case err != nil:
 			return d, err
@@ -131,46 +133,46 @@ func (q *proposing) recordOps(d *dtx, live string) (ops []backend.Op, branches, 
 
 // create creates the record and all nodes that belong to it. It reports false if a
 // record with this id exists.
-func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string) (bool, error) {
+func (q *proposing) create(ctx context.Context, s *core.Session, d *dtx, live string) (bool, error) {
 	ops, branches, checks, err := q.recordOps(d, live)
 	if err != nil {
 		return false, err
 	}
-	if err := s.claimKind(ctx, q.recipeDir()); err != nil {
+	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return false, err
 	}
-	pause := pauses{c: s.c}
+	pause := core.NewPauses(s.Client())
 	unsure := false // an earlier attempt may have been applied
 	for {
-		_, err := s.b.Commit(ctx, ops...)
-		q.begun = q.begun || err == nil || isUncertain(err)
-		if unsure && isOver(err) && !isUncertain(err) {
+		_, err := s.Backend().Commit(ctx, ops...)
+		q.begun = q.begun || err == nil || core.IsUncertain(err)
+		if unsure && core.IsOver(err) && !core.IsUncertain(err) {
 			return false, maybe(backend.Uncertain(err))
 		}
-		unsure = unsure || isUncertain(err)
-		i := blamed(err)
+		unsure = unsure || core.IsUncertain(err)
+		i := core.Blamed(err)
 		switch {
 		case err == nil:
 			return true, nil
-		case mayRepeat(ctx, err):
+		case core.MayRepeat(ctx, err):
 			// If it was applied, the next attempt finds the record. The record cannot
 			// have been removed during this session, since the live node would have
 			// kept it.
-			pause.wait(ctx.Done(), s.b.Done())
-		case isUncertain(err):
+			pause.Wait(ctx.Done(), s.Backend().Done())
+		case core.IsUncertain(err):
 			return false, maybe(err)
 		case i == 0 && errors.Is(err, backend.ErrExists):
 			return false, nil
-		case i == 0 && isNotFound(err):
-			if err := s.makePart(ctx, q.records(), q.recipeDir()); err != nil {
+		case i == 0 && core.IsNotFound(err):
+			if err := s.MakePart(ctx, q.records(), q.recipeDir()); err != nil {
 				return false, err
 			}
-		case i >= checks && isNotFound(err):
+		case i >= checks && core.IsNotFound(err):
 			// The site is not gone if another process takes it over at this moment.
 			if err := q.awaitSite(ctx, s, d, d.rec.Sites[i-checks]); err != nil {
 				return false, err
 			}
-		case i >= branches && isNotFound(err):
+		case i >= branches && core.IsNotFound(err):
 			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[i-branches], backend.ErrNotFound)
 		default:
 			return false, err
@@ -179,7 +181,7 @@ func (q *proposing) create(ctx context.Context, s *session, d *dtx, live string)
 }
 
 // awaitSite waits while a site is about to be served, at most until the deadline.
-func (q *proposing) awaitSite(ctx context.Context, s *session, d *dtx, site string) error {
+func (q *proposing) awaitSite(ctx context.Context, s *core.Session, d *dtx, site string) error {
 	v := newSiteWatch(q.txSpace, s)
 	defer v.set.Stop()
 	late := fmt.Errorf("%s: %w", notServed(site), backend.ErrNotFound)
@@ -193,21 +195,21 @@ func (q *proposing) awaitSite(ctx context.Context, s *session, d *dtx, site stri
 func maybe(err error) error { return fmt.Errorf("%w (%w)", errMaybe, err) }
 
 // await waits for the decision, and makes it as soon as it can be made.
-func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*layout.Outcome, error) {
+func (q *proposing) await(ctx context.Context, s *core.Session, d *dtx) (*layout.Outcome, error) {
 	deadline := time.NewTimer(time.Until(d.rec.Due()))
 	defer deadline.Stop()
 	late := false // the deadline has passed, also if the clock was set back since the timer was set
 	sites, watched := newSiteWatch(q.txSpace, s), q.unserved == AwaitUnserved
 	defer sites.set.Stop()
 	look := false // watches on sites have fired, and look was not called yet
-	pause := pauses{c: s.c}
+	pause := core.NewPauses(s.Client())
 	for {
 		w := backend.NewWatch()
-		names, stat, err := s.b.Children(ctx, d.path, w)
+		names, stat, err := s.Backend().Children(ctx, d.path, w)
 		if err == nil && d.zxid == 0 {
 			d.zxid = stat.Czxid // this Propose has just created it
 		}
-		if isNotFound(err) || err == nil && stat.Czxid != d.zxid {
+		if core.IsNotFound(err) || err == nil && stat.Czxid != d.zxid {
 			err = ErrInDoubt
 		}
 		if err != nil {
@@ -231,11 +233,11 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*layout.Outc
 					look = true
 				case <-deadline.C:
 					late = true
-				case <-s.b.Done():
-					return nil, s.b.Err()
+				case <-s.Backend().Done():
+					return nil, s.Backend().Err()
 				case <-ctx.Done():
 					w.Stop()
-					return nil, s.contextError(ctx)
+					return nil, s.ContextError(ctx)
 				}
 			}
 			// A change of the record comes first, also if both have fired.
@@ -255,7 +257,7 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*layout.Outc
 		if o != nil || err != nil {
 			return o, err
 		}
-		pause.wait(ctx.Done(), s.b.Done())
+		pause.Wait(ctx.Done(), s.Backend().Done())
 		if err := backend.ContextError(ctx); err != nil {
 			return nil, err
 		}
@@ -265,12 +267,12 @@ func (q *proposing) await(ctx context.Context, s *session, d *dtx) (*layout.Outc
 // decision reads the decision, or makes it if names, the children of the record, allow
 // that (rules 2 and 3). It reports wait if they do not. An outcome of nil without an error means that
 // another process may have decided first.
-func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *layout.Outcome, wait bool, err error) {
+func (q *proposing) decision(ctx context.Context, s *core.Session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *layout.Outcome, wait bool, err error) {
 	// The states of the sites were read before these names: a vote that a gone site has
 	// cast is among the names.
 	gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
 	switch {
-	case slices.Contains(names, base(d.decision())):
+	case slices.Contains(names, core.Base(d.decision())):
 		o, err = d.outcome(ctx, s, nil)
 	case d.lost(names) != nil:
 		err = d.lost(names)
@@ -291,9 +293,9 @@ func (q *proposing) decision(ctx context.Context, s *session, d *dtx, names, mis
 // transaction is aborted if it is undecided, so that the sites need not wait for the
 // deadline. finish goes on for as long as the client lives, and is a clean-up that
 // Close waits for.
-func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
-	q.c.overSessions(ctx, func(s *session) {
-		s.retry(ctx, u, "finish a transaction", d.path, func(ctx context.Context) error {
+func (q *proposing) finish(ctx context.Context, u *core.CleanUp, d *dtx, told bool) {
+	q.c.OverSessions(ctx, func(s *core.Session) {
+		s.Retry(ctx, u, "finish a transaction", d.path, func(ctx context.Context) error {
 			if err := q.leave(ctx, s, d, told); err != nil || told || q.other {
 				return err
 			}
@@ -309,7 +311,7 @@ func (q *proposing) finish(ctx context.Context, u *cleanUp, d *dtx, told bool) {
 
 // leave removes this Propose's nodes that keep the record, and the record if no other
 // node keeps it (rule 8).
-func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) error {
+func (q *proposing) leave(ctx context.Context, s *core.Session, d *dtx, told bool) error {
 	gone := slices.Clone(q.lives)
 	if told && !d.rec.Keep {
 		gone = append(gone, d.open())
@@ -318,14 +320,14 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 	for i, path := range gone {
 		ops[i] = backend.Delete(path, backend.AnyVersion)
 	}
-	if _, err := s.b.Commit(ctx, ops...); err != nil {
+	if _, err := s.Backend().Commit(ctx, ops...); err != nil {
 		for _, path := range gone { // some were gone, or the outcome is unknown
-			if err := s.remove(ctx, path); err != nil {
+			if err := s.Remove(ctx, path); err != nil {
 				return err
 			}
 		}
 	}
-	if err := s.b.Err(); err != nil || d.zxid == 0 {
+	if err := s.Backend().Err(); err != nil || d.zxid == 0 {
 		return err
 	}
 	return d.collectSoon(ctx, s)
@@ -333,20 +335,20 @@ func (q *proposing) leave(ctx context.Context, s *session, d *dtx, told bool) er
 
 // giveUp aborts the transaction if it exists, is undecided, and no other Propose of
 // it is under way (rule 3). It returns the transaction that exists.
-func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error) {
+func (q *proposing) giveUp(ctx context.Context, s *core.Session, d *dtx) (*dtx, error) {
 	for {
-		if err := s.b.Sync(ctx, d.path); err != nil {
+		if err := s.Backend().Sync(ctx, d.path); err != nil {
 			return nil, err
 		}
 		there, err := q.load(ctx, s, q.id, nil)
-		if isNotFound(err) || isDecode(err) {
+		if core.IsNotFound(err) || core.IsDecode(err) {
 			return d, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		names, _, err := s.b.Children(ctx, d.path, nil)
-		if isNotFound(err) {
+		names, _, err := s.Backend().Children(ctx, d.path, nil)
+		if core.IsNotFound(err) {
 			return there, nil
 		}
 		if err != nil {
@@ -356,8 +358,8 @@ func (q *proposing) giveUp(ctx context.Context, s *session, d *dtx) (*dtx, error
 			return layout.IsLive(name) && !slices.Contains(q.lives, d.path+"/"+name)
 		})
 		// Another transaction with the same id is not aborted by this call.
-		if there.rec.Mark != d.rec.Mark || another || !slices.Contains(names, base(there.open())) ||
-			slices.Contains(names, base(there.decision())) {
+		if there.rec.Mark != d.rec.Mark || another || !slices.Contains(names, core.Base(there.open())) ||
+			slices.Contains(names, core.Base(there.decision())) {
 			return there, nil
 		}
 		o, err := there.abort(ctx, s, "proposer", "given up by its proposer")

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -36,33 +38,33 @@ type SiteStatus struct {
 // Status returns the state of the transaction. ErrNotFound: it was never proposed, or
 // it is finished and its record was removed.
 func (co *Coordinator[T]) Status(ctx context.Context, id string) (ProposalStatus, error) {
-	if err := co.path.check("status"); err != nil {
+	if err := co.path.Check("status"); err != nil {
 		return ProposalStatus{}, err
 	}
 	if err := co.checkID("ID", id); err != nil {
-		return ProposalStatus{}, opError("status", co.path.full, err)
+		return ProposalStatus{}, core.OpError("status", co.path.Full(), err)
 	}
-	st, err := onSession(ctx, co.c, func(s *session) (ProposalStatus, error) {
-		if err := s.b.Sync(ctx, co.records()); err != nil {
+	st, err := core.OnSession(ctx, co.c, func(s *core.Session) (ProposalStatus, error) {
+		if err := s.Backend().Sync(ctx, co.records()); err != nil {
 			return ProposalStatus{}, err
 		}
 		return co.txStatus(ctx, s, id)
 	})
-	return st, opError("status", co.record(id), err)
+	return st, core.OpError("status", co.record(id), err)
 }
 
 // List returns the state of every transaction that has a record, in order of their
 // IDs. It costs some requests for each transaction, and some for each of their sites.
 func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
-	if err := co.path.check("list"); err != nil {
+	if err := co.path.Check("list"); err != nil {
 		return nil, err
 	}
-	list, err := onSession(ctx, co.c, func(s *session) ([]ProposalStatus, error) {
+	list, err := core.OnSession(ctx, co.c, func(s *core.Session) ([]ProposalStatus, error) {
 		ids, err := co.txIDs(ctx, s)
 		var list []ProposalStatus
 		for _, id := range ids {
 			st, err := co.txStatus(ctx, s, id)
-			if isNotFound(err) || isDecode(err) {
+			if core.IsNotFound(err) || core.IsDecode(err) {
 				continue // removed since, or foreign
 			}
 			if err != nil {
@@ -72,23 +74,23 @@ func (co *Coordinator[T]) List(ctx context.Context) ([]ProposalStatus, error) {
 		}
 		return list, err
 	})
-	return list, opError("list", co.path.full, err)
+	return list, core.OpError("list", co.path.Full(), err)
 }
 
 // txIDs lists the ids that have a record, after a Sync.
-func (x *txSpace) txIDs(ctx context.Context, s *session) ([]string, error) {
-	ids, err := s.list(ctx, x.records())
+func (x *txSpace) txIDs(ctx context.Context, s *core.Session) ([]string, error) {
+	ids, err := s.List(ctx, x.records())
 	ids = slices.DeleteFunc(ids, func(id string) bool { return x.checkID("ID", id) != nil }) // foreign
 	slices.Sort(ids)
 	return ids, err
 }
 
-func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (ProposalStatus, error) {
+func (x *txSpace) txStatus(ctx context.Context, s *core.Session, id string) (ProposalStatus, error) {
 	d, err := x.load(ctx, s, id, nil)
 	if err != nil {
 		return ProposalStatus{}, err
 	}
-	names, stat, err := s.b.Children(ctx, d.path, nil)
+	names, stat, err := s.Backend().Children(ctx, d.path, nil)
 	if err != nil {
 		return ProposalStatus{}, err
 	}
@@ -98,13 +100,13 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 	st := ProposalStatus{
 		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.rec.Due(),
 		Proposed: slices.ContainsFunc(names, layout.IsLive),
-		Told:     !slices.Contains(names, base(d.open())),
+		Told:     !slices.Contains(names, core.Base(d.open())),
 	}
 	o, err := d.outcome(ctx, s, nil)
 	if err == nil && o == nil {
 		err = d.lost(names)
 	}
-	if st.InDoubt = answers(err, ErrInDoubt); err != nil && !st.InDoubt {
+	if st.InDoubt = core.Answers(err, ErrInDoubt); err != nil && !st.InDoubt {
 		return ProposalStatus{}, err
 	}
 	if o != nil {
@@ -112,15 +114,15 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 	}
 	for _, site := range d.rec.Sites {
 		t := SiteStatus{Site: site}
-		stat, err := s.b.Exists(ctx, x.branch(d, site), nil)
-		if err != nil && !isNotFound(err) {
+		stat, err := s.Backend().Exists(ctx, x.branch(d, site), nil)
+		if err != nil && !core.IsNotFound(err) {
 			return ProposalStatus{}, err
 		}
 		t.Acknowledged = err != nil
-		t.Yes = slices.Contains(names, base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
+		t.Yes = slices.Contains(names, core.Base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
 		t.Voted = t.Yes || err == nil && stat.Version > 0
-		stat, err = s.b.Exists(ctx, x.present(site), nil)
-		if err != nil && !isNotFound(err) {
+		stat, err = s.Backend().Exists(ctx, x.present(site), nil)
+		if err != nil && !core.IsNotFound(err) {
 			return ProposalStatus{}, err
 		}
 		t.Served = err == nil && stat.EphemeralOwner != 0 // otherwise it is foreign
@@ -143,15 +145,15 @@ func (x *txSpace) txStatus(ctx context.Context, s *session, id string) (Proposal
 // A transaction in doubt (see ErrInDoubt) is logged and left as it is; List shows it. Nodes
 // that are not records are skipped. ErrKind: the path belongs to another recipe.
 func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
-	if err := co.path.check("recover"); err != nil {
+	if err := co.path.Check("recover"); err != nil {
 		return nil, err
 	}
 	told := make(map[int64]bool)
 	var list []Decision
-	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
+	_, err := core.OnSession(ctx, co.c, func(s *core.Session) (struct{}, error) {
 		ids, err := co.txIDs(ctx, s)
 		if err == nil && len(ids) == 0 {
-			err = s.checkKind(ctx, co.recipeDir()) // the path may be another recipe's
+			err = s.CheckKind(ctx, co.recipeDir()) // the path may be another recipe's
 		}
 		if err != nil {
 			return struct{}{}, err
@@ -163,7 +165,7 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 				alive, err := co.recoverOne(ctx, s, id, wait, func(d *dtx, o *layout.Outcome) {
 					if !told[d.zxid] {
 						told[d.zxid] = true
-						emit(ctx, co.c, trace.ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
+						core.Emit(ctx, co.c, trace.ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
 						list = append(list, d.result(o))
 					}
 				})
@@ -178,24 +180,24 @@ func (co *Coordinator[T]) Recover(ctx context.Context) ([]Decision, error) {
 		}
 		return struct{}{}, nil
 	})
-	return list, opError("recover", co.path.full, err)
+	return list, core.OpError("recover", co.path.Full(), err)
 }
 
 // recoverOne finishes one transaction. It calls tell with the decision if that is
 // still owed to a proposer. If wait is false and the transaction is alive, it reports
 // that instead of waiting.
-func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string, wait bool, tell func(*dtx, *layout.Outcome)) (alive bool, err error) {
-	pause := pauses{c: s.c}
+func (co *Coordinator[T]) recoverOne(ctx context.Context, s *core.Session, id string, wait bool, tell func(*dtx, *layout.Outcome)) (alive bool, err error) {
+	pause := core.NewPauses(s.Client())
 	for {
 		d, err := co.load(ctx, s, id, nil)
-		if isNotFound(err) || isDecode(err) {
+		if core.IsNotFound(err) || core.IsDecode(err) {
 			return false, nil
 		}
 		if err != nil {
 			return false, err
 		}
-		names, stat, err := s.b.Children(ctx, d.path, nil)
-		if isNotFound(err) || err == nil && stat.Czxid != d.zxid {
+		names, stat, err := s.Backend().Children(ctx, d.path, nil)
+		if core.IsNotFound(err) || err == nil && stat.Czxid != d.zxid {
 			continue
 		}
 		if err != nil {
@@ -205,7 +207,7 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 			if !wait {
 				return true, nil
 			}
-			if _, err := s.awaitDeletion(ctx, d.path+"/"+names[i], nil); err != nil {
+			if _, err := s.AwaitDeletion(ctx, d.path+"/"+names[i], nil); err != nil {
 				return false, err
 			}
 			continue
@@ -217,27 +219,27 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 		if err == nil && o == nil {
 			o, err = d.abort(ctx, s, "recovery", "its proposer is gone")
 		}
-		if answers(err, ErrInDoubt) {
+		if core.Answers(err, ErrInDoubt) {
 			// Its sites report it too, and List shows it.
-			s.c.log.Error("coord: recovery skips a transaction that is in doubt", "path", d.path, "error", err)
+			s.Client().Log().Error("coord: recovery skips a transaction that is in doubt", "path", d.path, "error", err)
 			return false, nil
 		}
 		if err != nil {
 			return false, err
 		}
 		if o == nil {
-			pause.wait(ctx.Done(), s.b.Done())
+			pause.Wait(ctx.Done(), s.Backend().Done())
 			continue
 		}
-		if slices.Contains(names, base(d.open())) {
+		if slices.Contains(names, core.Base(d.open())) {
 			tell(d, o) // before open is deleted: a decision reported twice is better than one never reported
 			if d.rec.Keep {
 				return false, nil
 			}
-			if err := s.remove(ctx, d.open()); err != nil {
+			if err := s.Remove(ctx, d.open()); err != nil {
 				return false, err
 			}
-			if err := s.b.Err(); err != nil {
+			if err := s.Backend().Err(); err != nil {
 				return false, err
 			}
 		}
@@ -252,19 +254,19 @@ func (co *Coordinator[T]) recoverOne(ctx context.Context, s *session, id string,
 // A transaction without a record is forgotten already. Errors: ErrInvalid if the
 // transaction is undecided; ErrInDoubt if its decision was overwritten or deleted.
 func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
-	if err := co.path.check("forget"); err != nil {
+	if err := co.path.Check("forget"); err != nil {
 		return err
 	}
 	if err := co.checkID("ID", id); err != nil {
-		return opError("forget", co.path.full, err)
+		return core.OpError("forget", co.path.Full(), err)
 	}
-	_, err := onSession(ctx, co.c, func(s *session) (struct{}, error) {
-		if err := s.b.Sync(ctx, co.record(id)); err != nil {
+	_, err := core.OnSession(ctx, co.c, func(s *core.Session) (struct{}, error) {
+		if err := s.Backend().Sync(ctx, co.record(id)); err != nil {
 			return struct{}{}, err
 		}
 		d, err := co.load(ctx, s, id, nil)
-		if isNotFound(err) {
-			return struct{}{}, s.checkKind(ctx, co.recipeDir())
+		if core.IsNotFound(err) {
+			return struct{}{}, s.CheckKind(ctx, co.recipeDir())
 		}
 		if err != nil {
 			return struct{}{}, err
@@ -275,20 +277,20 @@ func (co *Coordinator[T]) Forget(ctx context.Context, id string) error {
 			switch {
 			case err == nil:
 				err = fmt.Errorf("%w: the transaction is undecided", ErrInvalid)
-			case answers(err, errAgain):
+			case core.Answers(err, core.ErrAgain):
 				return struct{}{}, nil // another client has just removed the record
 			}
 		}
 		if err == nil {
-			err = s.remove(ctx, d.open())
+			err = s.Remove(ctx, d.open())
 		}
 		if err == nil {
-			err = s.b.Err()
+			err = s.Backend().Err()
 		}
 		if err != nil {
 			return struct{}{}, err
 		}
 		return struct{}{}, d.collectSoon(ctx, s)
 	})
-	return opError("forget", co.record(id), err)
+	return core.OpError("forget", co.record(id), err)
 }

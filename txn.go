@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -42,17 +44,17 @@ const mostOvertaken = 30
 // A Txn keeps copies of the data, and Commit does not change it: it can be committed
 // again, which applies it again. It is not safe for concurrent use while it is built.
 type Txn struct {
-	c      *Client
+	c      *core.Client
 	err    error // the first error of building
-	guards []Guard
+	guards []core.Guard
 	conds  []Condition
 	ops    []TxnOp
 }
 
 // NewTxn returns an empty transaction of c.
 func NewTxn(c *Client) *Txn {
-	c.need()
-	return &Txn{c: c}
+	c.core().Need()
+	return &Txn{c: c.core()}
 }
 
 // A Condition of a Txn is made by IfVersion, IfExists or IfMissing.
@@ -88,7 +90,7 @@ type TxnOp struct {
 	// expand returns the requests to apply, on s, after the operations that precede
 	// this one in the transaction. It may read, and create directories. It is called
 	// again for each attempt.
-	expand func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error)
+	expand func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error)
 	// least has requests of the same size as some that expand returns: a transaction that is
 	// too large is refused before expand reads.
 	least []backend.Op
@@ -101,7 +103,7 @@ type TxnOp struct {
 	applied func()
 	// examine is called with the Stat of a node that the operation has set, or a later one, after
 	// the transaction of all is applied. Nil means that no such node is examined.
-	examine func(ctx context.Context, s *session, all []backend.Op, stat backend.Stat, zxid int64) error
+	examine func(ctx context.Context, s *core.Session, all []backend.Op, stat backend.Stat, zxid int64) error
 }
 
 // A TxnResult is the result of one operation of a Txn.
@@ -162,26 +164,26 @@ func (e *ConflictError) Is(target error) bool {
 // Under adds the condition that the hold of g has not ended. The zero Guard is refused, so
 // that no write is made without its intended guard.
 func (t *Txn) Under(g Guard) *Txn {
-	if len(g.checks) == 0 {
+	if g.g.IsZero() {
 		t.note(&backend.Error{Op: "under", Err: fmt.Errorf("%w: the Guard is the zero value", ErrInvalid)})
 	}
-	t.guards = append(t.guards, g)
+	t.guards = append(t.guards, g.g)
 	return t
 }
 
 // If adds conditions.
 func (t *Txn) If(conds ...Condition) *Txn {
 	for _, cond := range conds {
-		p := t.c.recipePath(cond.path)
+		p := t.c.Path(cond.path)
 		if cond.op == "" {
 			t.note(&backend.Error{Op: "if", Err: fmt.Errorf("%w: the Condition is the zero value", ErrInvalid)})
 			continue
 		}
-		t.note(p.check(cond.op))
+		t.note(p.Check(cond.op))
 		if cond.op == "version" && cond.version < 0 {
 			t.note(&backend.Error{Op: cond.op, Path: cond.path, Err: fmt.Errorf("%w: version %d is negative", ErrInvalid, cond.version)})
 		}
-		cond.path = p.full
+		cond.path = p.Full()
 		t.conds = append(t.conds, cond)
 	}
 	return t
@@ -205,21 +207,21 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	before := len(t.ops)
 	t.Create(path, data, mode)
 	op := &t.ops[before]
-	create, dir := op.expand, parent(op.path)
-	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
-		if dir != "" && !creates(before, dir) {
-			if _, err := s.b.Exists(ctx, dir, nil); isNotFound(err) {
-				err = s.ensure(ctx, dir)
+	create, dir := op.expand, core.Parent(op.path)
+	op.expand = func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
+		if dir != "" && !core.Creates(before, dir) {
+			if _, err := s.Backend().Exists(ctx, dir, nil); core.IsNotFound(err) {
+				err = s.Ensure(ctx, dir)
 				if err != nil {
 					return nil, err
 				}
-			} else if err != nil && !answers(err, backend.ErrDenied) {
+			} else if err != nil && !core.Answers(err, backend.ErrDenied) {
 				return nil, err
 			}
 		}
 		return create(ctx, s, before)
 	}
-	op.again = isNotFound // the service has collected the empty parent, or another client deleted it
+	op.again = core.IsNotFound // the service has collected the empty parent, or another client deleted it
 	return t
 }
 
@@ -231,7 +233,7 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 // The first use of a path by a client costs one read before the transaction is sent, or two if the
 // node has children.
 func (t *Txn) Set(path string, data []byte) *Txn {
-	n := &cell{t.c, t.c.recipePath(path), layout.KindValue}
+	n := &cell{t.c, t.c.Path(path), layout.KindValue}
 	return t.Add(setOp(n, slices.Clone(data), false, nil))
 }
 
@@ -241,9 +243,9 @@ func (t *Txn) Set(path string, data []byte) *Txn {
 // The operation includes the pin of the node, as each write of a Value does. A node that a Txn or
 // another program has created gets none from Set: it is no container.
 func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
-	path := n.path.full
-	op := TxnOp{op: "set", path: path, err: cmp.Or(n.path.check("set"), invalid)}
-	op.expand = func(ctx context.Context, s *session, before []backend.Op) ([]backend.Op, error) {
+	path := n.path.Full()
+	op := TxnOp{op: "set", path: path, err: cmp.Or(n.path.Check("set"), invalid)}
+	op.expand = func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
 		// Earlier operations of the same transaction can change the state that a read finds. A
 		// node that one of them creates is no container.
 		set := []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
@@ -270,16 +272,16 @@ func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
 		}
 		f, err := n.dirStateInTxn(ctx, s, create)
 		switch {
-		case isNotFound(err):
+		case core.IsNotFound(err):
 		case err != nil:
 			return nil, err
-		case f.directory && !written:
-			return n.writing(f, data, f.version), nil
+		case f.Directory && !written:
+			return n.writing(f, data, f.Version), nil
 		default:
 			return n.writing(f, data, backend.AnyVersion), nil
 		}
-		if dir := parent(path); create && dir != "" && !creates(before, dir) {
-			if err := s.ensure(ctx, dir); err != nil {
+		if dir := core.Parent(path); create && dir != "" && !core.Creates(before, dir) {
+			if err := s.Ensure(ctx, dir); err != nil {
 				return nil, err
 			}
 		}
@@ -287,8 +289,8 @@ func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
 	}
 	op.least = []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
 	op.again = func(err error) bool {
-		n.c.forgetState(path) // it can be another node by now, or have lost its pin
-		return isNotFound(err) && (create || atPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
+		n.c.ForgetState(path) // it can be another node by now, or have lost its pin
+		return core.IsNotFound(err) && (create || core.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
 	}
 	op.examine = n.setInTxn
 	return op
@@ -298,28 +300,28 @@ func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
 // a child, see there; Delete removes it too, if the same client, or the same transaction, has set
 // the value.
 func (t *Txn) Delete(path string) *Txn {
-	n := &cell{t.c, t.c.recipePath(path), layout.KindValue}
-	remove, pin := backend.Delete(n.path.full, backend.AnyVersion), n.path.full+"/"+layout.Pin
-	return t.Add(TxnOp{op: "delete", path: n.path.full, err: n.path.check("delete"),
-		expand: func(_ context.Context, _ *session, before []backend.Op) ([]backend.Op, error) {
-			f, _ := n.c.knownState(n.recipeDir())
-			if f.pin == pinned || creates(before, pin) {
+	n := &cell{t.c, t.c.Path(path), layout.KindValue}
+	remove, pin := backend.Delete(n.path.Full(), backend.AnyVersion), n.path.Full()+"/"+layout.Pin
+	return t.Add(TxnOp{op: "delete", path: n.path.Full(), err: n.path.Check("delete"),
+		expand: func(_ context.Context, _ *core.Session, before []backend.Op) ([]backend.Op, error) {
+			f, _ := n.c.KnownState(n.recipeDir())
+			if f.Pin == core.Pinned || core.Creates(before, pin) {
 				return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}, nil
 			}
 			return []backend.Op{remove}, nil
 		},
 		again: func(err error) bool {
-			f, known := n.c.knownState(n.recipeDir())
-			n.c.forgetState(n.path.full)
-			return isNotFound(err) && atPin(err, n.path.full) && known && f.pin == pinned
+			f, known := n.c.KnownState(n.recipeDir())
+			n.c.ForgetState(n.path.Full())
+			return core.IsNotFound(err) && core.AtPin(err, n.path.Full()) && known && f.Pin == core.Pinned
 		}})
 }
 
 func (t *Txn) plain(path string, op backend.Op) *Txn {
-	p := t.c.recipePath(path)
-	op.Path = p.full
-	return t.Add(TxnOp{op: op.Kind.String(), path: p.full, err: p.check(op.Kind.String()), least: []backend.Op{op},
-		expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return []backend.Op{op}, nil }})
+	p := t.c.Path(path)
+	op.Path = p.Full()
+	return t.Add(TxnOp{op: op.Kind.String(), path: p.Full(), err: p.Check(op.Kind.String()), least: []backend.Op{op},
+		expand: func(context.Context, *core.Session, []backend.Op) ([]backend.Op, error) { return []backend.Op{op}, nil }})
 }
 
 // Add adds operations of recipes: each TxnOp comes from a method of a recipe.
@@ -355,43 +357,43 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 		return nil, t.err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, opError("commit", "", err)
+		return nil, core.OpError("commit", "", err)
 	}
 	for i, g := range t.guards {
-		if err := g.enter(); err != nil {
+		if err := g.Enter(); err != nil {
 			for _, g := range t.guards[:i] {
-				g.leave(nil)
+				g.Leave(nil)
 			}
 			return nil, (&txnPart{op: "guard", index: i}).conflict(err)
 		}
 	}
 	results, err := t.commit(ctx)
 	for _, g := range t.guards {
-		g.leave(err)
+		g.Leave(err)
 	}
 	return results, err
 }
 
 // commit is Commit between the checks of the caller's part.
 func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
-	pause := pauses{c: t.c}
+	pause := core.NewPauses(t.c)
 	for {
-		s, err := t.c.session(ctx)
+		s, err := t.c.Live(ctx)
 		if err != nil {
-			return nil, opError("commit", "", err)
+			return nil, core.OpError("commit", "", err)
 		}
 		var p *txnPlan
 		results, zxid := []backend.Result(nil), int64(0)
 		if p, err = t.plan(ctx, s); err == nil {
-			results, zxid, err = s.commitOnce(ctx, p.ops...)
-			if err == nil || isUncertain(err) {
+			results, zxid, err = s.CommitOnce(ctx, p.ops...)
+			if err == nil || core.IsUncertain(err) {
 				t.applied()
 			}
-		} else if isUncertain(err) {
+		} else if core.IsUncertain(err) {
 			// Only a directory, or a bucket, is uncertain: the transaction itself was
 			// not sent.
-			if err = cmp.Or(backend.ContextError(ctx), s.b.Err()); err == nil {
-				pause.wait(ctx.Done(), s.b.Done())
+			if err = cmp.Or(backend.ContextError(ctx), s.Backend().Err()); err == nil {
+				pause.Wait(ctx.Done(), s.Backend().Done())
 				continue
 			}
 		}
@@ -400,22 +402,22 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 		}
 		part := p.blame(err)
 		switch {
-		case isUncertain(err):
+		case core.IsUncertain(err):
 			return nil, err
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil:
 			continue // the transaction was not sent, or was refused: the next session can commit it
 		case part == nil:
-			if named(err) != nil {
+			if core.Named(err) != nil {
 				return nil, err // err names the operation and the path
 			}
-			return nil, opError("commit", "", err)
-		case part.again != nil && part.again(err) && ctx.Err() == nil && pause.n < mostOvertaken:
+			return nil, core.OpError("commit", "", err)
+		case part.again != nil && part.again(err) && ctx.Err() == nil && pause.Count() < mostOvertaken:
 			// The next read must not be behind the state for which the service
 			// refused.
-			if err := s.b.Sync(ctx, part.path); err != nil && !isOver(err) {
-				return nil, opError("commit", part.path, err)
+			if err := s.Backend().Sync(ctx, part.path); err != nil && !core.IsOver(err) {
+				return nil, core.OpError("commit", part.path, err)
 			}
-			pause.wait(ctx.Done(), s.b.Done())
+			pause.Wait(ctx.Done(), s.Backend().Done())
 			continue
 		}
 		return nil, part.conflict(err)
@@ -423,7 +425,7 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 }
 
 // examine examines the nodes that the transaction has set. got is nil if the reply was lost.
-func (t *Txn) examine(ctx context.Context, s *session, p *txnPlan, got []backend.Result, zxid int64) error {
+func (t *Txn) examine(ctx context.Context, s *core.Session, p *txnPlan, got []backend.Result, zxid int64) error {
 	var errs []error
 	for _, part := range p.parts {
 		if part.yield < 0 || t.ops[part.index].examine == nil || p.ops[part.yield].Kind != backend.OpSetData {
@@ -435,11 +437,11 @@ func (t *Txn) examine(ctx context.Context, s *session, p *txnPlan, got []backend
 			stat = got[part.yield].Stat
 		} else {
 			var err error
-			if stat, err = s.b.Exists(ctx, op.path, nil); err != nil {
+			if stat, err = s.Backend().Exists(ctx, op.path, nil); err != nil {
 				stat = backend.Stat{}
 			}
 		}
-		errs = append(errs, opError(op.op, op.path, op.examine(ctx, s, p.ops, stat, zxid)))
+		errs = append(errs, core.OpError(op.op, op.path, op.examine(ctx, s, p.ops, stat, zxid)))
 	}
 	return errors.Join(errs...)
 }
@@ -482,10 +484,10 @@ func (p *txnPlan) add(part txnPart, ops ...backend.Op) error {
 }
 
 // fits returns an error if the transaction is too large whatever its operations find.
-func (t *Txn) fits(s *session) error {
+func (t *Txn) fits(s *core.Session) error {
 	var least []backend.Op
 	for _, g := range t.guards {
-		least = append(least, g.checks...)
+		least = append(least, g.Checks...)
 	}
 	for _, op := range t.ops {
 		least = append(least, op.least...)
@@ -496,12 +498,12 @@ func (t *Txn) fits(s *session) error {
 	case len(least) == 0:
 		return nil
 	}
-	return s.b.Limits().Refuse(least)
+	return s.Backend().Limits().Refuse(least)
 }
 
 var errTooManySteps = fmt.Errorf("%w: the transaction has more than %d steps", ErrTooLarge, maxTxnOps)
 
-func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
+func (t *Txn) plan(ctx context.Context, s *core.Session) (*txnPlan, error) {
 	if err := t.fits(s); err != nil {
 		return nil, err
 	}
@@ -513,7 +515,7 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 		}
 	}
 	for i, g := range t.guards {
-		note(p.add(txnPart{op: "guard", index: i, yield: -1}, g.checks...))
+		note(p.add(txnPart{op: "guard", index: i, yield: -1}, g.Checks...))
 	}
 	for i, cond := range t.conds {
 		part := txnPart{op: cond.op, index: i, path: cond.path, yield: -1}
@@ -526,7 +528,7 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 	for i, op := range t.ops {
 		ops, err := op.expand(ctx, s, p.ops)
 		if err != nil {
-			return nil, opError(op.op, op.path, err)
+			return nil, core.OpError(op.op, op.path, err)
 		}
 		note(p.add(txnPart{op: op.op, index: i, path: op.path, again: op.again, yield: len(p.ops) + product(ops)}, ops...))
 	}
@@ -534,7 +536,7 @@ func (t *Txn) plan(ctx context.Context, s *session) (*txnPlan, error) {
 		errs = fmt.Errorf("%w: the transaction is empty", ErrInvalid)
 	}
 	if errs == nil {
-		errs = s.b.Limits().Refuse(p.ops)
+		errs = s.Backend().Limits().Refuse(p.ops)
 	}
 	return p, errs
 }
@@ -569,9 +571,9 @@ func (p *txnPlan) blame(err error) *txnPart {
 		return nil
 	}
 	switch {
-	case ofContext(err):
+	case core.OfContext(err):
 		return nil
-	case isNotFound(err), errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrBadVersion),
+	case core.IsNotFound(err), errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrBadVersion),
 		errors.Is(err, backend.ErrNotEmpty), errors.Is(err, backend.ErrNoChildren):
 	default:
 		return nil
@@ -595,7 +597,7 @@ func (part *txnPart) conflict(err error) error {
 }
 
 // results returns the results of the operations. got is nil if the reply was lost.
-func (p *txnPlan) results(ctx context.Context, s *session, got []backend.Result, zxid int64) []TxnResult {
+func (p *txnPlan) results(ctx context.Context, s *core.Session, got []backend.Result, zxid int64) []TxnResult {
 	var list []TxnResult
 	for _, part := range p.parts {
 		if part.yield < 0 {
@@ -626,8 +628,8 @@ func (p *txnPlan) results(ctx context.Context, s *session, got []backend.Result,
 
 // version finds out which version request i made. It returns -1 if that cannot be
 // seen any more.
-func (p *txnPlan) version(ctx context.Context, s *session, i int, zxid int64) int32 {
-	stat, err := s.b.Exists(ctx, p.ops[i].Path, nil)
+func (p *txnPlan) version(ctx context.Context, s *core.Session, i int, zxid int64) int32 {
+	stat, err := s.Backend().Exists(ctx, p.ops[i].Path, nil)
 	if err != nil || stat.Mzxid != zxid {
 		return -1
 	}

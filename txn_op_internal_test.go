@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 )
@@ -15,16 +17,16 @@ func put(path string, meanwhile func(looks int)) TxnOp {
 	looks := 0
 	return TxnOp{
 		op: "put", path: path,
-		expand: func(ctx context.Context, s *session, _ []backend.Op) ([]backend.Op, error) {
-			_, err := s.b.Exists(ctx, path, nil)
+		expand: func(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
+			_, err := s.Backend().Exists(ctx, path, nil)
 			looks++
 			meanwhile(looks)
-			if isNotFound(err) {
+			if core.IsNotFound(err) {
 				return []backend.Op{backend.Check("/", backend.AnyVersion), backend.Create(path, nil, backend.Persistent)}, nil
 			}
 			return []backend.Op{backend.SetData(path, nil, backend.AnyVersion)}, err
 		},
-		again: func(err error) bool { return isNotFound(err) || errors.Is(err, backend.ErrExists) },
+		again: func(err error) bool { return core.IsNotFound(err) || errors.Is(err, backend.ErrExists) },
 	}
 }
 
@@ -78,7 +80,7 @@ func TestARecipesOperationThatIsOvertakenIsRetried(t *testing.T) {
 
 	// An error of expand is not retried either.
 	failed := errors.New("failed")
-	_, err = NewTxn(c).Add(TxnOp{op: "put", path: "/z", expand: func(context.Context, *session, []backend.Op) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
+	_, err = NewTxn(c).Add(TxnOp{op: "put", path: "/z", expand: func(context.Context, *core.Session, []backend.Op) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
 	var e *backend.Error
 	if !errors.Is(err, failed) || !errors.As(err, &e) || e.Op != "put" || e.Path != "/z" {
 		t.Errorf("%v", err)

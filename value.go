@@ -5,6 +5,8 @@ import (
 	"hash/maphash"
 	"iter"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -75,7 +77,7 @@ type Versioned[T any] struct {
 // NewValue returns the value at path. It does no I/O; a bad path is reported by the
 // first call.
 func NewValue[T any](c *Client, path string, o *ValueOptions[T]) *Value[T] {
-	v := &Value[T]{cell: cell{c, c.recipePath(path), layout.KindValue}}
+	v := &Value[T]{cell: cell{c.core(), c.core().Path(path), layout.KindValue}}
 	if o != nil {
 		v.codec = o.Codec
 	}
@@ -86,18 +88,18 @@ func NewValue[T any](c *Client, path string, o *ValueOptions[T]) *Value[T] {
 // Get reads the value. Errors: ErrNotFound; ErrDecode, with all fields but the
 // Value set, so that CompareAndSet can repair the data.
 func (v *Value[T]) Get(ctx context.Context) (Versioned[T], error) {
-	if err := v.path.check("get"); err != nil {
+	if err := v.path.Check("get"); err != nil {
 		return Versioned[T]{}, err
 	}
-	st, err := onSession(ctx, v.c, func(s *session) (content, error) { return v.read(ctx, s) })
+	st, err := core.OnSession(ctx, v.c, func(s *core.Session) (content, error) { return v.read(ctx, s) })
 	if err == nil && st.created == 0 {
 		err = ErrNotFound
 	}
 	if err != nil {
-		return Versioned[T]{}, opError("get", v.path.full, err)
+		return Versioned[T]{}, core.OpError("get", v.path.Full(), err)
 	}
 	val, err := v.codec.decode(st.data)
-	return versioned(val, st), opError("get", v.path.full, err)
+	return versioned(val, st), core.OpError("get", v.path.Full(), err)
 }
 
 // Set sets the value to val, whatever the value was before.
@@ -105,16 +107,16 @@ func (v *Value[T]) Get(ctx context.Context) (Versioned[T], error) {
 // Errors: ErrInvalid if the codec refuses val, and ErrTooLarge, both before a
 // request is sent; ErrNoChildren below an ephemeral node; ErrUncertain.
 func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
-	if err := v.path.check("set"); err != nil {
+	if err := v.path.Check("set"); err != nil {
 		return Versioned[T]{}, err
 	}
 	data, err := v.encode(val)
 	if err != nil {
-		return Versioned[T]{}, opError("set", v.path.full, err)
+		return Versioned[T]{}, core.OpError("set", v.path.Full(), err)
 	}
-	st, err := onSessionOnce(ctx, v.c, func(s *session) (content, error) { return v.set(ctx, s, data) })
+	st, err := core.OnSessionOnce(ctx, v.c, func(s *core.Session) (content, error) { return v.set(ctx, s, data) })
 	if err != nil {
-		return Versioned[T]{}, opError("set", v.path.full, err)
+		return Versioned[T]{}, core.OpError("set", v.path.Full(), err)
 	}
 	return versioned(val, st), nil
 }
@@ -130,15 +132,15 @@ func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
 // matches ErrConflict.
 func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (Versioned[T], error) {
 	const op = "compareandset"
-	if err := v.path.check(op); err != nil {
+	if err := v.path.Check(op); err != nil {
 		return Versioned[T]{}, err
 	}
 	data, err := v.encode(val)
 	if err != nil {
-		return Versioned[T]{}, opError(op, v.path.full, err)
+		return Versioned[T]{}, core.OpError(op, v.path.Full(), err)
 	}
 	want := content{created: old.Czxid, version: old.Version}
-	st, err := onSessionOnce(ctx, v.c, func(s *session) (content, error) {
+	st, err := core.OnSessionOnce(ctx, v.c, func(s *core.Session) (content, error) {
 		if want.created == 0 { // the service itself refuses an existing node
 			return v.create(ctx, s, data)
 		}
@@ -166,11 +168,11 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 // writes nothing; if fn saw a stale value, it is called again. Other errors: ErrDecode, and
 // those of CompareAndSet, with ErrConflict only if the value was written, see Value.
 func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versioned[T], error) {
-	if err := v.path.check("update"); err != nil {
+	if err := v.path.Check("update"); err != nil {
 		return Versioned[T]{}, err
 	}
 	if fn == nil {
-		return Versioned[T]{}, opError("update", v.path.full, errNoFunction)
+		return Versioned[T]{}, core.OpError("update", v.path.Full(), core.ErrNoFunction)
 	}
 	var val T
 	st, err := v.update(ctx, func(old content) (data []byte, err error) {
@@ -196,12 +198,12 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 //
 // Nodes below the value stay. Other errors: ErrLimit as for CompareAndSet; ErrUncertain.
 func (v *Value[T]) Delete(ctx context.Context, old Versioned[T]) error {
-	if err := v.path.check("delete"); err != nil {
+	if err := v.path.Check("delete"); err != nil {
 		return err
 	}
 	want := content{created: old.Czxid, version: old.Version}
-	_, err := onSessionOnce(ctx, v.c, func(s *session) (struct{}, error) { return struct{}{}, v.remove(ctx, s, want) })
-	return opError("delete", v.path.full, err)
+	_, err := core.OnSessionOnce(ctx, v.c, func(s *core.Session) (struct{}, error) { return struct{}{}, v.remove(ctx, s, want) })
+	return core.OpError("delete", v.path.Full(), err)
 }
 
 // encode returns the data for val, or an error if it cannot be written.
@@ -217,9 +219,9 @@ func (v *Value[T]) encode(val T) ([]byte, error) {
 // was written all the same.
 func (v *Value[T]) written(op string, val T, st content, err error) (Versioned[T], error) {
 	if st.created == 0 {
-		return Versioned[T]{}, opError(op, v.path.full, err)
+		return Versioned[T]{}, core.OpError(op, v.path.Full(), err)
 	}
-	return versioned(val, st), opError(op, v.path.full, err)
+	return versioned(val, st), core.OpError(op, v.path.Full(), err)
 }
 
 func versioned[T any](val T, st content) Versioned[T] {
@@ -230,7 +232,7 @@ func versioned[T any](val T, st content) Versioned[T] {
 // transaction is applied.
 func (v *Value[T]) SetOp(val T) TxnOp {
 	data, err := v.encode(val)
-	return setOp(&v.cell, data, true, opError("set", v.path.full, err))
+	return setOp(&v.cell, data, true, core.OpError("set", v.path.Full(), err))
 }
 
 // Watch returns a channel that receives the current value and then every change. It is
@@ -248,18 +250,18 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 // client. A change costs the event and one read.
 func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 	failed := func(err error) Versioned[T] { return Versioned[T]{Err: err} }
-	w := &valueWatch[T]{k: &v.known, c: v.c, path: v.path.full}
+	w := &valueWatch[T]{k: &v.known, c: v.c, path: v.path.Full()}
 	first := true
 	seed, sum := maphash.MakeSeed(), uint64(0) // of the latest data: a restored service can give it the same numbers
-	return observe(ctx, v.c, "watch", &v.path, failed, w.end, func(ctx context.Context, g *watchLoop, out signal[Versioned[T]]) error {
+	return core.Observe(ctx, v.c, "watch", &v.path, failed, w.end, func(ctx context.Context, g *core.WatchLoop, out core.Signal[Versioned[T]]) error {
 		w.doubt()
-		if g.first {
+		if g.First {
 			// The server of a new session may lag behind the last element.
-			if err := g.s.b.Sync(ctx, v.path.full); err != nil {
+			if err := g.S.Backend().Sync(ctx, v.path.Full()); err != nil {
 				return err
 			}
 		}
-		for ; ; g.renew() {
+		for ; ; g.Renew() {
 			f, err := w.read(ctx, &v.cell, g)
 			if err != nil {
 				return err
@@ -276,8 +278,8 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 				continue
 			}
 			first, sum = false, now
-			e.Err = opError("watch", v.path.full, e.Err)
-			out.put(e)
+			e.Err = core.OpError("watch", v.path.Full(), e.Err)
+			out.Put(e)
 			return nil
 		}
 	})
@@ -286,14 +288,16 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 // Changes is Watch as a loop: it yields the elements of Watch until ctx ends, the watch fails
 // for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
 // slow body misses intermediate values, never the newest.
-func (v *Value[T]) Changes(ctx context.Context) iter.Seq[Versioned[T]] { return each(ctx, v.Watch) }
+func (v *Value[T]) Changes(ctx context.Context) iter.Seq[Versioned[T]] {
+	return core.Each(ctx, v.Watch)
+}
 
 // element returns the element of Watch for st. Its error does not name the operation yet.
 func (v *Value[T]) element(st content) Versioned[T] {
 	var val T
 	err := error(ErrNotFound)
 	if st.created != 0 {
-		val, err = v.codec.decodeApart(v.c, v.path.full, st.data)
+		val, err = v.codec.decodeApart(v.c, v.path.Full(), st.data)
 	}
 	e := versioned(val, st)
 	e.Err = err

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-coord/coord/internal/core"
 )
 
 // Load returns the latest value that a Watch of this Value has seen, and its age. It sends
@@ -27,11 +29,11 @@ import (
 func (v *Value[T]) Load() (now Versioned[T], age time.Duration) {
 	k := v.known.latest.Load()
 	if k == nil {
-		err := v.path.err
+		err := v.path.Err()
 		if err == nil {
 			err = fmt.Errorf("%w: no Watch of this client has read the value yet", ErrNotFound)
 		}
-		return Versioned[T]{Err: opError("load", v.path.full, err)}, math.MaxInt64
+		return Versioned[T]{Err: core.OpError("load", v.path.Full(), err)}, math.MaxInt64
 	}
 	return k.value, k.age(v.c)
 }
@@ -61,24 +63,24 @@ func (k *known[T]) began() int64 {
 
 // state is the state of a Value at one time. It is never changed.
 type state[T any] struct {
-	value   Versioned[T]   // for Load
-	seen    content        // which state this is; without its data
-	number  int64          // of the state among those that were accepted; counts from 1
-	s       *session       // that has read it
-	at      int64          // when it was known to be current, by Client.elapsed
-	contact *contactPeriod // it is current until this contact period is over; nil: it was at that time
+	value   Versioned[T]        // for Load
+	seen    content             // which state this is; without its data
+	number  int64               // of the state among those that were accepted; counts from 1
+	s       *core.Session       // that has read it
+	at      int64               // when it was known to be current, by Client.elapsed
+	contact *core.ContactPeriod // it is current until this contact period is over; nil: it was at that time
 }
 
-func (k *state[T]) age(c *Client) time.Duration {
+func (k *state[T]) age(c *core.Client) time.Duration {
 	at := k.at
 	if k.contact != nil {
-		end, over := k.contact.over()
+		end, over := k.contact.Over()
 		if !over {
 			return 0
 		}
 		at = max(at, end)
 	}
-	return time.Duration(max(c.elapsed()-at, 0))
+	return time.Duration(max(c.Elapsed()-at, 0))
 }
 
 // current reports whether a watch stands for the state.
@@ -86,14 +88,14 @@ func (k *state[T]) current() bool {
 	if k == nil || k.contact == nil {
 		return false
 	}
-	_, over := k.contact.over()
+	_, over := k.contact.Over()
 	return !over
 }
 
 // valueWatch is what one Watch knows.
 type valueWatch[T any] struct {
 	k    *known[T]
-	c    *Client
+	c    *core.Client
 	path string
 	seen content      // the state of its latest element; without its data
 	last Versioned[T] // its latest element
@@ -103,9 +105,9 @@ type valueWatch[T any] struct {
 // found is the state that a read has found.
 type found struct {
 	content
-	s     *session
-	began int64          // known.began when the read began
-	t     *contactPeriod // of contact, in which the watch of the read was armed
+	s     *core.Session
+	began int64               // known.began when the read began
+	t     *core.ContactPeriod // of contact, in which the watch of the read was armed
 }
 
 // see notes the state that a read has found. e is the element of the Watch for it. It reports
@@ -117,7 +119,7 @@ func (w *valueWatch[T]) see(e Versioned[T], f found) bool {
 	if latest != nil && !latest.precedes(f) {
 		return false
 	}
-	st := &state[T]{value: e, seen: content{created: f.created, changed: f.changed}, number: 1, s: f.s, at: w.c.elapsed(), contact: f.t}
+	st := &state[T]{value: e, seen: content{created: f.created, changed: f.changed}, number: 1, s: f.s, at: w.c.Elapsed(), contact: f.t}
 	if latest != nil {
 		st.number = latest.number
 		if !latest.seen.same(st.seen) || latest.s != st.s {
@@ -129,7 +131,7 @@ func (w *valueWatch[T]) see(e Versioned[T], f found) bool {
 		if latest != nil {
 			st.value = latest.value // the last good one
 		}
-		st.value.Err = opError("load", w.path, e.Err)
+		st.value.Err = core.OpError("load", w.path, e.Err)
 	}
 	if w.now == nil {
 		w.k.watches = append(w.k.watches, w)
@@ -158,9 +160,9 @@ func (w *valueWatch[T]) doubt() {
 	if was == nil || was.contact == nil {
 		return
 	}
-	at, over := was.contact.over()
+	at, over := was.contact.Over()
 	if !over {
-		at = w.c.elapsed()
+		at = w.c.Elapsed()
 	}
 	now := *was
 	now.at, now.contact = max(at, was.at), nil
@@ -188,19 +190,19 @@ func (w *valueWatch[T]) end() {
 
 // read is cell.look. If the contact period in which its watch was armed is over, the watch
 // fires with the next contact.
-func (w *valueWatch[T]) read(ctx context.Context, n *cell, g *watchLoop) (found, error) {
+func (w *valueWatch[T]) read(ctx context.Context, n *cell, g *core.WatchLoop) (found, error) {
 	for {
-		_, t := g.s.status()
-		f := found{s: g.s, began: w.k.began(), t: t}
+		_, t := g.S.Status()
+		f := found{s: g.S, began: w.k.began(), t: t}
 		var err error
 		if f.content, err = n.look(ctx, g); err != nil {
 			return f, err
 		}
 		// The read can have waited for the next contact, in which its watch does not fire.
-		_, now := g.s.status()
-		if _, over := now.over(); now == t || over {
+		_, now := g.S.Status()
+		if _, over := now.Over(); now == t || over {
 			return f, nil
 		}
-		g.renew()
+		g.Renew()
 	}
 }

@@ -3,6 +3,7 @@ package layout
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-coord/coord/backend"
@@ -265,4 +266,15 @@ func IsAddress(data []byte) bool {
 // was written carries a mark.
 func IsEmptyValue(stat backend.Stat) bool {
 	return stat.DataLength == 0 && stat.Version > 0 && stat.EphemeralOwner == 0
+}
+
+// ParseCount returns the number that the data of a counter means: decimal digits, spaces around them,
+// or nothing for 0.
+func ParseCount(data []byte) (int64, bool) {
+	text := strings.TrimSpace(string(data))
+	if text == "" {
+		return 0, true
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil
 }

@@ -4,7 +4,7 @@ package model
 
 import "fmt"
 
-// The model of the queueing discipline in line.go of package coord.
+// The model of the queueing discipline in package internal/line.
 //
 // The service is a leader with the log of its changes. Each client reads from a server of its
 // own, which has applied the log up to some point: the part that the client has been shown.

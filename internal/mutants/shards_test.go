@@ -3,10 +3,11 @@ package mutants
 // shardsMutants are defects of the moves of shards.
 var shardsMutants = []mutant{
 	{"a shard is handed out without the lock that all members share", "shards_member.go",
-		"\treturn x.l.acquire(ctx, &request{", "\tx.l.dir += \"-\" + r.id\n\treturn x.l.acquire(ctx, &request{",
+		"\treturn x.l.Acquire(ctx, &line.Request{", `	x.l = line.New(x.l.Client(), x.l.Dir()+"-"+r.id, x.l.Kinds(), core.RecipeDir{})
+	return x.l.Acquire(ctx, &line.Request{`,
 		inChaos + "TestShardsOfARunHaveOneOwnerEach"},
 	{"an owner keeps a shard that is assigned to another", "shards_member.go",
-		"\t\tx.shard.setRequest(&Revocation{", "\t\t_ = (&Revocation{",
+		"\t\tx.shard.h.SetRequest(&core.Revocation{", "\t\t_ = (&core.Revocation{",
 		inRecipes + "TestShards_AShardMovesByForce"},
 	{"a shard that has ended is not asked for again", "shards_member.go",
 		"if r.wants(x.shard.Index) && r.asks.Err() == nil {", "if false {",
@@ -27,7 +28,7 @@ var shardsMutants = []mutant{
 		"if errors.Is(cause, ErrRevoked) {", "if errors.Is(cause, ErrRevoked) && false {",
 		inRecipes + "TestShards_AShardMovesByForce"},
 	{"an owner is not forced", "shards_member.go",
-		"\t\tx.shard.lose(&revoked{q})\n", "\t\t_ = q\n",
+		"\t\tx.shard.h.Lose(core.NewRevoked(q))\n", "\t\t_ = q\n",
 		inRecipes + "TestShards_AShardMovesByForce"},
 	{"a member that is missing owns nothing", "shards_member.go",
 		"if own < 0 || r.asks.Err() != nil {\n\t\treturn\n", "if own < 0 {\n\t\tfor _, x := range r.shards {\n\t\t\tx.unwant(r.id, \"\")\n\t\t}\n\t\treturn\n\t}\n\tif r.asks.Err() != nil {\n\t\treturn\n",
@@ -51,7 +52,10 @@ var shardsMutants = []mutant{
 		"case decided && after < 0:", "case false:",
 		inRecipes + "TestShards_RestartDecidesWhatFollowsAFailure"},
 	{"a Restart that panics ends the program", "shards_run.go",
-		"failed := sh.s.c.call(\"Restart\", []any{\"path\", sh.Path(), \"shard\", sh.Index}, func() error {\n\t\tafter = r.restart(failures, err)\n\t\treturn nil\n\t})", "after = r.restart(failures, err)\n\tfailed := error(nil)",
+		`failed := sh.h.On().Client().Call("Restart", []any{"path", sh.Path(), "shard", sh.Index}, func() error {
+		after = r.restart(failures, err)
+		return nil
+	})`, "after = r.restart(failures, err)\n\tfailed := error(nil)",
 		inRecipes + "TestUserCode_AFunctionOfShardsThatDoesNotReturn"},
 	{"the error of a hand-over is dropped", "shards_run.go",
 		"\t\t\tr.keep(sh, err)\n", "",
@@ -72,7 +76,7 @@ var shardsMutants = []mutant{
 		"\t\t\tfailures = 0\n", "",
 		inRecipes + "TestShards_RestartDecidesWhatFollowsAFailure"},
 	{"a pause of Restart holds a shard that is to move", "shards_run.go",
-		"sleep(ctx, after)", "sleep(context.Background(), after)",
+		"core.Sleep(ctx, after)", "core.Sleep(context.Background(), after)",
 		inRecipes + "TestShards_AShardThatPausesMovesAtOnce"},
 	{"a state that a shard leaves is counted on", "shards_member.go",
 		"\tx.r.count[x.state]--\n", "",

@@ -1,4 +1,4 @@
-package coord
+package line
 
 import (
 	"bytes"
@@ -6,6 +6,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/trace"
@@ -16,7 +18,7 @@ import (
 const leastUnkept = time.Second
 
 // mostKept is how many idle locks a client keeps.
-const mostKept = maxDirs
+const mostKept = core.MaxDirs
 
 // A keptLock is the time for which a client keeps the node of a lock beyond the first Release:
 // see MutexOptions.Keep. While it lasts, a Lock of the same client, and each hand-over to a
@@ -38,11 +40,11 @@ const mostKept = maxDirs
 //     memory tests the lease, the session and that watch, as every grant does.
 //   - A local waiter is passed the turn only while it waits, and then takes it.
 //   - A Release ends the kept lock if a commit under the guard of the hold can be on its way:
-//     see Hold.isGuarded.
+//     see Hold.IsGuarded.
 //   - The turn is passed in memory only between callers that write the same data.
 type keptLock struct {
 	q *localQueue
-	place
+	Place
 	data []byte        // of the node
 	keep time.Duration // MutexOptions.Keep
 
@@ -59,9 +61,9 @@ type keptLock struct {
 
 	// Guarded by the queue's mu.
 	state     keptState
-	hold      *Hold     // of keptHeld, nil while the turn is passed; of keptIdle, the latest
-	since     time.Time // of keptIdle
-	contended bool      // of keptOver: a watch had fired when the kept lock ended
+	hold      *core.Hold // of keptHeld, nil while the turn is passed; of keptIdle, the latest
+	since     time.Time  // of keptIdle
+	contended bool       // of keptOver: a watch had fired when the kept lock ended
 
 	entry *list.Element // of keptIdle, in idle of the client; guarded by its idleMu
 }
@@ -69,12 +71,12 @@ type keptLock struct {
 // listIdle adds k to the idle kept locks of the client. If there are too many, the one that is idle for
 // the longest time is told to end.
 func (k *keptLock) listIdle() {
-	c := k.s.c
-	c.idleMu.Lock()
-	defer c.idleMu.Unlock()
-	k.entry = c.idle.PushBack(k)
-	if c.idle.Len() > mostKept {
-		first := c.idle.Front().Value.(*keptLock)
+	x := LinesOf(k.S.Client())
+	x.idleMu.Lock()
+	defer x.idleMu.Unlock()
+	k.entry = x.idle.PushBack(k)
+	if x.idle.Len() > mostKept {
+		first := x.idle.Front().Value.(*keptLock)
 		select {
 		case first.excess <- struct{}{}:
 		default:
@@ -84,10 +86,10 @@ func (k *keptLock) listIdle() {
 
 // unlistIdle removes k from the idle kept locks of the client.
 func (k *keptLock) unlistIdle() {
-	c := k.s.c
-	c.idleMu.Lock()
-	defer c.idleMu.Unlock()
-	c.idle.Remove(k.entry)
+	x := LinesOf(k.S.Client())
+	x.idleMu.Lock()
+	defer x.idleMu.Unlock()
+	x.idle.Remove(k.entry)
 	k.entry = nil
 }
 
@@ -109,12 +111,12 @@ const (
 
 // newKept returns the kept lock that begins with the grant of h for r at p, or nil if the client
 // does not keep the lock.
-func (q *localQueue) newKept(r *request, p place, h *Hold) nodeKeeper {
-	if r.keep == 0 || p.siblings != 1 || p.s.isHigh(p.seq) || q.l.c.wasContended(q.l.dir) {
+func (q *localQueue) newKept(r *Request, p Place, h *core.Hold) core.NodeKeeper {
+	if r.keep == 0 || p.Siblings != 1 || IsHighNumber(p.S, p.Seq) || LinesOf(q.l.c).wasContended(q.l.dir) {
 		return nil
 	}
 	return &keptLock{
-		q: q, place: p, data: r.data, keep: r.keep,
+		q: q, Place: p, data: r.Data, keep: r.keep,
 		own: backend.NewWatch(), dir: backend.NewWatch(),
 		armed: make(chan struct{}), rested: make(chan struct{}, 1), excess: make(chan struct{}, 1), over: make(chan struct{}),
 		hold: h,
@@ -122,12 +124,12 @@ func (q *localQueue) newKept(r *request, p place, h *Hold) nodeKeeper {
 }
 
 // wasContended reports whether contention has ended a kept lock in dir a short time ago.
-func (c *Client) wasContended(dir string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	until, ok := c.contended[dir]
+func (x *clientLines) wasContended(dir string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	until, ok := x.contended[dir]
 	if ok && !time.Now().Before(until) {
-		delete(c.contended, dir)
+		delete(x.contended, dir)
 		ok = false
 	}
 	return ok
@@ -136,28 +138,24 @@ func (c *Client) wasContended(dir string) bool {
 // noteContention notes that contention has ended the kept lock. Contenders that come again and again would
 // otherwise meet an idle client each time.
 func (k *keptLock) noteContention() {
-	c := k.s.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.contended == nil {
-		c.contended = make(map[string]time.Time)
-	}
-	makeRoom(c.contended)
-	c.contended[k.q.l.dir] = time.Now().Add(max(k.keep, leastUnkept))
+	x := LinesOf(k.S.Client())
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	setIn(&x.contended, k.q.l.dir, time.Now().Add(max(k.keep, leastUnkept)))
 }
 
 // isContended reports whether a watch of the kept lock has fired.
 func (k *keptLock) isContended() bool { return k.dir.Kind() != 0 || k.own.Kind() != 0 }
 
 // finish ends the kept lock. It returns the state in which it was, and its hold.
-func (k *keptLock) finish() (was keptState, h *Hold) {
+func (k *keptLock) finish() (was keptState, h *core.Hold) {
 	k.q.mu.Lock()
 	defer k.q.mu.Unlock()
 	return k.finishLocked()
 }
 
 // finishLocked is finish for a caller that holds the queue's mu.
-func (k *keptLock) finishLocked() (was keptState, h *Hold) {
+func (k *keptLock) finishLocked() (was keptState, h *core.Hold) {
 	was, h = k.state, k.hold
 	if was == keptIdle {
 		k.q.idle = nil
@@ -172,13 +170,13 @@ func (k *keptLock) finishLocked() (was keptState, h *Hold) {
 
 // keepAt ends the turn of h without a request: the next local waiter gets the node, or the
 // kept lock becomes idle. It reports false if the node has to be deleted; the kept lock is over then.
-func (k *keptLock) keepAt(h *Hold) bool {
+func (k *keptLock) keepAt(h *core.Hold) bool {
 	q := k.q
-	if h.isGuarded() { // nothing is armed for a node that is deleted now
+	if h.IsGuarded() { // nothing is armed for a node that is deleted now
 		k.drop()
 		return false
 	}
-	able := k.watch() && k.s.b.Err() == nil
+	able := k.Watch() && k.S.Backend().Err() == nil
 	contended := k.isContended()
 	if contended && able {
 		defer k.noteContention()
@@ -226,33 +224,34 @@ func (q *localQueue) take() *keptLock {
 // resume grants the lock to a caller that has the turn and the node of the kept lock k. If it
 // returns nil, the node is removed, and the caller takes a new place. It waits for the watches:
 // without them nothing says that the node still exists.
-func (q *localQueue) resume(ctx context.Context, r *request, k *keptLock) *Hold {
+func (q *localQueue) resume(ctx context.Context, r *Request, k *keptLock) *core.Hold {
 	select {
 	case <-k.armed:
 	case <-ctx.Done():
 	}
-	if r.keep > 0 && bytes.Equal(r.data, k.data) && ctx.Err() == nil && !k.isOver() {
-		h := &Hold{s: k.s, path: k.path, token: k.czxid, span: r.span, recipe: q, keeper: k}
-		if k.s.grant(h, k.own) == nil {
-			r.span.grant(ctx, h, 1)
+	if r.keep > 0 && bytes.Equal(r.Data, k.data) && ctx.Err() == nil && !k.isOver() {
+		h := core.NewHold(k.S, k.Path, k.Czxid, r.Span, q, nil)
+		h.SetKeeper(k)
+		if k.S.Grant(h, k.own) == nil {
+			r.Span.Grant(ctx, h, 1)
 			q.mu.Lock()
 			k.hold = h
 			over := k.state == keptOver
 			q.mu.Unlock()
 			if over { // contention came before the hold that it concerns
-				q.l.c.goWork(func() { h.watchNode("", nil) })
+				q.l.c.GoWork(func() { h.WatchNode("", nil) })
 			}
 			return h
 		}
 	}
 	k.drop()
-	k.s.removeAndWait(k.path)
+	k.S.RemoveAndWait(k.Path)
 	return nil
 }
 
 // drop ends the kept lock for a caller that has its node and removes it.
 func (k *keptLock) drop() {
-	if k.isContended() && k.s.b.Err() == nil {
+	if k.isContended() && k.S.Backend().Err() == nil {
 		k.noteContention()
 	}
 	k.finish()
@@ -267,30 +266,30 @@ func (k *keptLock) isOver() bool {
 	}
 }
 
-func (k *keptLock) ownWatch() *backend.Watch { return k.own }
+func (k *keptLock) OwnWatch() *backend.Watch { return k.own }
 
-// watch begins to watch the kept lock. It reports false if the client is closed.
-func (k *keptLock) watch() bool {
-	k.begin.Do(func() { k.runs = k.s.c.goWork(k.run) })
+// Watch begins to watch the kept lock. It reports false if the client is closed.
+func (k *keptLock) Watch() bool {
+	k.begin.Do(func() { k.runs = k.S.Client().GoWork(k.run) })
 	return k.runs
 }
 
 // arm arms the watches of the kept lock.
 func (k *keptLock) arm(ctx context.Context) error {
 	dir := k.q.l.dir
-	err := k.s.b.Arm(ctx, k.czxid,
+	err := k.S.Backend().Arm(ctx, k.Czxid,
 		backend.Target{Path: dir, Children: true, Watch: k.dir},
-		backend.Target{Path: k.path, Watch: k.own})
+		backend.Target{Path: k.Path, Watch: k.own})
 	if err != nil || k.isContended() {
 		return err
 	}
 	// Servers from 3.8.4 on withhold events of a node that the session may not read, see
 	// session.sees.
-	if readable := dir + "/"; !k.s.isAllowed(readable) {
-		if _, _, err := k.s.b.Children(ctx, dir, nil); err != nil {
+	if readable := dir + "/"; !k.S.IsAllowed(readable) {
+		if _, _, err := k.S.Backend().Children(ctx, dir, nil); err != nil {
 			return err
 		}
-		k.s.setAllowed(readable)
+		k.S.SetAllowed(readable)
 	}
 	return nil
 }
@@ -308,7 +307,7 @@ func (k *keptLock) run() {
 			waits = false
 		case <-k.own.Fired():
 			waits = false
-		case <-k.s.b.Done():
+		case <-k.S.Backend().Done():
 			waits = false
 		case <-k.over:
 			waits = false
@@ -329,7 +328,7 @@ func (k *keptLock) run() {
 	}
 	was, h := k.finish()
 	// A Release that ends the kept lock for another reason is no contention, though the watches fire then.
-	contended := (err != nil || k.wasContended()) && k.s.b.Err() == nil
+	contended := (err != nil || k.wasContended()) && k.S.Backend().Err() == nil
 	if contended {
 		k.noteContention()
 	}
@@ -341,9 +340,9 @@ func (k *keptLock) run() {
 	l := &k.q.l
 	if was == keptIdle {
 		k.own.Stop()
-		emit(context.Background(), l.c, trace.KeepEnded{Subject: l.subject("lock", k.path), Token: k.czxid, Asked: contended})
+		core.Emit(context.Background(), l.c, trace.KeepEnded{Subject: l.subject("lock", k.Path), Token: k.Czxid, Asked: contended})
 		if err := k.q.removeAndCall(h); err != nil {
-			l.c.log.Debug("coord: cannot release a kept lock", "path", k.path, "error", err)
+			l.c.Log().Debug("coord: cannot release a kept lock", "path", k.Path, "error", err)
 		}
 		return
 	}
@@ -353,7 +352,7 @@ func (k *keptLock) run() {
 		own = nil
 	}
 	if h != nil { // otherwise the caller that has the turn does it
-		h.watchNode(k.path, own)
+		h.WatchNode(k.Path, own)
 	}
 }
 

@@ -1,10 +1,12 @@
-package coord
+package line
 
 import (
 	"context"
 	"errors"
 	"slices"
 	"sync"
+
+	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -21,7 +23,7 @@ import (
 // A localQueue exists as long as a caller has or wants the lock, or the client keeps its
 // node: see keptLock.
 type localQueue struct {
-	l line
+	l Line
 
 	mu      sync.Mutex
 	waiting []*localWaiter
@@ -89,16 +91,19 @@ func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
 
 // join gives the caller of r the turn to have a node, or queues it. A nil waiter means that
 // the caller has the turn at once. If the client has kept a node, that is the caller's reserved node.
-func (c *Client) join(l line, r *request) (*localQueue, *localWaiter, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, nil, ErrClosed
+func (x *clientLines) join(l Line, r *Request) (*localQueue, *localWaiter, error) {
+	if l.c.IsClosing() {
+		return nil, nil, core.ErrClosed
 	}
-	q, _ := c.locals[l.dir].(*localQueue)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	q := x.queues[l.dir]
 	if q == nil {
+		if x.queues == nil {
+			x.queues = make(map[string]*localQueue)
+		}
 		q = &localQueue{l: l}
-		c.locals[l.dir] = q
+		x.queues[l.dir] = q
 		return q, nil, nil
 	}
 	q.mu.Lock()
@@ -110,7 +115,7 @@ func (c *Client) join(l line, r *request) (*localQueue, *localWaiter, error) {
 	if r.try {
 		return nil, nil, errBehindOwn
 	}
-	w := &localWaiter{data: r.data, turn: make(chan struct{})}
+	w := &localWaiter{data: r.Data, turn: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
 	return q, w, nil
 }
@@ -133,17 +138,17 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	case <-w.turn:
 		return nil
 	case <-ctx.Done():
-	case <-q.l.c.closing:
+	case <-q.l.c.Closing():
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.move(w, waiterGiveUp) == waiterServed {
 		return nil
 	}
-	if err := q.l.c.contextError(ctx); err != nil {
+	if err := q.l.c.ContextError(ctx); err != nil {
 		return err
 	}
-	return ErrClosed
+	return core.ErrClosed
 }
 
 // pass gives the turn to a called waiter, with the reserved node that was created for it. It
@@ -158,22 +163,22 @@ func (q *localQueue) pass(w *localWaiter, b reservedNode) bool {
 // advance passes on the turn of a caller that has no node. It does no I/O. If there is
 // no waiter, the queue ceases to exist.
 func (q *localQueue) advance() {
-	c := q.l.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	x := LinesOf(q.l.c)
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) == 0 {
-		delete(c.locals, q.l.dir)
+		delete(x.queues, q.l.dir)
 		return
 	}
 	q.move(q.waiting[0], waiterServe)
 }
 
-// release ends the turn of a holder. It keeps the holder's node if it can, for the next
+// Release ends the turn of a holder. It keeps the holder's node if it can, for the next
 // local caller.
-func (q *localQueue) release(h *Hold) error {
-	if k, ok := h.keeper.(*keptLock); ok && k.keepAt(h) {
+func (q *localQueue) Release(h *core.Hold) error {
+	if k, ok := h.Keeper().(*keptLock); ok && k.keepAt(h) {
 		return nil
 	}
 	return q.removeAndCall(h)
@@ -181,74 +186,74 @@ func (q *localQueue) release(h *Hold) error {
 
 // removeAndCall deletes the node of a hold that has ended, in one commit with the creation of a
 // node for the next local waiter, if there is one. If that waiter has returned meanwhile,
-// giveWay removes the new node and waits for that, see cleanUp.wait.
-func (q *localQueue) removeAndCall(h *Hold) error {
+// giveWay removes the new node and waits for that, see core.core.CleanUp.Wait.
+func (q *localQueue) removeAndCall(h *core.Hold) error {
 	w := q.call()
 	if w == nil {
-		err := q.l.release(h)
+		err := q.l.Release(h)
 		q.advance() // a caller may have come meanwhile
 		return err
 	}
 	b, err := q.l.handOver(h, w.data)
 	if !q.pass(w, b) {
-		u := q.removeReserved(h.s, b)
-		u.note(q.l.dir) // the next local caller waits for it
+		u := q.removeReserved(h.On(), b)
+		u.Note(q.l.dir) // the next local caller waits for it
 		q.advance()
-		u.wait(h.s, q.l.dir)
+		u.Wait(h.On(), q.l.dir)
 	}
 	return err
 }
 
 // removeReserved begins to remove the node of a reserved node that nothing uses.
-func (q *localQueue) removeReserved(s *session, b reservedNode) *cleanUp {
+func (q *localQueue) removeReserved(s *core.Session, b reservedNode) *core.CleanUp {
 	switch b.state {
 	case reservedStands:
-		return s.goRemove(b.place.path)
+		return s.GoRemove(b.place.Path)
 	case reservedMayStand:
-		return s.removeAttemptsLater(spec{recipeDir: q.l.recipeDir(), kind: layout.LockInfix, prefix: b.prefix})
+		return s.RemoveAttemptsLater(core.Spec{RecipeDir: q.l.recipeDir(), Kind: layout.LockInfix, Prefix: b.prefix})
 	}
 	return nil
 }
 
-// lost passes on the turn of a holder whose hold ended early.
-func (q *localQueue) lost(h *Hold) {
-	if k, ok := h.keeper.(*keptLock); ok {
+// Lost passes on the turn of a holder whose hold ended early.
+func (q *localQueue) Lost(h *core.Hold) {
+	if k, ok := h.Keeper().(*keptLock); ok {
 		k.finish()
 	}
 	q.advance()
 }
 
-func (q *localQueue) leftovers(*Hold, error) leftovers { return leftovers{} }
+func (q *localQueue) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
 
 // handOver deletes the node of a hold and creates one for the next caller. Without a
 // reserved node, that caller creates its own. The error is that of Hold.remove.
-func (l *line) handOver(h *Hold, data []byte) (b reservedNode, err error) {
-	s := h.s
-	own, _ := l.kinds.Parse(base(h.Path()))
-	f, _ := s.c.knownState(l.recipeDir())
-	if f.mark == nil || f.version != backend.AnyVersion || s.isHigh(own.Seq) {
-		return b, l.release(h)
+func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
+	s := h.On()
+	own, _ := l.kinds.Parse(core.Base(h.Path()))
+	f, _ := s.Client().KnownState(l.recipeDir())
+	if f.Mark == nil || f.Version != backend.AnyVersion || IsHighNumber(s, own.Seq) {
+		return b, l.Release(h)
 	}
-	sp := newSpec(l.c, l.recipeDir(), layout.LockInfix, data)
-	err = h.remove(func(ctx context.Context, del backend.Op) error {
-		res, err := s.b.Commit(ctx, del,
-			backend.Create(sp.prefix, data, backend.EphemeralSequential),
-			backend.Carry(l.dir, f.mark))
+	sp := core.NewSpec(l.c, l.recipeDir(), layout.LockInfix, data)
+	err = h.Remove(func(ctx context.Context, del backend.Op) error {
+		res, err := s.Backend().Commit(ctx, del,
+			backend.Create(sp.Prefix, data, backend.EphemeralSequential),
+			backend.Carry(l.dir, f.Mark))
 		var e *backend.Error
 		switch {
 		case err == nil:
-			if n, err := s.made(ctx, &sp, res[1], &res[2].Stat); err == nil {
-				b = reservedNode{state: reservedStands, place: &place{s: s, node: n}}
+			if n, err := s.Made(ctx, &sp, res[1], &res[2].Stat); err == nil {
+				b = reservedNode{state: reservedStands, place: &Place{S: s, Node: n}}
 			}
-		case isUncertain(err) && !isOver(err):
+		case core.IsUncertain(err) && !core.IsOver(err):
 			// If the commit was applied, the node is found by its name. A later attempt
 			// then fails, since the node that it deletes is gone.
-			b = reservedNode{state: reservedMayStand, prefix: sp.prefix}
+			b = reservedNode{state: reservedMayStand, prefix: sp.Prefix}
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
-			s.c.leaveData(l.recipeDir())
+			s.Client().LeaveData(l.recipeDir())
 		case errors.Is(err, backend.ErrBadVersion) && errors.As(err, &e) && e.Index == 2:
-			s.c.forgetState(l.dir) // foreign data
-			s.overwrite(ctx, l.recipeDir(), f)
+			s.Client().ForgetState(l.dir) // foreign data
+			s.Overwrite(ctx, l.recipeDir(), f)
 		}
 		return err
 	})

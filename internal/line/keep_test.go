@@ -1,4 +1,4 @@
-package coord
+package line
 
 import (
 	"context"
@@ -10,17 +10,18 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/core"
 )
 
 // A caller that was passed the turn with the node of a kept lock is not granted if the session is
 // lost, or the node deleted, before it goes on.
 func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 	for name, strike := range map[string]func(st *memory.Store, link *memory.Link, k *keptLock){
-		"session": func(_ *memory.Store, link *memory.Link, k *keptLock) { link.Expire(k.s.b.ID()) },
+		"session": func(_ *memory.Store, link *memory.Link, k *keptLock) { link.Expire(k.S.Backend().ID()) },
 		"node": func(st *memory.Store, _ *memory.Link, k *keptLock) {
 			other, _ := st.Open(context.Background())
 			defer other.Close()
-			if _, err := other.Commit(context.Background(), backend.Delete(k.path, backend.AnyVersion)); err != nil {
+			if _, err := other.Commit(context.Background(), backend.Delete(k.Path, backend.AnyVersion)); err != nil {
 				t.Error(err)
 			}
 		},
@@ -29,19 +30,19 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, st := context.Background(), memory.New(nil)
 				link := st.Link("a")
-				c, err := Open(ctx, link, nil)
+				c, err := core.Open(ctx, link, &core.Config{})
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				m := NewMutex(c, "/l", &MutexOptions{Keep: time.Hour})
+				m := NewMutex(c, "/l", Config{Keep: time.Hour})
 				h, err := m.Lock(ctx)
 				if err != nil || h.Release() != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
-				r := &request{op: "lock", data: m.data, keep: m.keep}
-				q, w, err := c.join(*m.line(), r)
+				r := &Request{Op: "lock", Data: m.data, keep: m.keep}
+				q, w, err := LinesOf(c).join(*m.line(), r)
 				if err != nil || w != nil || r.reserved.state != reservedKept {
 					t.Fatal(err, w, r.reserved)
 				}
@@ -74,18 +75,18 @@ func awaitMutex(function string) {
 // grant tests the watch itself.
 func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
-	c, err := Open(ctx, st, nil)
+	c, err := core.Open(ctx, st, &core.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	m := NewMutex(c, "/l", &MutexOptions{Keep: time.Hour})
+	m := NewMutex(c, "/l", Config{Keep: time.Hour})
 	h, err := m.Lock(ctx)
 	if err != nil || h.Release() != nil {
 		t.Fatal(err)
 	}
-	r := &request{op: "lock", data: m.data, keep: m.keep}
-	q, _, err := c.join(*m.line(), r)
+	r := &Request{Op: "lock", Data: m.data, keep: m.keep}
+	q, _, err := LinesOf(c).join(*m.line(), r)
 	if err != nil || r.reserved.state != reservedKept {
 		t.Fatal(err, r.reserved)
 	}
@@ -97,11 +98,11 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	if _, err := other.Commit(ctx, backend.Delete(k.path, backend.AnyVersion)); err != nil {
+	if _, err := other.Commit(ctx, backend.Delete(k.Path, backend.AnyVersion)); err != nil {
 		t.Fatal(err)
 	}
 	<-k.own.Fired()
-	granted := make(chan *Hold)
+	granted := make(chan *core.Hold)
 	go func() { granted <- q.resume(ctx, r, k) }()
 	awaitMutex("(*localQueue).resume")
 	q.mu.Unlock()
@@ -118,21 +119,21 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 // is not missed: the tests and the mark are under the lock under which an ask ends the stay.
 func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
-	open := func(name string) *Client {
-		c, err := Open(ctx, st.Link(name), nil)
+	open := func(name string) *core.Client {
+		c, err := core.Open(ctx, st.Link(name), &core.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	a, b := NewMutex(open("a"), "/l", &MutexOptions{Keep: time.Hour}), NewMutex(open("b"), "/l", nil)
+	a, b := NewMutex(open("a"), "/l", Config{Keep: time.Hour}), NewMutex(open("b"), "/l", Config{})
 	h, err := a.Lock(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := h.keeper.(*keptLock)
-	k.watch()
+	k := h.Keeper().(*keptLock)
+	k.Watch()
 	<-k.armed
 	k.q.mu.Lock()
 	released := make(chan error)

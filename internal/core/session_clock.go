@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 )
 
 // serviceClock is what a session knows of the clock of the service. It learns from the commits
-// that tell when they were made, of all recipes of the session: those of commitOnce, and those
+// that tell when they were made, of all recipes of the session: those of CommitOnce, and those
 // that create the node of a contender. That costs no request.
 //
 // After a break of the contact the session may reach the service through another server, whose
@@ -26,45 +26,45 @@ type serviceClock struct {
 	refused bool            // this session cannot learn the time
 }
 
-// moment is what a session knows of the time by the service's clock. It is the time by the clock
+// Moment is what a session knows of the time by the service's clock. It is the time by the clock
 // of this process if the service has no clock, or does not let the session learn its time.
-type moment struct {
-	known       bool
+type Moment struct {
+	Known       bool
 	stale       bool            // it is known badly, and a sample would improve it
-	least, most int64           // the service's clock shows a time between them: nanoseconds since 1970
-	moved       <-chan struct{} // closed when the times of the service's clock may have changed; nil: never
+	Least, Most int64           // the service's clock shows a time between them: nanoseconds since 1970
+	Moved       <-chan struct{} // closed when the times of the service's clock may have changed; nil: never
 }
 
 // verdict says whether a time has come.
 type verdict int8
 
 const (
-	notYet verdict = iota + 1
-	reached
-	inDoubt // a sample is needed
+	NotYet verdict = iota + 1
+	Reached
+	InDoubt // a sample is needed
 )
 
-// judge says whether the service's clock shows a time, in milliseconds since 1970. It never says
+// Judge says whether the service's clock shows a time, in milliseconds since 1970. It never says
 // so too early.
-func (m *moment) judge(at int64) verdict {
+func (m *Moment) Judge(at int64) verdict {
 	switch t := nanoseconds(at); {
-	case at <= 0 || m.known && t <= m.least:
-		return reached
-	case !m.known, m.stale && t <= m.most:
-		return inDoubt
+	case at <= 0 || m.Known && t <= m.Least:
+		return Reached
+	case !m.Known, m.stale && t <= m.Most:
+		return InDoubt
 	}
-	return notYet
+	return NotYet
 }
 
-// after returns the time, in milliseconds since 1970, at which d has certainly passed by the
+// After returns the time, in milliseconds since 1970, at which d has certainly passed by the
 // service's clock.
-func (m *moment) after(d time.Duration) int64 {
-	return milliseconds(time.Unix(0, m.most).Add(max(d, 0)))
+func (m *Moment) After(d time.Duration) int64 {
+	return Milliseconds(time.Unix(0, m.Most).Add(max(d, 0)))
 }
 
-// milliseconds returns t as items store it. It rounds up, because no item may be
+// Milliseconds returns t as items store it. It rounds up, because no item may be
 // taken early.
-func milliseconds(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }
+func Milliseconds(t time.Time) int64 { return t.Add(time.Millisecond - 1).UnixMilli() }
 
 // nanoseconds returns a time that items store, in milliseconds, in nanoseconds. Times before 1970
 // count as 1970, and those after the year 2223 as that year.
@@ -72,43 +72,43 @@ func nanoseconds(ms int64) int64 {
 	return min(max(ms, 0), maxStamp) * int64(time.Millisecond)
 }
 
-// wall returns the time by the clock of this process.
-func (c *Client) wall() time.Time { return time.Now().Add(c.skew) }
+// Wall returns the time by the clock of this process.
+func (c *Client) Wall() time.Time { return time.Now().Add(c.skew) }
 
 // local returns the time since the client began, by the monotonic clock: a step of the wall clock
 // changes nothing.
-func (c *Client) local() int64 { return c.elapsed() + int64(c.skew) }
+func (c *Client) local() int64 { return c.Elapsed() + int64(c.skew) }
 
-// elapsed is local without the skew of tests, which is for the times of a service.
-func (c *Client) elapsed() int64 { return int64(time.Since(c.began)) }
+// Elapsed is local without the skew of tests, which is for the times of a service.
+func (c *Client) Elapsed() int64 { return int64(time.Since(c.began)) }
 
-// now returns what the session knows of the service's clock.
-func (s *session) now() moment {
+// Now returns what the session knows of the service's clock.
+func (s *Session) Now() Moment {
 	k := &s.clock
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.exists || k.refused {
-		t := s.c.wall().UnixNano()
-		return moment{known: true, least: t, most: t}
+		t := s.c.Wall().UnixNano()
+		return Moment{Known: true, Least: t, Most: t}
 	}
 	k.expire()
 	local := s.c.local()
-	m := moment{known: k.offset.known, moved: k.contact}
-	if m.known {
+	m := Moment{Known: k.offset.known, Moved: k.contact}
+	if m.Known {
 		m.stale = k.offset.stale(local)
-		m.least, m.most = k.offset.service(local)
+		m.Least, m.Most = k.offset.service(local)
 	}
 	return m
 }
 
-// untilDue returns how long to wait before the session looks again whether a time has come, in
+// UntilDue returns how long to wait before the session looks again whether a time has come, in
 // milliseconds since 1970.
-func (s *session) untilDue(at int64) time.Duration {
+func (s *Session) UntilDue(at int64) time.Duration {
 	k := &s.clock
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.exists || k.refused {
-		return time.UnixMilli(at).Sub(s.c.wall())
+		return time.UnixMilli(at).Sub(s.c.Wall())
 	}
 	k.expire()
 	if !k.offset.known {
@@ -132,8 +132,8 @@ type sending struct {
 	contact <-chan struct{}
 }
 
-// send notes that a commit is about to be sent.
-func (s *session) send() sending {
+// Send notes that a commit is about to be sent.
+func (s *Session) Send() sending {
 	if !s.clock.exists {
 		return sending{}
 	}
@@ -141,10 +141,10 @@ func (s *session) send() sending {
 	return sending{s.c.local(), contact}
 }
 
-// sent takes a commit for a sample. stat is that of a node whose data the commit set, or
+// Sent takes a commit for a sample. stat is that of a node whose data the commit set, or
 // carried. If it was not written (see backend.Carry), or the contact has changed since the
 // commit was sent, it does not count.
-func (s *session) sent(p sending, stat *backend.Stat) {
+func (s *Session) Sent(p sending, stat *backend.Stat) {
 	k := &s.clock
 	if !k.exists || stat.Mzxid != stat.AsOf {
 		return
@@ -170,43 +170,43 @@ func (k *serviceClock) learn(x sample, contact <-chan struct{}) bool {
 	return k.offset.add(x)
 }
 
-// learn returns what the session knows of the service's clock, and makes it known: if it is
+// Learn returns what the session knows of the service's clock, and makes it known: if it is
 // not, or badly, learn writes to a journal entry, which costs one request, and another one if the session
 // has no journal entry yet. If the service refuses the write, the clock of this process counts from then
 // on. The error never matches ErrUncertain.
-func (s *session) learn(ctx context.Context) (moment, error) {
-	pause := pauses{c: s.c}
+func (s *Session) Learn(ctx context.Context) (Moment, error) {
+	pause := NewPauses(s.c)
 	for {
-		now := s.now()
-		if now.known && !now.stale {
+		now := s.Now()
+		if now.Known && !now.stale {
 			return now, nil
 		}
 		switch err := s.writeEntry(ctx); {
-		case answers(err, ErrDenied):
+		case Answers(err, ErrDenied):
 			s.refuseClock(err)
 		case err != nil:
-			return moment{}, s.notSent(ctx, err)
+			return Moment{}, s.NotSent(ctx, err)
 		}
-		pause.wait(ctx.Done(), s.b.Done()) // contact may change again and again
+		pause.Wait(ctx.Done(), s.b.Done()) // contact may change again and again
 	}
 }
 
 // writeEntry commits nothing but the write of a journal entry.
-func (s *session) writeEntry(ctx context.Context) error {
+func (s *Session) writeEntry(ctx context.Context) error {
 	for {
 		r, err := s.takeEntry(ctx)
 		if err != nil {
 			return err
 		}
-		_, _, err = s.commitUnder(ctx, r, s.c.newGUID(r.path), nil)
-		if !errors.Is(err, errAgain) {
+		_, _, err = s.commitUnder(ctx, r, s.c.NewGUID(r.path), nil)
+		if !errors.Is(err, ErrAgain) {
 			return err
 		}
 	}
 }
 
 // refuseClock makes the clock of this process count for the session.
-func (s *session) refuseClock(err error) {
+func (s *Session) refuseClock(err error) {
 	k := &s.clock
 	k.mu.Lock()
 	first := !k.refused

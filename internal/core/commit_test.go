@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"context"
@@ -20,7 +20,7 @@ type onceScene struct {
 	st     *memory.Store
 	link   *memory.Link
 	c      *Client
-	s      *session
+	s      *Session
 	before func(n int, c backendtest.Call) error // of the n-th commit to /value, from 1
 	after  func(n int, c backendtest.Call, err error) error
 	sent   int
@@ -47,13 +47,13 @@ func newOnceScene(t *testing.T) *onceScene {
 			}
 			return err
 		},
-	}), nil)
+	}), &Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
 	x.c = c
-	x.s, err = c.session(t.Context())
+	x.s, err = c.Live(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func newOnceScene(t *testing.T) *onceScene {
 
 // set is a write that would be applied twice by a blind retry.
 func (x *onceScene) set(ctx context.Context) ([]backend.Result, int64, error) {
-	return x.s.commitOnce(ctx, backend.SetData("/value", []byte("x"), backend.AnyVersion))
+	return x.s.CommitOnce(ctx, backend.SetData("/value", []byte("x"), backend.AnyVersion))
 }
 
 func (x *onceScene) version() int32 {
@@ -144,7 +144,7 @@ func TestCommitOnceUsesOneSlotForEachOperationUnderWay(t *testing.T) {
 func TestCommitOnceNamesTheOperationThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newOnceScene(t)
-		_, _, err := x.s.commitOnce(t.Context(),
+		_, _, err := x.s.CommitOnce(t.Context(),
 			backend.SetData("/value", nil, backend.AnyVersion), backend.SetData("/missing", nil, backend.AnyVersion))
 		var e *backend.Error
 		if !errors.Is(err, ErrNotFound) || !errors.As(err, &e) || e.Index != 1 || e.Path != "/missing" {
@@ -231,16 +231,16 @@ func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
 				}
 				return err
 			},
-		}), nil)
+		}), &Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		s, err := c.session(t.Context())
+		s, err := c.Live(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _, err = s.commitOnce(t.Context(), backend.Create("/x", nil, backend.Persistent))
+		_, _, err = s.CommitOnce(t.Context(), backend.Create("/x", nil, backend.Persistent))
 		if !errors.Is(err, ErrSessionLost) || errors.Is(err, ErrUncertain) {
 			t.Errorf("got %v, want a definite loss", err)
 		}

@@ -1,4 +1,4 @@
-package coord
+package line
 
 import (
 	"context"
@@ -8,26 +8,21 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
-// RevokeOptions may be nil.
+// RevokeOptions is coord.RevokeOptions.
 type RevokeOptions struct {
-	By     string // the requester, for the holder to read; may be empty
-	Reason string // the reason, likewise
-
-	// ForceAfter is the time that the holder has to consent after the request. When it
-	// has passed, the holder's node is deleted: the hold ends, with ErrRevoked if the
-	// holder has read the request by then and otherwise with ErrDeleted; its guard
-	// fails; and the next waiter is granted, perhaps before the former holder learns of
-	// the loss. Zero means to wait for consent until ctx ends.
+	By, Reason string
 	ForceAfter time.Duration
 }
 
-func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) error {
-	if err := path.check("revoke"); err != nil {
+func (l *Line) Revoke(ctx context.Context, path *core.Path, o *RevokeOptions) error {
+	if err := path.Check("revoke"); err != nil {
 		return err
 	}
 	var opts RevokeOptions
@@ -35,19 +30,19 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 		opts = *o
 	}
 	if opts.ForceAfter < 0 {
-		return opError("revoke", path.full, fmt.Errorf("%w: negative ForceAfter", ErrInvalid))
+		return core.OpError("revoke", path.Full(), fmt.Errorf("%w: negative ForceAfter", core.ErrInvalid))
 	}
 	if !utf8.ValidString(opts.By) || !utf8.ValidString(opts.Reason) {
-		return opError("revoke", path.full, fmt.Errorf("%w: By and Reason must be valid UTF-8", ErrInvalid))
+		return core.OpError("revoke", path.Full(), fmt.Errorf("%w: By and Reason must be valid UTF-8", core.ErrInvalid))
 	}
 	holders, err := l.holders(ctx)
 	if err != nil {
-		return opError("revoke", path.full, err)
+		return core.OpError("revoke", path.Full(), err)
 	}
 	q := layout.Revocation{By: opts.By, Reason: opts.Reason, At: time.Now(), Force: opts.ForceAfter > 0}
 	for _, h := range holders {
 		if err := l.request(ctx, h, &q, false); err != nil {
-			return opError("revoke", h, err)
+			return core.OpError("revoke", h, err)
 		}
 	}
 	// The time to consent begins when all holders have been asked.
@@ -63,7 +58,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 		for !forced {
 			gone, err := l.awaitGone(ctx, h, deadline)
 			if err != nil {
-				return opError("revoke", h, err)
+				return core.OpError("revoke", h, err)
 			}
 			if gone {
 				break
@@ -72,7 +67,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 		}
 		if forced {
 			if err := l.request(ctx, h, &q, true); err != nil {
-				return opError("revoke", h, err)
+				return core.OpError("revoke", h, err)
 			}
 		}
 		// A writer that has downgraded still holds the lock, on a reader's node without
@@ -80,7 +75,7 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 		if at := strings.LastIndex(h, layout.WriteInfix); l.kinds == layout.SharedLine && at >= 0 {
 			twin := h[:at] + layout.ReadInfix + h[at+len(layout.WriteInfix):]
 			if err := l.request(ctx, twin, &q, false); err != nil {
-				return opError("revoke", twin, err)
+				return core.OpError("revoke", twin, err)
 			}
 			holders = append(holders, twin)
 		}
@@ -89,9 +84,9 @@ func (l *line) revoke(ctx context.Context, path *recipePath, o *RevokeOptions) e
 }
 
 // holders returns the paths of the nodes that hold the lock.
-func (l *line) holders(ctx context.Context) ([]string, error) {
-	return onSession(ctx, l.c, func(s *session) ([]string, error) {
-		names, err := s.list(ctx, l.dir)
+func (l *Line) holders(ctx context.Context) ([]string, error) {
+	return core.OnSession(ctx, l.c, func(s *core.Session) ([]string, error) {
+		names, err := s.List(ctx, l.dir)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +99,7 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 			paths = append(paths, l.dir+"/"+q.Name)
 		}
 		if paths == nil {
-			return nil, s.checkKind(ctx, l.recipeDir()) // another kind of recipe may have the path
+			return nil, s.CheckKind(ctx, l.recipeDir()) // another kind of recipe may have the path
 		}
 		return paths, nil
 	})
@@ -114,12 +109,12 @@ func (l *line) holders(ctx context.Context) ([]string, error) {
 // does so at the version that it has read; if the data has changed meanwhile, it reads
 // again. If the node is gone, the request is fulfilled. (A name is never used again, so
 // the request cannot reach a successor.)
-func (l *line) request(ctx context.Context, path string, q *layout.Revocation, force bool) error {
-	pause := pauses{c: l.c}
-	_, err := onSession(ctx, l.c, func(s *session) (struct{}, error) {
+func (l *Line) request(ctx context.Context, path string, q *layout.Revocation, force bool) error {
+	pause := core.NewPauses(l.c)
+	_, err := core.OnSession(ctx, l.c, func(s *core.Session) (struct{}, error) {
 		for {
-			data, stat, err := s.b.Get(ctx, path, nil)
-			if isNotFound(err) {
+			data, stat, err := s.Backend().Get(ctx, path, nil)
+			if core.IsNotFound(err) {
 				return struct{}{}, nil
 			}
 			if err != nil {
@@ -132,31 +127,31 @@ func (l *line) request(ctx context.Context, path string, q *layout.Revocation, f
 			if err != nil {
 				return struct{}{}, err
 			}
-			if len(text) > s.b.Limits().Bytes/2 {
+			if len(text) > s.Backend().Limits().Bytes/2 {
 				// The request has precedence over the contender's own data.
 				if text, err = mine.Encode(nil); err != nil {
 					return struct{}{}, err
 				}
 			}
-			if !layout.IsOurs(base(path)) {
+			if !layout.IsOurs(core.Base(path)) {
 				text = []byte(layout.CuratorRequest) // the only request that Curator understands
 			}
 			op := backend.SetData(path, text, stat.Version)
 			if force {
 				op = backend.Delete(path, stat.Version)
 			}
-			_, err = s.b.Commit(ctx, op)
+			_, err = s.Backend().Commit(ctx, op)
 			switch {
 			case err == nil:
-				emit(ctx, l.c, trace.RevocationSent{Subject: l.subject("revoke", path), By: mine.By, Reason: mine.Reason, Forced: force})
+				core.Emit(ctx, l.c, trace.RevocationSent{Subject: l.subject("revoke", path), By: mine.By, Reason: mine.Reason, Forced: force})
 				return struct{}{}, nil
-			case isNotFound(err):
+			case core.IsNotFound(err):
 				return struct{}{}, nil
 			case errors.Is(err, backend.ErrBadVersion):
-			case !mayRepeat(ctx, err):
+			case !core.MayRepeat(ctx, err):
 				return struct{}{}, err
 			default:
-				pause.wait(ctx.Done(), s.b.Done())
+				pause.Wait(ctx.Done(), s.Backend().Done())
 			}
 		}
 	})
@@ -165,6 +160,6 @@ func (l *line) request(ctx context.Context, path string, q *layout.Revocation, f
 
 // awaitGone waits until the node at path is deleted. It reports false if the deadline
 // comes first.
-func (l *line) awaitGone(ctx context.Context, path string, deadline <-chan time.Time) (bool, error) {
-	return onSession(ctx, l.c, func(s *session) (bool, error) { return s.awaitDeletion(ctx, path, deadline) })
+func (l *Line) awaitGone(ctx context.Context, path string, deadline <-chan time.Time) (bool, error) {
+	return core.OnSession(ctx, l.c, func(s *core.Session) (bool, error) { return s.AwaitDeletion(ctx, path, deadline) })
 }

@@ -1,4 +1,4 @@
-package coord
+package line
 
 import (
 	"context"
@@ -6,73 +6,75 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/internal/layout"
 )
 
 // errBehindOwn is ErrLocked without a request: a caller of the same client has the
 // turn.
-var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", ErrLocked)
+var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", core.ErrLocked)
 
 // mostOfID is the number of characters of a holder's ID that an error shows.
 const mostOfID = 100
 
-// An holderLookup finds out which client holds the lock that a call did not get, for the
+// An HolderLookup finds out which client holds the lock that a call did not get, for the
 // message of the call's error. Only a caller with an ID makes one, so other callers pay
 // no request for the message: their lookup is nil. The message never contains Data.
-type holderLookup struct {
+type HolderLookup struct {
 	holders []string // the nodes of the holders, as listed by a try that fails
 	answer  string
 }
 
-// newHolderLookup returns the lookup of a call. It is not a part of the request: a request
+// NewHolderLookup returns the lookup of a call. It is not a part of the request: a request
 // that a goroutine could keep would cost each call an allocation.
-func newHolderLookup(hasID bool) *holderLookup {
+func NewHolderLookup(hasID bool) *HolderLookup {
 	if !hasID {
 		return nil
 	}
-	return &holderLookup{}
+	return &HolderLookup{}
 }
 
-// locked returns ErrLocked. holders returns the names of the holders' nodes, in the
+// Locked returns ErrLocked. holders returns the names of the holders' nodes, in the
 // order of the queue; the first is the one to name.
-func (q *holderLookup) locked(holders func() []string) error {
+func (q *HolderLookup) Locked(holders func() []string) error {
 	if q != nil {
 		q.holders = holders()
 	}
-	return ErrLocked
+	return core.ErrLocked
 }
 
-// begin starts the lookup if the call failed with err because of other contenders. The
+// Begin starts the lookup if the call failed with err because of other contenders. The
 // caller removes its node meanwhile, and then calls end, which waits for the answer: as
-// long as there is contact, and not longer than giveUpWait after begin. list returns
+// long as there is contact, and not longer than core.GiveUpWait after begin. list returns
 // the names of the holders' nodes among the children of dir; it is used unless the try
 // that failed has listed them.
-func (q *holderLookup) begin(ctx context.Context, s *session, dir string, err error, list func(names []string) []string) (end func()) {
-	if q == nil || s == nil || !ofContext(err) && !(answers(err, ErrLocked) && len(q.holders) > 0) {
+func (q *HolderLookup) Begin(ctx context.Context, s *core.Session, dir string, err error, list func(names []string) []string) (end func()) {
+	if q == nil || s == nil || !core.OfContext(err) && !(core.Answers(err, core.ErrLocked) && len(q.holders) > 0) {
 		return func() {}
 	}
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	ctx, cancel := context.WithTimeout(ctx, giveUpWait)
+	ctx, cancel := context.WithTimeout(ctx, core.GiveUpWait)
 	done := make(chan struct{})
-	if !s.c.goWork(func() {
+	if !s.Client().GoWork(func() {
 		defer close(done)
 		q.lookUp(ctx, s, dir, list)
 	}) {
 		close(done)
 	}
 	return func() {
-		s.waitFor(done, giveUpWait) // ctx ends the lookup earlier
+		s.WaitFor(done, core.GiveUpWait) // ctx ends the lookup earlier
 		cancel()
 		<-done
 	}
 }
 
 // lookUp sets the answer, if there is one.
-func (q *holderLookup) lookUp(ctx context.Context, s *session, dir string, list func(names []string) []string) {
+func (q *HolderLookup) lookUp(ctx context.Context, s *core.Session, dir string, list func(names []string) []string) {
 	if len(q.holders) == 0 {
-		names, _, err := s.b.Children(ctx, dir, nil)
+		names, _, err := s.Backend().Children(ctx, dir, nil)
 		if err != nil {
 			return
 		}
@@ -80,7 +82,7 @@ func (q *holderLookup) lookUp(ctx context.Context, s *session, dir string, list 
 			return
 		}
 	}
-	data, stat, err := s.b.Get(ctx, dir+"/"+q.holders[0], nil)
+	data, stat, err := s.Backend().Get(ctx, dir+"/"+q.holders[0], nil)
 	if err != nil {
 		return // released since the listing, or no answer
 	}
@@ -96,10 +98,10 @@ func (q *holderLookup) lookUp(ctx context.Context, s *session, dir string, list 
 	}
 }
 
-// explain adds the answer to the error of a call that failed because of other
+// Explain adds the answer to the error of a call that failed because of other
 // contenders.
-func (q *holderLookup) explain(err error) error {
-	if q == nil || q.answer == "" || !errors.Is(err, ErrLocked) && !ofContext(err) {
+func (q *HolderLookup) Explain(err error) error {
+	if q == nil || q.answer == "" || !errors.Is(err, core.ErrLocked) && !core.OfContext(err) {
 		return err
 	}
 	return fmt.Errorf("%w (%s)", err, q.answer)
@@ -119,6 +121,6 @@ func holders(queue []layout.Position, own string) []string {
 }
 
 // beginLookup begins the lookup of a call whose node, if it has one, is at own.
-func (l *line) beginLookup(ctx context.Context, r *request, s *session, own string, err error) (end func()) {
-	return r.begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), base(own)) })
+func (l *Line) beginLookup(ctx context.Context, r *Request, s *core.Session, own string, err error) (end func()) {
+	return r.Begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), core.Base(own)) })
 }

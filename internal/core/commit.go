@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"cmp"
@@ -21,39 +21,39 @@ const ownDir = "/_coord"
 // at a time, so its data refers to that commit.
 type journalEntry struct{ path string }
 
-// commitOnce applies ops exactly once or not at all, and reports which. If the outcome
+// CommitOnce applies ops exactly once or not at all, and reports which. If the outcome
 // of the commit is unknown, it reads the journal entry after a Sync: the id is in the journal entry if
-// and only if the commit was applied. If it was not applied, commitOnce sends it again.
+// and only if the commit was applied. If it was not applied, CommitOnce sends it again.
 // The error matches ErrUncertain only if the session, or ctx, ends first, or if the
 // journal entry cannot be read: an outsider has deleted it, for example. Without space on the service
-// commitOnce deletes all the same, see commitWithout.
+// CommitOnce deletes all the same, see commitWithout.
 //
 // The results are nil if the commit was found to be applied after its reply was lost;
 // zxid is known either way. The error of an operation carries its index in ops.
-func (s *session) commitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
+func (s *Session) CommitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
 	for {
-		id := s.c.newGUID(ops[0].Path)
+		id := s.c.NewGUID(ops[0].Path)
 		r, err := s.takeEntry(ctx)
-		if answers(err, backend.ErrNoSpace) && backend.OnlyDeletes(ops) {
+		if Answers(err, backend.ErrNoSpace) && backend.OnlyDeletes(ops) {
 			return s.commitWithout(ctx, ops)
 		}
 		if err != nil {
 			return nil, 0, err
 		}
 		results, zxid, err := s.commitUnder(ctx, r, id, ops)
-		if answers(err, backend.ErrNoSpace) && !isUncertain(err) && backend.OnlyDeletes(ops) {
+		if Answers(err, backend.ErrNoSpace) && !IsUncertain(err) && backend.OnlyDeletes(ops) {
 			return s.commitWithout(ctx, ops)
 		}
-		if errors.Is(err, errAgain) {
+		if errors.Is(err, ErrAgain) {
 			continue // an outsider deleted the journal entry
 		}
 		return results, zxid, err
 	}
 }
 
-// commitWithout is commitOnce without a journal entry, for deletions on a service that has no space for one. If the reply is
+// commitWithout is CommitOnce without a journal entry, for deletions on a service that has no space for one. If the reply is
 // lost, the error matches ErrUncertain, since nothing proves which client has deleted the nodes.
-func (s *session) commitWithout(ctx context.Context, ops []backend.Op) ([]backend.Result, int64, error) {
+func (s *Session) commitWithout(ctx context.Context, ops []backend.Op) ([]backend.Result, int64, error) {
 	results, err := s.b.Commit(ctx, ops...)
 	if err != nil {
 		return nil, 0, err
@@ -65,30 +65,30 @@ func (s *session) commitWithout(ctx context.Context, ops []backend.Op) ([]backen
 	return results, stat.AsOf, nil
 }
 
-func (s *session) commitUnder(ctx context.Context, r *journalEntry, id string, ops []backend.Op) ([]backend.Result, int64, error) {
+func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, ops []backend.Op) ([]backend.Result, int64, error) {
 	all := append(ops[:len(ops):len(ops)], backend.SetData(r.path, []byte(id), backend.AnyVersion))
 	path := all[0].Path
-	pause := pauses{c: s.c}
+	pause := NewPauses(s.c)
 	for {
-		began := s.send()
+		began := s.Send()
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
-			s.sent(began, &results[len(ops)].Stat)
+			s.Sent(began, &results[len(ops)].Stat)
 			s.returnEntry(r)
 			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
 		}
-		if !isUncertain(err) {
+		if !IsUncertain(err) {
 			var e *backend.Error
 			if errors.As(err, &e) && e.Index == len(ops) {
-				if isNotFound(err) {
-					return nil, 0, errAgain
+				if IsNotFound(err) {
+					return nil, 0, ErrAgain
 				}
 				e.Index = -1 // the caller's operations did not cause it
 			}
 			s.returnEntry(r)
 			return nil, 0, err
 		}
-		if isOver(err) || ctx.Err() != nil {
+		if IsOver(err) || ctx.Err() != nil {
 			s.dropEntry(r.path) // its data means nothing before the commit has settled
 			return nil, 0, err
 		}
@@ -99,25 +99,25 @@ func (s *session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 		}
 		data, stat, err := s.b.Get(ctx, r.path, nil)
 		switch {
-		case isNotFound(err):
+		case IsNotFound(err):
 			return nil, 0, lost // the outcome cannot be determined any more
 		case err != nil:
 			s.dropEntry(r.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
-			s.resolved(ctx, path, true)
+			s.Resolved(ctx, path, true)
 			s.returnEntry(r)
 			return nil, stat.Mzxid, nil
 		}
-		s.resolved(ctx, path, false)
-		pause.wait(ctx.Done(), s.b.Done())
+		s.Resolved(ctx, path, false)
+		pause.Wait(ctx.Done(), s.b.Done())
 	}
 }
 
-// most returns how many of n things one commit can write if each takes so many operations,
+// Most returns how many of n things one commit can write if each takes so many operations,
 // of which some are conditions, and so many bytes. It leaves room for the few operations
 // that belong to the whole commit, and is at least one.
-func (s *session) most(n, ops, checks, size int) int {
+func (s *Session) Most(n, ops, checks, size int) int {
 	const whole = 7 // a bucket, a tally and the counts of a queue, a waiter, and the journal entry
 	l := s.b.Limits()
 	n = min(n, l.Bytes/size)
@@ -130,28 +130,28 @@ func (s *session) most(n, ops, checks, size int) int {
 	return max(n, 1)
 }
 
-// proof is an operation as large as the one that commitOnce adds to a commit.
-func (c *Client) proof() backend.Op {
-	return backend.SetData(c.root+journalDir+"/"+c.newGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion)
+// Proof is an operation as large as the one that CommitOnce adds to a commit.
+func (c *Client) Proof() backend.Op {
+	return backend.SetData(c.root+journalDir+"/"+c.NewGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion)
 }
 
-// raced reports whether a commit failed because of a concurrent change.
-func raced(err error) bool {
+// Raced reports whether a commit failed because of a concurrent change.
+func Raced(err error) bool {
 	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
-		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !ofContext(err)
+		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !OfContext(err)
 }
 
-// blamed returns the index of the operation that made a commit fail, or -1.
-func blamed(err error) int {
+// Blamed returns the index of the operation that made a commit fail, or -1.
+func Blamed(err error) int {
 	var e *backend.Error
-	if !errors.As(err, &e) || !raced(err) {
+	if !errors.As(err, &e) || !Raced(err) {
 		return -1
 	}
 	return e.Index
 }
 
 // takeEntry returns a free journal entry of the session, or a new one.
-func (s *session) takeEntry(ctx context.Context) (*journalEntry, error) {
+func (s *Session) takeEntry(ctx context.Context) (*journalEntry, error) {
 	s.mu.Lock()
 	if n := len(s.entries); n > 0 {
 		r := s.entries[n-1]
@@ -161,44 +161,44 @@ func (s *session) takeEntry(ctx context.Context) (*journalEntry, error) {
 	}
 	s.mu.Unlock()
 	dir := s.c.root + journalDir
-	path := dir + "/" + s.c.newGUID(dir)
+	path := dir + "/" + s.c.NewGUID(dir)
 	// If the node exists, an attempt whose reply was lost has created it: no other
 	// client uses this name.
-	_, err := s.makeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.ensure(ctx, dir) })
-	if isUncertain(err) {
+	_, err := s.MakeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.Ensure(ctx, dir) })
+	if IsUncertain(err) {
 		s.dropEntry(path)
 	}
 	if err != nil {
-		return nil, s.notSent(ctx, err)
+		return nil, s.NotSent(ctx, err)
 	}
 	return &journalEntry{path}, nil
 }
 
-// notSent returns the error of a call that failed with err in a step before its own
+// NotSent returns the error of a call that failed with err in a step before its own
 // write, such as the creation of a directory. The outcome of that step is uncertain,
 // but the write was not sent.
-func (s *session) notSent(ctx context.Context, err error) error {
-	if !isUncertain(err) {
+func (s *Session) NotSent(ctx context.Context, err error) error {
+	if !IsUncertain(err) {
 		return err
 	}
-	return cmp.Or(s.contextError(ctx), s.b.Err(), err)
+	return cmp.Or(s.ContextError(ctx), s.b.Err(), err)
 }
 
 // dropEntry removes a journal entry in the background. If the journal was created with other
 // credentials, the service can refuse that; the journal entry then goes with its session.
-func (s *session) dropEntry(path string) {
-	if s.c.isClosing() {
+func (s *Session) dropEntry(path string) {
+	if s.c.IsClosing() {
 		return
 	}
-	s.cleanUp("remove", path, func(ctx context.Context) error {
-		if err := s.remove(ctx, path); !errors.Is(err, backend.ErrDenied) {
+	s.CleanUp("remove", path, func(ctx context.Context) error {
+		if err := s.Remove(ctx, path); !errors.Is(err, backend.ErrDenied) {
 			return err
 		}
 		return nil
 	})
 }
 
-func (s *session) returnEntry(r *journalEntry) {
+func (s *Session) returnEntry(r *journalEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries = append(s.entries, r)

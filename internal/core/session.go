@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"cmp"
@@ -21,8 +21,8 @@ import (
 // never pays for it.
 const armDelay = 20 * time.Millisecond
 
-// session is one session of the backend, with its holds.
-type session struct {
+// Session is one session of the backend, with its holds.
+type Session struct {
 	c *Client
 	b backend.Session
 
@@ -41,40 +41,40 @@ type session struct {
 	clock serviceClock
 
 	touch   sync.Mutex     // guards contact, held while the backend's Status is read
-	contact *contactPeriod // the latest, nil before the first
+	contact *ContactPeriod // the latest, nil before the first
 }
 
-// contactPeriod is a period in which a session has contact without a break. A watch that
+// ContactPeriod is a period in which a session has contact without a break. A watch that
 // was armed in it, and has not fired, has missed nothing until it is over.
-type contactPeriod struct {
+type ContactPeriod struct {
 	changed <-chan struct{} // of the backend's Status: closed at the break
 	ended   atomic.Int64    // when the break was noticed, by Client.elapsed, plus 1; 0 while the contact period lasts
 }
 
-func (t *contactPeriod) end(now int64) { t.ended.CompareAndSwap(0, now+1) }
+func (t *ContactPeriod) end(now int64) { t.ended.CompareAndSwap(0, now+1) }
 
-// over reports whether the contact period is over, and since when.
-func (t *contactPeriod) over() (at int64, over bool) {
+// Over reports whether the contact period is over, and since when.
+func (t *ContactPeriod) Over() (at int64, over bool) {
 	ended := t.ended.Load()
 	return ended - 1, ended != 0
 }
 
-// status returns the phase and the present contact period. A contact period that begins without
+// Status returns the phase and the present contact period. A contact period that begins without
 // contact is over at once. It ends the previous contact period, so that follow and a caller that reads
 // right after a reconnection agree on what is over, whichever comes first.
-func (s *session) status() (backend.Phase, *contactPeriod) {
+func (s *Session) Status() (backend.Phase, *ContactPeriod) {
 	s.touch.Lock()
 	defer s.touch.Unlock()
 	phase, changed := s.b.Status()
 	if s.contact != nil && s.contact.changed == changed {
 		return phase, s.contact
 	}
-	now := s.c.elapsed()
+	now := s.c.Elapsed()
 	if s.contact != nil {
 		s.contact.end(now)
-		now, _ = s.contact.over() // the loss of a session without contact does not begin another outage
+		now, _ = s.contact.Over() // the loss of a session without contact does not begin another outage
 	}
-	s.contact = &contactPeriod{changed: changed}
+	s.contact = &ContactPeriod{changed: changed}
 	if phase != backend.PhaseConnected {
 		s.contact.end(now)
 	}
@@ -82,13 +82,13 @@ func (s *session) status() (backend.Phase, *contactPeriod) {
 }
 
 // endContact ends the contact period of a session that is over, or about to be closed.
-func (s *session) endContact() {
-	_, t := s.status()
-	t.end(s.c.elapsed())
+func (s *Session) endContact() {
+	_, t := s.Status()
+	t.end(s.c.Elapsed())
 }
 
-func newSession(c *Client, b backend.Session) *session {
-	s := &session{
+func newSession(c *Client, b backend.Session) *Session {
+	s := &Session{
 		c: c, b: b, nth: c.opened.Add(1), holds: make(map[*Hold]struct{}),
 		clock: serviceClock{exists: b.Features().Has(backend.Clock)},
 	}
@@ -107,21 +107,21 @@ type pauseTeller interface {
 
 // paused reports a pause of the process: it explains losses and delays for which no service is to blame.
 // Neither the log nor the trace blocks.
-func (s *session) paused(late time.Duration, asleep bool) {
+func (s *Session) paused(late time.Duration, asleep bool) {
 	what := "coord: this process was paused"
 	if asleep {
 		what = "coord: this machine was suspended, or its clock was set forward"
 	}
-	s.c.log.Warn(what, "for", late.Round(100*time.Millisecond), "session", sessionID(s.b.ID()), "timeout", s.b.Timeout())
-	emit(context.Background(), s.c, trace.ProcessPaused{For: late})
+	s.c.log.Warn(what, "for", late.Round(100*time.Millisecond), "session", SessionID(s.b.ID()), "timeout", s.b.Timeout())
+	Emit(context.Background(), s.c, trace.ProcessPaused{For: late})
 }
 
 // follow publishes the phases of a live session. It returns when the session is over or
 // ctx ends. The goroutine that runs it ends the holds afterwards, so it must not wait
 // for functions of the user's.
-func (s *session) follow(ctx context.Context) {
+func (s *Session) follow(ctx context.Context) {
 	for told := backend.PhaseConnected; ; {
-		phase, t := s.status()
+		phase, t := s.Status()
 		switch {
 		case phase == backend.PhaseLost:
 			return
@@ -144,7 +144,7 @@ func (s *session) follow(ctx context.Context) {
 
 // end marks the session as over and ends every hold of it. It first marks all holds,
 // then cancels their contexts, and then reports the losses. It calls nothing of the user's.
-func (s *session) end(err error) {
+func (s *Session) end(err error) {
 	s.mu.Lock()
 	if s.err == nil {
 		s.err = err
@@ -172,16 +172,16 @@ func (s *session) end(err error) {
 	}
 }
 
-// grant makes h stand, provided that its session lives, its lease lasts and the watch
+// Grant makes h stand, provided that its session lives, its lease lasts and the watch
 // own on its node has not fired. The session and the watch are tested under the lock
 // that end takes before it collects the holds. So a grant that comes with the event of
 // another watch is refused if the deletion of the own node came first on the wire. It
-// returns errAgain if own has fired.
+// returns ErrAgain if own has fired.
 //
 // The lease is tested just before that lock is taken, since the test of an expired
 // lease ends the backend's session, under locks of the backend. A lease that expires
 // after the test ends the hold as any later loss does.
-func (s *session) grant(h *Hold, own *backend.Watch) error {
+func (s *Session) Grant(h *Hold, own *backend.Watch) error {
 	if err := s.b.Err(); err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *session) grant(h *Hold, own *backend.Watch) error {
 		return s.err
 	}
 	if own.Kind() != 0 {
-		return errAgain
+		return ErrAgain
 	}
 	s.holds[h] = struct{}{}
 	if own == nil {
@@ -201,7 +201,7 @@ func (s *session) grant(h *Hold, own *backend.Watch) error {
 }
 
 // standing returns the holds that stand.
-func (s *session) standing() []hook.Hold {
+func (s *Session) standing() []hook.Hold {
 	if s.b.Err() != nil {
 		return nil
 	}
@@ -218,7 +218,7 @@ func (s *session) standing() []hook.Hold {
 }
 
 // endHold removes a hold that has ended.
-func (s *session) endHold(h *Hold) {
+func (s *Session) endHold(h *Hold) {
 	s.mu.Lock()
 	delete(s.holds, h)
 	s.mu.Unlock()
@@ -226,16 +226,16 @@ func (s *session) endHold(h *Hold) {
 
 // armLater arms a watch on the node of h after armDelay, if h still stands then. One
 // goroutine serves all holds of a session. The caller holds s.mu.
-func (s *session) armLater(h *Hold) {
+func (s *Session) armLater(h *Hold) {
 	s.toArm = append(s.toArm, h)
 	if s.arming {
 		return
 	}
-	s.arming = s.c.goWork(s.armLoop)
+	s.arming = s.c.GoWork(s.armLoop)
 }
 
 // armLoop runs as long as holds are granted.
-func (s *session) armLoop() {
+func (s *Session) armLoop() {
 	t := time.NewTicker(armDelay)
 	defer t.Stop()
 	var due []*Hold // granted before the latest tick, so that each waits at least a period
@@ -249,9 +249,9 @@ func (s *session) armLoop() {
 			switch {
 			case h.Err() != nil:
 			case h.keeper != nil:
-				h.keeper.watch()
+				h.keeper.Watch()
 			default:
-				s.c.goWork(func() { h.watchNode("", nil) })
+				s.c.GoWork(func() { h.WatchNode("", nil) })
 			}
 		}
 		clear(due)
@@ -266,54 +266,54 @@ func (s *session) armLoop() {
 	}
 }
 
-// lookAgain returns errAgain if, after the error err of a commit, only another read can
+// LookAgain returns ErrAgain if, after the error err of a commit, only another read can
 // determine the state: a condition of the commit does not hold any more, or its outcome
 // is unknown. It is for commits that cannot apply twice. path is the path that the
 // caller reads next.
-func (s *session) lookAgain(ctx context.Context, path string, err error) error {
+func (s *Session) LookAgain(ctx context.Context, path string, err error) error {
 	switch {
-	case mayRepeat(ctx, err):
+	case MayRepeat(ctx, err):
 		if err := s.b.Sync(ctx, path); err != nil {
 			return err
 		}
-		return errAgain
-	case isNotFound(err), answers(err, backend.ErrBadVersion), answers(err, backend.ErrExists):
-		return errAgain
+		return ErrAgain
+	case IsNotFound(err), Answers(err, backend.ErrBadVersion), Answers(err, backend.ErrExists):
+		return ErrAgain
 	}
 	return err
 }
 
-// remove deletes a node of this client whose name is never used again. It returns nil
+// Remove deletes a node of this client whose name is never used again. It returns nil
 // when the node is gone or goes with its session. Otherwise it returns when ctx ends or
 // the service refuses. A retry never deletes a successor.
-func (s *session) remove(ctx context.Context, path string) error {
-	err := s.commitAgain(ctx, backend.Delete(path, backend.AnyVersion))
-	if isNotFound(err) || isOver(err) {
+func (s *Session) Remove(ctx context.Context, path string) error {
+	err := s.CommitAgain(ctx, backend.Delete(path, backend.AnyVersion))
+	if IsNotFound(err) || IsOver(err) {
 		return nil
 	}
 	return err
 }
 
-// commitAgain repeats a commit while its outcome is unknown and the session and ctx
+// CommitAgain repeats a commit while its outcome is unknown and the session and ctx
 // last. Its error is that of the last attempt: ErrExists or ErrNotFound can be the
 // effect of an earlier attempt. It is for operations that are idempotent, because their
 // names are never used again or because of their conditions.
-func (s *session) commitAgain(ctx context.Context, ops ...backend.Op) error {
-	pause := pauses{c: s.c}
+func (s *Session) CommitAgain(ctx context.Context, ops ...backend.Op) error {
+	pause := NewPauses(s.c)
 	for {
 		_, err := s.b.Commit(ctx, ops...)
-		if !mayRepeat(ctx, err) {
+		if !MayRepeat(ctx, err) {
 			return err
 		}
-		pause.wait(ctx.Done(), s.b.Done())
+		pause.Wait(ctx.Done(), s.b.Done())
 	}
 }
 
-// onSession runs f on a live session, and again on the next one if that session is
+// OnSession runs f on a live session, and again on the next one if that session is
 // lost.
-func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
+func OnSession[T any](ctx context.Context, c *Client, f func(*Session) (T, error)) (T, error) {
 	for {
-		s, err := c.session(ctx)
+		s, err := c.Live(ctx)
 		if err != nil {
 			var zero T
 			return zero, err
@@ -323,32 +323,32 @@ func onSession[T any](ctx context.Context, c *Client, f func(*session) (T, error
 			if ctx.Err() == nil {
 				continue
 			}
-			if !isUncertain(err) {
-				err = c.contextError(ctx)
+			if !IsUncertain(err) {
+				err = c.ContextError(ctx)
 			}
 		}
 		return v, err
 	}
 }
 
-// overSessions runs f, for a clean-up, on one session after the other until it has run
+// OverSessions runs f, for a clean-up, on one session after the other until it has run
 // on one that still lives. The nodes that f removes can belong to an earlier session,
 // and a removal on a session that is lost in turn proves nothing about them. It returns
 // early if the client closes.
-func (c *Client) overSessions(ctx context.Context, f func(s *session)) {
-	onSession(ctx, c, func(s *session) (struct{}, error) {
+func (c *Client) OverSessions(ctx context.Context, f func(s *Session)) {
+	OnSession(ctx, c, func(s *Session) (struct{}, error) {
 		f(s)
 		return struct{}{}, s.b.Err()
 	})
 }
 
-// onSessionOnce runs f as onSession does, but does not repeat it if the outcome of a
+// OnSessionOnce runs f as OnSession does, but does not repeat it if the outcome of a
 // write on a lost session is unknown.
-func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, error)) (T, error) {
+func OnSessionOnce[T any](ctx context.Context, c *Client, f func(*Session) (T, error)) (T, error) {
 	var unknown error
-	v, err := onSession(ctx, c, func(s *session) (T, error) {
+	v, err := OnSession(ctx, c, func(s *Session) (T, error) {
 		v, err := f(s)
-		if isUncertain(err) {
+		if IsUncertain(err) {
 			unknown = err
 			return v, nil
 		}
@@ -360,26 +360,26 @@ func onSessionOnce[T any](ctx context.Context, c *Client, f func(*session) (T, e
 	return v, err
 }
 
-// list lists a directory after a Sync, so the result is current also on an ensemble. It
+// List lists a directory after a Sync, so the result is current also on an ensemble. It
 // returns no names if the directory is missing.
-func (s *session) list(ctx context.Context, dir string) ([]string, error) {
+func (s *Session) List(ctx context.Context, dir string) ([]string, error) {
 	if err := s.b.Sync(ctx, dir); err != nil {
 		return nil, err
 	}
 	names, _, err := s.b.Children(ctx, dir, nil)
-	if isNotFound(err) {
+	if IsNotFound(err) {
 		return nil, nil
 	}
 	return names, err
 }
 
-// watchOwn reads a node of this session with a watch on it. It returns errGone if the
+// WatchOwn reads a node of this session with a watch on it. It returns ErrGone if the
 // node is missing, or another session's.
-func (s *session) watchOwn(ctx context.Context, path string) (w *backend.Watch, data []byte, czxid int64, err error) {
+func (s *Session) WatchOwn(ctx context.Context, path string) (w *backend.Watch, data []byte, czxid int64, err error) {
 	w = backend.NewWatch()
 	data, stat, err := s.b.Get(ctx, path, w)
-	if isNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
-		err = errGone
+	if IsNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
+		err = ErrGone
 	}
 	if err != nil {
 		w.Stop()
@@ -388,9 +388,9 @@ func (s *session) watchOwn(ctx context.Context, path string) (w *backend.Watch, 
 	return w, data, stat.Czxid, nil
 }
 
-// watchDeletion arms a watch on the ephemeral node at path that only the deletion of
+// WatchDeletion arms a watch on the ephemeral node at path that only the deletion of
 // the node fires: a watch on its children, since an ephemeral node has none.
-func (s *session) watchDeletion(ctx context.Context, path string) (*backend.Watch, backend.Stat, error) {
+func (s *Session) WatchDeletion(ctx context.Context, path string) (*backend.Watch, backend.Stat, error) {
 	w := backend.NewWatch()
 	_, stat, err := s.b.Children(ctx, path, w)
 	if err != nil {
@@ -400,12 +400,12 @@ func (s *session) watchDeletion(ctx context.Context, path string) (*backend.Watc
 	return w, stat, nil
 }
 
-// awaitDeletion waits until the ephemeral node at path is deleted. It reports false if
+// AwaitDeletion waits until the ephemeral node at path is deleted. It reports false if
 // the channel until, which may be nil, is ready first.
-func (s *session) awaitDeletion(ctx context.Context, path string, until <-chan time.Time) (bool, error) {
+func (s *Session) AwaitDeletion(ctx context.Context, path string, until <-chan time.Time) (bool, error) {
 	for {
-		w, _, err := s.watchDeletion(ctx, path)
-		if isNotFound(err) {
+		w, _, err := s.WatchDeletion(ctx, path)
+		if IsNotFound(err) {
 			return true, nil
 		}
 		if err != nil {
@@ -421,49 +421,49 @@ func (s *session) awaitDeletion(ctx context.Context, path string, until <-chan t
 			return false, nil
 		case <-ctx.Done():
 			w.Stop()
-			return false, s.contextError(ctx)
+			return false, s.ContextError(ctx)
 		}
 	}
 }
 
-func (s *session) isAllowed(dir string) bool {
+func (s *Session) IsAllowed(dir string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.allowed[dir]
 	return ok
 }
 
-func (s *session) setAllowed(dir string) {
+func (s *Session) SetAllowed(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.allowed == nil {
 		s.allowed = make(map[string]struct{})
 	}
-	makeRoom(s.allowed)
+	MakeRoom(s.allowed)
 	s.allowed[dir] = struct{}{}
 }
 
 const (
 	firstPause = 10 * time.Millisecond
-	mostPause  = time.Second
+	MostPause  = time.Second
 )
 
-// pauses generates growing, jittered pauses between attempts that fail repeatedly for a
+// Pauses generates growing, jittered pauses between attempts that fail repeatedly for a
 // reason that no event signals: a permission that an operator revoked, or a server that
 // drops the connection at each attempt of one request. The first repetition is
 // immediate, since a single lost reply is the usual case.
-type pauses struct {
+type Pauses struct {
 	c    *Client
-	most time.Duration // the longest; zero means mostPause
+	most time.Duration // the longest; zero means MostPause
 	n    int
 }
 
-// wait makes the next pause. It reports false if one of the channels is closed first.
-func (p *pauses) wait(a, b <-chan struct{}) bool {
+// Wait makes the next pause. It reports false if one of the channels is closed first.
+func (p *Pauses) Wait(a, b <-chan struct{}) bool {
 	d := time.Duration(0)
 	if p.n > 0 {
-		d = min(firstPause<<min(p.n-1, 16), cmp.Or(p.most, mostPause))
-		d = d/2 + time.Duration(p.c.random("pause")%uint64(d/2))
+		d = min(firstPause<<min(p.n-1, 16), cmp.Or(p.most, MostPause))
+		d = d/2 + time.Duration(p.c.Random("pause")%uint64(d/2))
 	}
 	p.n++
 	if d == 0 {
@@ -480,11 +480,25 @@ func (p *pauses) wait(a, b <-chan struct{}) bool {
 	return false
 }
 
-func (p *pauses) reset() { p.n = 0 }
+func NewPauses(c *Client) Pauses { return Pauses{c: c} }
 
-// together calls f with 0 to n-1 concurrently, and returns when all calls have
+// UpTo bounds the pauses.
+func (p Pauses) UpTo(most time.Duration) Pauses {
+	p.most = most
+	return p
+}
+
+// From begins after n failures.
+func (p Pauses) From(n int) Pauses {
+	p.n = n
+	return p
+}
+
+func (p *Pauses) Reset() { p.n = 0 }
+
+// Together calls f with 0 to n-1 concurrently, and returns when all calls have
 // returned.
-func together(n int, f func(i int)) {
+func Together(n int, f func(i int)) {
 	if n == 1 {
 		f(0)
 		return
@@ -499,26 +513,26 @@ func together(n int, f func(i int)) {
 	all.Wait() // no call fails
 }
 
-// mostReads bounds the number of concurrent reads of one readAll.
-const mostReads = 16
+// MostReads bounds the number of concurrent reads of one ReadAll.
+const MostReads = 16
 
-// readAll calls read with 0 to n-1, at most mostReads at a time. The first error
+// ReadAll calls read with 0 to n-1, at most MostReads at a time. The first error
 // cancels the context of the others and is returned.
-func readAll(ctx context.Context, n int, read func(ctx context.Context, i int) error) error {
+func ReadAll(ctx context.Context, n int, read func(ctx context.Context, i int) error) error {
 	if n == 1 {
 		return read(ctx, 0)
 	}
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(mostReads)
+	all.SetLimit(MostReads)
 	for i := range n {
 		all.Go(func() error { return read(ctx, i) })
 	}
 	return all.Wait()
 }
 
-// getAll returns the data of the nodes at paths, with batches in one request for many
+// GetAll returns the data of the nodes at paths, with batches in one request for many
 // of them. Each result has its own error, ErrNotFound or ErrDenied.
-func (s *session) getAll(ctx context.Context, paths []string) ([]backend.ReadResult, error) {
+func (s *Session) GetAll(ctx context.Context, paths []string) ([]backend.ReadResult, error) {
 	if len(paths) > 1 && s.b.Features().Has(backend.Batches) {
 		reads := make([]backend.Read, len(paths))
 		for i, p := range paths {
@@ -529,12 +543,27 @@ func (s *session) getAll(ctx context.Context, paths []string) ([]backend.ReadRes
 		}
 	}
 	got := make([]backend.ReadResult, len(paths))
-	return got, readAll(ctx, len(paths), func(ctx context.Context, i int) error {
+	return got, ReadAll(ctx, len(paths), func(ctx context.Context, i int) error {
 		r := &got[i]
 		r.Data, r.Stat, r.Err = s.b.Get(ctx, paths[i], nil)
-		if isNotFound(r.Err) || errors.Is(r.Err, backend.ErrDenied) {
+		if IsNotFound(r.Err) || errors.Is(r.Err, backend.ErrDenied) {
 			return nil
 		}
 		return r.Err
 	})
 }
+
+// Client returns the client of the session.
+func (s *Session) Client() *Client { return s.c }
+
+// Backend returns the session of the backend.
+func (s *Session) Backend() backend.Session { return s.b }
+
+// Number returns 1, 2… for the sessions of a client.
+func (s *Session) Number() int64 { return s.nth }
+
+// Count returns how many pauses there were since the latest reset.
+func (p *Pauses) Count() int { return p.n }
+
+// SkipFirst leaves out the first pause, which is none.
+func (p *Pauses) SkipFirst() { p.n = max(p.n, 1) }

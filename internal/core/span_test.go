@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 	c, ctx, h, err := new(Client), context.Background(), new(Hold), errors.New("lost")
 	if n := testing.AllocsPerRun(100, func() {
-		x := c.newSpan("mutex", "/l", "lock")
-		x.waiting(ctx, "/l/a", 1)
-		x.requeued(ctx, err)
-		x.over(ctx, err)
-		x.grant(ctx, h, 1)
-		x.next("leave").waiting(ctx, "/l/a", 1)
-		x.released("/l/a", 1, x.held(), nil)
+		x := c.NewSpan("mutex", "/l", "lock")
+		x.Waiting(ctx, "/l/a", 1)
+		x.Requeued(ctx, err)
+		x.Over(ctx, err)
+		x.Grant(ctx, h, 1)
+		x.Next("leave").Waiting(ctx, "/l/a", 1)
+		x.released("/l/a", 1, x.Held(), nil)
 		x.lost("/l/a", 1, err)
-		emit(ctx, c, trace.WaiterRequeued{Subject: trace.Subject{Recipe: "mutex", Path: "/l"}, Err: err})
-		emit(ctx, c, trace.ProposalDecided{Subject: trace.Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
+		Emit(ctx, c, trace.WaiterRequeued{Subject: trace.Subject{Recipe: "mutex", Path: "/l"}, Err: err})
+		Emit(ctx, c, trace.ProposalDecided{Subject: trace.Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -38,10 +38,10 @@ func TestTheReasonOfALoss(t *testing.T) {
 		&loss{cause: ErrClaimTimeout}:       trace.ReasonTimeout,
 		&loss{cause: ErrClosed}:             trace.ReasonClosed,
 		&loss{cause: errors.New("unknown")}: trace.ReasonOther,
-		errGone:                             trace.ReasonDeleted,
-		errDrained:                          trace.ReasonOther,
+		ErrGone:                             trace.ReasonDeleted,
+		ErrDrained:                          trace.ReasonOther,
 	} {
-		if got := reasonOf(err); got != want {
+		if got := ReasonOf(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)
 		}
 	}
@@ -57,9 +57,9 @@ func TestALossBeforeTheReportOfTheGrantIsReportedAfterIt(t *testing.T) {
 			held = lost.Held
 		}
 	}, nil)}
-	x := c.newSpan("mutex", "/l", "lock")
+	x := c.NewSpan("mutex", "/l", "lock")
 	x.lost("/l/a", 1, errors.New("lost"))
-	x.grant(context.Background(), new(Hold), 1)
+	x.Grant(context.Background(), new(Hold), 1)
 	if !c.trace.Drain(time.Minute) {
 		t.Fatal("no report")
 	}

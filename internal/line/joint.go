@@ -1,9 +1,11 @@
-package coord
+package line
 
 import (
 	"context"
 	"errors"
 	"slices"
+
+	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -31,31 +33,31 @@ import (
 //     missing, or has the czxid of another commit, all of them are removed, and the call goes
 //     on one by one. Each attempt has names of its own.
 //   - A node is created in a line only when an earlier node of the client there is removed
-//     (awaitCleanUps).
+//     (AwaitCleanUps).
 //   - When the last lock is granted, the call tests that no watch on a node of the set has
-//     fired (Hold.isDoubted). A deletion of a granted node ends the call; of a node that
+//     fired (Hold.IsDoubted). A deletion of a granted node ends the call; of a node that
 //     waits, it only makes the call take a new place there.
 
 // joiner is a lock whose node a joint commit can create.
 type joiner interface {
-	line() *line
+	line() *Line
 	// newRequest returns the request of Lock.
-	newRequest() *request
+	newRequest() *Request
 	// begin checks a request and completes it.
-	begin(ctx context.Context, r *request) error
+	begin(ctx context.Context, r *Request) error
 	// takeTurn waits for the caller's turn in the process, if there are turns, and sets the
 	// owner of the request.
-	takeTurn(ctx context.Context, r *request) error
+	takeTurn(ctx context.Context, r *Request) error
 	// acquire acquires the lock for a caller that has the turn. If it fails, the turn is
 	// passed on.
-	acquire(ctx context.Context, r *request) (*Hold, error)
+	acquire(ctx context.Context, r *Request) (*core.Hold, error)
 }
 
 // joint is one of the locks that LockAll acquires together.
 type joint struct {
 	joiner
-	l    *line
-	r    *request
+	l    *Line
+	r    *Request
 	turn bool // the caller has the turn
 }
 
@@ -81,9 +83,9 @@ func (j *joint) tryTurn(ctx context.Context) bool {
 // not depend on the context of the call.
 func leavePlaces(list []joint) {
 	var paths []string
-	var live *session
-	leave := func(s *session, path string) {
-		if s.b.Err() == nil { // otherwise the node goes with the session
+	var live *core.Session
+	leave := func(s *core.Session, path string) {
+		if s.Backend().Err() == nil { // otherwise the node goes with the session
 			live, paths = s, append(paths, path)
 		}
 	}
@@ -93,18 +95,18 @@ func leavePlaces(list []joint) {
 		j.r.reserved = reservedNode{}
 		switch b.state {
 		case reservedStands:
-			leave(b.place.s, b.place.path)
+			leave(b.place.S, b.place.Path)
 		case reservedKept:
 			b.kept.drop()
-			leave(b.kept.s, b.kept.path)
+			leave(b.kept.S, b.kept.Path)
 		}
 	}
 	if live != nil {
-		live.removeAllAndWait(paths)
+		live.RemoveAllAndWait(paths)
 	}
 	for i := range list {
 		j := &list[i]
-		if q, ok := j.r.owner.(*localQueue); ok && j.turn {
+		if q, ok := j.r.Owner.(*localQueue); ok && j.turn {
 			q.advance()
 		}
 		j.turn = false
@@ -120,17 +122,17 @@ func enterTogether(ctx context.Context, all []joint) {
 	}
 	c := list[0].l.c
 	for _, j := range list {
-		if c.awaitCleanUps(ctx, j.l.dir, "") != nil {
+		if c.AwaitCleanUps(ctx, j.l.dir, "") != nil {
 			return
 		}
 	}
-	s, err := c.session(ctx)
+	s, err := c.Live(ctx)
 	if err != nil {
 		return
 	}
-	nodes := s.createTogether(ctx, list)
+	nodes := createTogether(ctx, s, list)
 	for i, n := range nodes {
-		list[i].r.reserved = reservedNode{state: reservedStands, place: &place{s: s, node: n}}
+		list[i].r.reserved = reservedNode{state: reservedStands, place: &Place{S: s, Node: n}}
 	}
 }
 
@@ -141,36 +143,36 @@ const mostJoint = 2
 // createTogether creates a node for each of the calls with a joint commit. It returns nil if
 // that failed; then the nodes that it may have created are removed in the background, or go
 // with the session.
-func (s *session) createTogether(ctx context.Context, list []joint) []node {
+func createTogether(ctx context.Context, s *core.Session, list []joint) []core.Node {
 	n := len(list)
-	specs := make([]spec, n)
-	states := make([]dirState, n)
+	specs := make([]core.Spec, n)
+	states := make([]core.DirState, n)
 	for range mostJoint {
 		var unknown []int
 		for i, j := range list {
-			specs[i] = newSpec(s.c, j.l.recipeDir(), j.r.kind, j.r.data)
+			specs[i] = core.NewSpec(s.Client(), j.l.recipeDir(), j.r.Kind, j.r.Data)
 			known := false
-			if states[i], known = s.c.knownState(specs[i].recipeDir); !known {
+			if states[i], known = s.Client().KnownState(specs[i].RecipeDir); !known {
 				unknown = append(unknown, i)
 			}
 		}
-		if s.setDirStates(ctx, specs, states, unknown) != nil {
+		if setDirStates(ctx, s, specs, states, unknown) != nil {
 			return nil
 		}
-		nodes, err := s.commitTogether(ctx, specs, states)
+		nodes, err := commitTogether(ctx, s, specs, states)
 		switch {
 		case err == nil:
 			return nodes
-		case isUncertain(err):
-			nodes, again := s.adoptTogether(ctx, err, specs)
+		case core.IsUncertain(err):
+			nodes, again := adoptTogether(ctx, s, err, specs)
 			if !again {
 				return nodes
 			}
-		case isNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrDenied):
+		case core.IsNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrDenied):
 			for i := range specs {
-				s.c.forgetState(specs[i].dir)
-				if errors.Is(err, backend.ErrBadVersion) && states[i].mark != nil && states[i].version == backend.AnyVersion {
-					s.overwrite(ctx, specs[i].recipeDir, states[i])
+				s.Client().ForgetState(specs[i].Dir)
+				if errors.Is(err, backend.ErrBadVersion) && states[i].Mark != nil && states[i].Version == backend.AnyVersion {
+					s.Overwrite(ctx, specs[i].RecipeDir, states[i])
 				}
 			}
 		default:
@@ -183,22 +185,22 @@ func (s *session) createTogether(ctx context.Context, list []joint) []node {
 // setDirStates sets the directory states of the specs with the indices unknown, which are in path order. It
 // creates missing directories one after the other, so that the permissions of a path above two
 // of them are those of the first one, as for callers that nest the locks.
-func (s *session) setDirStates(ctx context.Context, specs []spec, states []dirState, unknown []int) error {
+func setDirStates(ctx context.Context, s *core.Session, specs []core.Spec, states []core.DirState, unknown []int) error {
 	if len(unknown) == 0 {
 		return nil
 	}
 	missing := make([]bool, len(unknown))
-	err := readAll(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
+	err := core.ReadAll(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
 		i := unknown[k]
-		if states[i], err = s.dirState(ctx, specs[i].recipeDir); isNotFound(err) {
+		if states[i], err = s.DirState(ctx, specs[i].RecipeDir); core.IsNotFound(err) {
 			missing[k], err = true, nil
 		}
 		return err
 	})
 	for k, i := range unknown {
 		if err == nil && missing[k] {
-			if err = s.makeDir(ctx, specs[i].recipeDir); err == nil {
-				states[i], err = s.dirState(ctx, specs[i].recipeDir)
+			if err = s.MakeDir(ctx, specs[i].RecipeDir); err == nil {
+				states[i], err = s.DirState(ctx, specs[i].RecipeDir)
 			}
 		}
 	}
@@ -206,21 +208,21 @@ func (s *session) setDirStates(ctx context.Context, specs []spec, states []dirSt
 }
 
 // commitTogether sends one joint commit.
-func (s *session) commitTogether(ctx context.Context, specs []spec, states []dirState) ([]node, error) {
+func commitTogether(ctx context.Context, s *core.Session, specs []core.Spec, states []core.DirState) ([]core.Node, error) {
 	ops := make([]backend.Op, 0, 2*len(specs))
 	for i := range specs {
 		sp := &specs[i]
-		ops = append(ops, backend.Create(sp.prefix, sp.data, backend.EphemeralSequential))
-		if states[i].mark != nil {
-			ops = append(ops, states[i].write(sp.dir))
+		ops = append(ops, backend.Create(sp.Prefix, sp.Data, backend.EphemeralSequential))
+		if states[i].Mark != nil {
+			ops = append(ops, states[i].Write(sp.Dir))
 		}
 	}
-	began := s.send()
-	res, err := s.b.Commit(ctx, ops...)
+	began := s.Send()
+	res, err := s.Backend().Commit(ctx, ops...)
 	if err != nil {
 		return nil, err
 	}
-	nodes := make([]node, len(specs))
+	nodes := make([]core.Node, len(specs))
 	paths := make([]string, len(specs))
 	k := 0
 	for i := range specs {
@@ -228,20 +230,20 @@ func (s *session) commitTogether(ctx context.Context, specs []spec, states []dir
 		paths[i] = created.Path
 		k++
 		var dir *backend.Stat
-		if states[i].mark != nil {
+		if states[i].Mark != nil {
 			dir = &res[k].Stat
 			k++
-			s.sent(began, dir)
+			s.Sent(began, dir)
 		}
-		n, merr := s.made(ctx, &specs[i], created, dir)
-		if nodes[i] = n; merr == nil && s.left(n.seq) <= layout.LeftClose {
-			merr = errDrained // the call must wait for the directory to be replaced
+		n, merr := s.Made(ctx, &specs[i], created, dir)
+		if nodes[i] = n; merr == nil && NumbersLeft(s, n.Seq) <= layout.LeftClose {
+			merr = core.ErrDrained // the call must wait for the directory to be replaced
 		}
 		err = errors.Join(err, merr)
 	}
 	if err != nil {
-		s.removeAllAndWait(paths)
-		return nil, errGone
+		s.RemoveAllAndWait(paths)
+		return nil, core.ErrGone
 	}
 	return nodes, nil
 }
@@ -250,50 +252,50 @@ func (s *session) commitTogether(ctx context.Context, specs []spec, states []dir
 // unknown. If the commit was not applied, it may be sent again, with other names. Otherwise
 // adoptTogether returns the nodes, or nil if any of them was not found; then all of them are
 // removed.
-func (s *session) adoptTogether(ctx context.Context, err error, specs []spec) (nodes []node, again bool) {
-	if ctx.Err() != nil || isOver(err) {
-		s.removeAllAttemptsLater(specs)
+func adoptTogether(ctx context.Context, s *core.Session, err error, specs []core.Spec) (nodes []core.Node, again bool) {
+	if ctx.Err() != nil || core.IsOver(err) {
+		removeAllAttemptsLater(s, specs)
 		return nil, false
 	}
-	nodes = make([]node, len(specs))
+	nodes = make([]core.Node, len(specs))
 	found := make([]bool, len(specs))
-	if readAll(ctx, len(specs), func(ctx context.Context, i int) (err error) {
-		nodes[i], found[i], err = s.adopt(ctx, &specs[i])
+	if core.ReadAll(ctx, len(specs), func(ctx context.Context, i int) (err error) {
+		nodes[i], found[i], err = s.Adopt(ctx, &specs[i])
 		return err
 	}) != nil {
-		s.removeAllAttemptsLater(specs)
+		removeAllAttemptsLater(s, specs)
 		return nil, false
 	}
 	var paths []string
 	whole := true
 	for i := range nodes {
 		if found[i] {
-			paths = append(paths, nodes[i].path)
+			paths = append(paths, nodes[i].Path)
 		}
-		whole = whole && found[i] && nodes[i].czxid == nodes[0].czxid && s.left(nodes[i].seq) > layout.LeftClose
+		whole = whole && found[i] && nodes[i].Czxid == nodes[0].Czxid && NumbersLeft(s, nodes[i].Seq) > layout.LeftClose
 	}
-	s.resolved(ctx, specs[0].prefix, len(paths) > 0)
+	s.Resolved(ctx, specs[0].Prefix, len(paths) > 0)
 	// The Stats that show whether the directories are the known ones were lost.
-	if whole && readAll(ctx, len(specs), func(ctx context.Context, i int) error {
-		if f, ok := s.c.knownState(specs[i].recipeDir); ok && f.mark == nil {
+	if whole && core.ReadAll(ctx, len(specs), func(ctx context.Context, i int) error {
+		if f, ok := s.Client().KnownState(specs[i].RecipeDir); ok && f.Mark == nil {
 			return nil
 		}
-		_, err := s.examineAnew(ctx, specs[i].recipeDir, nodes[i].path, 0)
+		_, err := s.ExamineAnew(ctx, specs[i].RecipeDir, nodes[i].Path, 0)
 		return err
 	}) == nil {
 		return nodes, false
 	}
-	s.removeAllAndWait(paths)
+	s.RemoveAllAndWait(paths)
 	return nil, len(paths) == 0
 }
 
 // removeAllAttemptsLater is disown for nodes in several directories. It waits for the removals, see
-// cleanUp.wait.
-func (s *session) removeAllAttemptsLater(specs []spec) {
-	all := make([]*cleanUp, len(specs))
+// core.core.CleanUp.Wait.
+func removeAllAttemptsLater(s *core.Session, specs []core.Spec) {
+	all := make([]*core.CleanUp, len(specs))
 	for i, sp := range specs {
-		all[i] = s.removeAttemptsLater(sp)
-		all[i].note(sp.dir)
+		all[i] = s.RemoveAttemptsLater(sp)
+		all[i].Note(sp.Dir)
 	}
-	s.waitForAll(all...)
+	s.WaitForAll(all...)
 }

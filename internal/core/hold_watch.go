@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"context"
@@ -10,45 +10,45 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// watchNode watches the node of a hold: it ends the hold when another client deletes
+// WatchNode watches the node of a hold: it ends the hold when another client deletes
 // the node, and records requests to give the hold up. It returns when the hold has
 // ended. own is an armed watch on the data of the node at path, or nil.
-func (h *Hold) watchNode(path string, own *backend.Watch) {
+func (h *Hold) WatchNode(path string, own *backend.Watch) {
 	ctx, done := context.Background(), h.Done()
-	pause := pauses{c: h.s.c}
+	pause := NewPauses(h.s.c)
 	for {
 		if own == nil {
 			own = backend.NewWatch()
 			path = h.Path()
 			data, stat, err := h.s.b.Get(ctx, path, own)
 			switch {
-			case isNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
+			case IsNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
 				own.Stop()
-				if ended, _ := h.nodeGone(ctx, path); ended {
+				if ended, _ := h.NodeGone(ctx, path); ended {
 					return
 				}
 				own = nil
 				continue
-			case isOver(err):
+			case IsOver(err):
 				return // the session's end ends the hold too
 			case err != nil:
 				// Without a watch the holder would never learn of a deletion.
 				own.Stop()
 				own = nil
 				h.s.c.log.Warn("coord: cannot watch the node of a hold, retrying", "path", path, "error", err)
-				if pause.wait(done, h.s.b.Done()) {
+				if pause.Wait(done, h.s.b.Done()) {
 					continue
 				}
 				return
 			}
-			pause.reset()
-			h.readRequest(data)
+			pause.Reset()
+			h.ReadRequest(data)
 		}
 		h.watchedBy(own)
 		select {
 		case <-own.Fired():
 			if own.Kind() == backend.Deleted {
-				if ended, _ := h.nodeGone(ctx, path); ended {
+				if ended, _ := h.NodeGone(ctx, path); ended {
 					return
 				}
 			}
@@ -60,17 +60,17 @@ func (h *Hold) watchNode(path string, own *backend.Watch) {
 	}
 }
 
-// nodeGone is called when the node at path was found deleted. It ends the hold, unless the
+// NodeGone is called when the node at path was found deleted. It ends the hold, unless the
 // hold has moved to another node, and reports whether the hold has ended. If ctx ends
 // before that is known, the error is that of ctx.
-func (h *Hold) nodeGone(ctx context.Context, path string) (ended bool, err error) {
+func (h *Hold) NodeGone(ctx context.Context, path string) (ended bool, err error) {
 	if err := h.awaitMove(ctx); err != nil {
 		return false, err
 	}
 	if h.Path() != path {
 		return false, nil
 	}
-	h.lose(h.deleted())
+	h.Lose(h.deleted())
 	return true, nil
 }
 
@@ -102,10 +102,7 @@ func (h *Hold) awaitMove(ctx context.Context) error {
 	}
 }
 
-// Revocation is a request to give a lock up: the recipe of the revocable shared lock of
-// the ZooKeeper recipe guide. It is written into the holder's node and deleted with that
-// node, so no later holder sees it. (With MutexOptions.Keep the next hold of the same
-// client can have the same node, and gets the request.)
+// Revocation is coord.Revocation.
 type Revocation struct {
 	By     string    // the requester, in its own words
 	Reason string    // the reason
@@ -113,9 +110,9 @@ type Revocation struct {
 	Force  bool      // the node will be deleted if the holder does not release
 }
 
-// checkData refuses a contender's data that would be read as a request to give the lock
+// CheckData refuses a contender's data that would be read as a request to give the lock
 // up.
-func checkData(data []byte) error {
+func CheckData(data []byte) error {
 	if layout.IsRequest(data) {
 		return fmt.Errorf("%w: Data has the form of a request to release the lock", ErrInvalid)
 	}
@@ -149,15 +146,15 @@ func (h *Hold) Revocation() (Revocation, bool) {
 	return *h.request, true
 }
 
-// readRequest records a request in the data of the hold's node.
-func (h *Hold) readRequest(data []byte) {
+// ReadRequest records a request in the data of the hold's node.
+func (h *Hold) ReadRequest(data []byte) {
 	if r, _ := layout.OpenEnvelope(data); r != nil {
-		h.setRequest((*Revocation)(r))
+		h.SetRequest((*Revocation)(r))
 	}
 }
 
-// setRequest records a request to give the hold up.
-func (h *Hold) setRequest(r *Revocation) {
+// SetRequest records a request to give the hold up.
+func (h *Hold) SetRequest(r *Revocation) {
 	h.mu.Lock()
 	first := h.request == nil
 	if !first && h.request.Force {
@@ -170,6 +167,6 @@ func (h *Hold) setRequest(r *Revocation) {
 	path := h.path
 	h.mu.Unlock()
 	if first && h.span != nil {
-		h.span.emit(context.Background(), trace.RevocationRead{Subject: h.span.at(path), By: r.By, Reason: r.Reason, Force: r.Force})
+		h.span.Emit(context.Background(), trace.RevocationRead{Subject: h.span.At(path), By: r.By, Reason: r.Reason, Force: r.Force})
 	}
 }

@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"context"
@@ -11,30 +11,30 @@ import (
 
 // Limits of the wait for clean-up while there is contact but no answer.
 const (
-	giveUpWait = time.Second     // for the call that leaves nodes behind
+	GiveUpWait = time.Second     // for the call that leaves nodes behind
 	closeWait  = 2 * time.Second // for Close
 )
 
-// A cleanUp removes the leftovers of a call: the node of a wait that was given up, an
+// A CleanUp removes the leftovers of a call: the node of a wait that was given up, an
 // item that no handler received, the record of a finished transaction. It is
 // independent of the call's ctx.
 //
 // The call waits for its clean-up (wait) as long as the service can be expected to
 // answer. A clean-up that is not done when the call returns is noted, and the next
 // acquisition of this client in the same directory waits for it first
-// (Client.awaitCleanUps): a client never waits for its own leftovers. A service that answers,
+// (Client.AwaitCleanUps): a client never waits for its own leftovers. A service that answers,
 // even with a refusal, delays neither call.
 //
 // Close waits for every clean-up under way before it ends the session, as long as there
 // is contact, at most closeWait. Clean-ups can begin until then, also after the call of
 // Close.
 //
-// A nil *cleanUp is one that did not begin: the session is being ended, or is about to
+// A nil *CleanUp is one that did not begin: the session is being ended, or is about to
 // be, which removes the nodes concerned.
-type cleanUp struct {
+type CleanUp struct {
 	c        *Client
 	answered chan struct{} // closed when it is done, or refused by the service once
-	done     chan struct{}
+	Done     chan struct{}
 
 	// Guarded by c.mu.
 	isAnswered bool
@@ -43,10 +43,10 @@ type cleanUp struct {
 	of         string   // the prefix of the nodes of its call, or ""
 }
 
-// beginCleanUp registers a clean-up that the end of the session must wait for. A caller
+// BeginCleanUp registers a clean-up that the end of the session must wait for. A caller
 // that has something to give back when the client closes calls it first, then waits for
 // c.closing in addition to its own events, gives back and calls end.
-func (c *Client) beginCleanUp() *cleanUp {
+func (c *Client) BeginCleanUp() *CleanUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.newCleanUp()
@@ -54,18 +54,18 @@ func (c *Client) beginCleanUp() *cleanUp {
 
 // newCleanUp registers a clean-up, or returns nil if the session is being ended. The
 // caller holds c.mu.
-func (c *Client) newCleanUp() *cleanUp {
+func (c *Client) newCleanUp() *CleanUp {
 	if c.ending {
 		return nil
 	}
 	c.cleanUps++
-	return &cleanUp{c: c, answered: make(chan struct{}), done: make(chan struct{})}
+	return &CleanUp{c: c, answered: make(chan struct{}), Done: make(chan struct{})}
 }
 
-// goCleanUp runs f in a goroutine of the client, as a clean-up. f's ctx never ends;
+// GoCleanUp runs f in a goroutine of the client, as a clean-up. f's ctx never ends;
 // calls with it also work after Close has begun, and the end of the session bounds
 // them. Once c.closing is closed, f should not repeat a removal that is refused.
-func (c *Client) goCleanUp(f func(ctx context.Context, u *cleanUp)) *cleanUp {
+func (c *Client) GoCleanUp(f func(ctx context.Context, u *CleanUp)) *CleanUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := c.newCleanUp()
@@ -73,8 +73,8 @@ func (c *Client) goCleanUp(f func(ctx context.Context, u *cleanUp)) *cleanUp {
 	return u
 }
 
-// start is the second half of goCleanUp, for a clean-up that was registered before.
-func (u *cleanUp) start(f func(ctx context.Context, u *cleanUp)) {
+// start is the second half of GoCleanUp, for a clean-up that was registered before.
+func (u *CleanUp) start(f func(ctx context.Context, u *CleanUp)) {
 	if u == nil {
 		return
 	}
@@ -85,36 +85,36 @@ func (u *cleanUp) start(f func(ctx context.Context, u *cleanUp)) {
 	}
 	u.c.mu.Unlock()
 	if ending {
-		u.end()
+		u.End()
 	}
 }
 
 // run runs f, for a caller that holds c.mu.
-func (u *cleanUp) run(f func(ctx context.Context, u *cleanUp)) {
+func (u *CleanUp) run(f func(ctx context.Context, u *CleanUp)) {
 	if u == nil {
 		return
 	}
 	u.c.work.Add(1)
 	go func() {
 		defer u.c.work.Done()
-		defer u.end()
+		defer u.End()
 		f(context.WithValue(context.Background(), cleaningUp{}, true), u)
 	}()
 }
 
-// beside runs f in a goroutine of its own until the returned function is called, which
+// Beside runs f in a goroutine of its own until the returned function is called, which
 // closes over and waits for f. The session does not end before f has returned, so f returns
 // soon when the client closes.
-func (c *Client) beside(f func(over <-chan struct{})) (end func()) {
-	u := c.beginCleanUp()
+func (c *Client) Beside(f func(over <-chan struct{})) (end func()) {
+	u := c.BeginCleanUp()
 	over, ended := make(chan struct{}), make(chan struct{})
-	if !c.goWork(func() {
+	if !c.GoWork(func() {
 		defer close(ended)
-		defer u.end()
+		defer u.End()
 		f(over)
 	}) {
 		close(ended)
-		u.end()
+		u.End()
 	}
 	return func() {
 		close(over)
@@ -128,7 +128,7 @@ type cleaningUp struct{}
 func isCleanUp(ctx context.Context) bool { return ctx.Value(cleaningUp{}) != nil }
 
 // refuse records that the service has answered with a refusal. Only the first one counts.
-func (u *cleanUp) refuse(err error) {
+func (u *CleanUp) refuse(err error) {
 	u.c.mu.Lock()
 	defer u.c.mu.Unlock()
 	if !u.isAnswered {
@@ -137,9 +137,9 @@ func (u *cleanUp) refuse(err error) {
 	u.setAnswered()
 }
 
-// outcome waits, for as long as the session can last, until the clean-up is done or has been
+// Outcome waits, for as long as the session can last, until the clean-up is done or has been
 // refused. It returns the refusal.
-func (u *cleanUp) outcome() error {
+func (u *CleanUp) Outcome() error {
 	if u == nil {
 		return nil
 	}
@@ -150,15 +150,15 @@ func (u *cleanUp) outcome() error {
 }
 
 // setAnswered closes answered. The caller holds c.mu.
-func (u *cleanUp) setAnswered() {
+func (u *CleanUp) setAnswered() {
 	if !u.isAnswered {
 		u.isAnswered = true
 		close(u.answered)
 	}
 }
 
-// end records that the clean-up is done.
-func (u *cleanUp) end() {
+// End records that the clean-up is done.
+func (u *CleanUp) End() {
 	if u == nil {
 		return
 	}
@@ -166,7 +166,7 @@ func (u *cleanUp) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u.setAnswered()
-	close(u.done)
+	close(u.Done)
 	for _, dir := range u.dirs {
 		list := c.leftBehind[dir]
 		if i := slices.Index(list, u); len(list) > 1 {
@@ -182,28 +182,28 @@ func (u *cleanUp) end() {
 	}
 }
 
-// wait returns when the clean-up, of a call on the session s with leftovers in dir, is
+// Wait returns when the clean-up, of a call on the session s with leftovers in dir, is
 // done or has been refused. It returns earlier without contact, or without an answer
-// for giveUpWait. A clean-up that is not done then is noted.
-func (u *cleanUp) wait(s *session, dir string) {
+// for GiveUpWait. A clean-up that is not done then is noted.
+func (u *CleanUp) Wait(s *Session, dir string) {
 	if u != nil {
-		s.waitFor(u.answered, giveUpWait)
-		u.note(dir) // no effect if it is done
+		s.WaitFor(u.answered, GiveUpWait)
+		u.Note(dir) // no effect if it is done
 	}
 }
 
-// waitForAll is cleanUp.wait for several clean-ups that are noted, together.
-func (s *session) waitForAll(list ...*cleanUp) {
+// WaitForAll is CleanUp.Wait for several clean-ups that are noted, together.
+func (s *Session) WaitForAll(list ...*CleanUp) {
 	began := time.Now()
 	for _, u := range list {
 		if u != nil {
-			s.waitFor(u.answered, giveUpWait-time.Since(began))
+			s.WaitFor(u.answered, GiveUpWait-time.Since(began))
 		}
 	}
 }
 
-// waitFor waits for ch while there is contact, at most for d.
-func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
+// WaitFor waits for ch while there is contact, at most for d.
+func (s *Session) WaitFor(ch <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -221,8 +221,8 @@ func (s *session) waitFor(ch <-chan struct{}, d time.Duration) {
 	}
 }
 
-// madeFor sets the call of the clean-up, see awaitCleanUps.
-func (u *cleanUp) madeFor(prefix string) *cleanUp {
+// MadeFor sets the call of the clean-up, see AwaitCleanUps.
+func (u *CleanUp) MadeFor(prefix string) *CleanUp {
 	if u != nil {
 		u.c.mu.Lock()
 		defer u.c.mu.Unlock()
@@ -231,8 +231,8 @@ func (u *cleanUp) madeFor(prefix string) *cleanUp {
 	return u
 }
 
-// note makes the next acquisition in dir wait for the clean-up, unless it is done.
-func (u *cleanUp) note(dir string) {
+// Note makes the next acquisition in dir wait for the clean-up, unless it is done.
+func (u *CleanUp) Note(dir string) {
 	if u == nil {
 		return
 	}
@@ -240,7 +240,7 @@ func (u *cleanUp) note(dir string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
-	case <-u.done:
+	case <-u.Done:
 		return
 	default:
 	}
@@ -250,22 +250,22 @@ func (u *cleanUp) note(dir string) {
 	}
 }
 
-// awaitCleanUps waits until no leftovers of earlier calls of this client are in dir, or
+// AwaitCleanUps waits until no leftovers of earlier calls of this client are in dir, or
 // until the service has refused to remove them: leftovers only delay the caller then. If
 // a leftover node would do harm, own is the prefix of the caller's nodes. Then a refusal does
-// not end the wait, and awaitCleanUps does not wait for leftovers that the same call has
+// not end the wait, and AwaitCleanUps does not wait for leftovers that the same call has
 // left on a lost session.
-func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
+func (c *Client) AwaitCleanUps(ctx context.Context, dir, own string) error {
 	c.mu.Lock()
 	list := slices.Clone(c.leftBehind[dir])
 	if own != "" {
-		list = slices.DeleteFunc(list, func(u *cleanUp) bool { return u.of == own })
+		list = slices.DeleteFunc(list, func(u *CleanUp) bool { return u.of == own })
 	}
 	c.mu.Unlock()
 	for _, u := range list {
 		over := u.answered
 		if own != "" {
-			over = u.done
+			over = u.Done
 		}
 		select {
 		case <-over:
@@ -275,7 +275,7 @@ func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 		select {
 		case <-over:
 		case <-ctx.Done():
-			return c.contextError(ctx)
+			return c.ContextError(ctx)
 		case <-c.closing:
 			return ErrClosed
 		}
@@ -283,15 +283,15 @@ func (c *Client) awaitCleanUps(ctx context.Context, dir, own string) error {
 	return nil
 }
 
-// hasLeftovers reports whether awaitCleanUps would wait in dir.
-func (c *Client) hasLeftovers(dir string) bool {
+// HasLeftovers reports whether AwaitCleanUps would wait in dir.
+func (c *Client) HasLeftovers(dir string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.leftBehind[dir], func(u *cleanUp) bool { return !u.isAnswered })
+	return slices.ContainsFunc(c.leftBehind[dir], func(u *CleanUp) bool { return !u.isAnswered })
 }
 
-// isClosing reports whether Close was called.
-func (c *Client) isClosing() bool {
+// IsClosing reports whether Close was called.
+func (c *Client) IsClosing() bool {
 	select {
 	case <-c.closing:
 		return true
@@ -308,70 +308,70 @@ func (c *Client) finishCleanUps() {
 		clean := make(chan struct{})
 		c.clean = clean
 		c.mu.Unlock()
-		c.current.Load().waitFor(clean, closeWait)
+		c.current.Load().WaitFor(clean, closeWait)
 		c.mu.Lock()
 	}
 	c.ending = true
 	c.mu.Unlock()
 }
 
-// cleanUp repeats do in the background until it succeeds or the session is over, or, if
+// CleanUp repeats do in the background until it succeeds or the session is over, or, if
 // the client closes, until it is refused.
-func (s *session) cleanUp(what, path string, do func(context.Context) error) *cleanUp {
-	return s.c.goCleanUp(func(ctx context.Context, u *cleanUp) { s.retry(ctx, u, what, path, do) })
+func (s *Session) CleanUp(what, path string, do func(context.Context) error) *CleanUp {
+	return s.c.GoCleanUp(func(ctx context.Context, u *CleanUp) { s.Retry(ctx, u, what, path, do) })
 }
 
-// retry repeats do until it succeeds or the session is over, or, if the client closes,
+// Retry repeats do until it succeeds or the session is over, or, if the client closes,
 // until it is refused. It does so on behalf of the clean-up u, which may be nil. It
 // reports whether do has succeeded.
-func (s *session) retry(ctx context.Context, u *cleanUp, what, path string, do func(context.Context) error) bool {
+func (s *Session) Retry(ctx context.Context, u *CleanUp, what, path string, do func(context.Context) error) bool {
 	// The pauses are for errors that only an operator can mend, such as a revoked
 	// permission. The session itself waits while there is no contact.
-	for pause := (pauses{c: s.c, n: 1}); ; {
+	for pause := NewPauses(s.c).From(1); ; {
 		err := do(ctx)
-		if err == nil || isOver(err) {
+		if err == nil || IsOver(err) {
 			return err == nil
 		}
 		if u != nil {
 			u.refuse(err)
 		}
 		s.c.log.Warn("coord: background operation failed, retrying", "operation", what, "path", path, "error", err)
-		if !pause.wait(s.c.closing, s.b.Done()) {
+		if !pause.Wait(s.c.closing, s.b.Done()) {
 			return false
 		}
 	}
 }
 
-// goRemove removes a node of this client in the background, for as long as the session
+// GoRemove removes a node of this client in the background, for as long as the session
 // lives. When the client closes, the node goes with the session.
-func (s *session) goRemove(path string) *cleanUp {
-	if s.c.isClosing() {
+func (s *Session) GoRemove(path string) *CleanUp {
+	if s.c.IsClosing() {
 		return nil
 	}
-	return s.cleanUp("remove", path, func(ctx context.Context) error { return s.remove(ctx, path) })
+	return s.CleanUp("remove", path, func(ctx context.Context) error { return s.Remove(ctx, path) })
 }
 
-// removeLater removes a node in the background: the end of the caller's ctx must not
+// RemoveLater removes a node in the background: the end of the caller's ctx must not
 // leave a node that blocks all contenders behind it.
-func (s *session) removeLater(path string) { s.goRemove(path).note(parent(path)) }
+func (s *Session) RemoveLater(path string) { s.GoRemove(path).Note(Parent(path)) }
 
-// removeAndWait removes a node that is not needed any more, and waits for that, see
-// cleanUp.wait. It returns the removal, or nil if the node goes with its session.
-func (s *session) removeAndWait(path string) *cleanUp {
+// RemoveAndWait removes a node that is not needed any more, and waits for that, see
+// CleanUp.Wait. It returns the removal, or nil if the node goes with its session.
+func (s *Session) RemoveAndWait(path string) *CleanUp {
 	if s.b.Err() != nil {
 		return nil
 	}
-	u := s.goRemove(path)
-	u.wait(s, parent(path))
+	u := s.GoRemove(path)
+	u.Wait(s, Parent(path))
 	return u
 }
 
-// removeAllAndWait is giveUp for several nodes, with one commit.
-func (s *session) removeAllAndWait(paths []string) {
-	if len(paths) == 0 || s.b.Err() != nil || s.c.isClosing() {
+// RemoveAllAndWait is giveUp for several nodes, with one commit.
+func (s *Session) RemoveAllAndWait(paths []string) {
+	if len(paths) == 0 || s.b.Err() != nil || s.c.IsClosing() {
 		return
 	}
-	u := s.cleanUp("remove", paths[0], func(ctx context.Context) error {
+	u := s.CleanUp("remove", paths[0], func(ctx context.Context) error {
 		ops := make([]backend.Op, len(paths))
 		for i, p := range paths {
 			ops[i] = backend.Delete(p, backend.AnyVersion)
@@ -382,12 +382,12 @@ func (s *session) removeAllAndWait(paths []string) {
 		// One of them is gone, or denied, or the outcome is unknown.
 		var all error
 		for _, p := range paths {
-			all = errors.Join(all, s.remove(ctx, p))
+			all = errors.Join(all, s.Remove(ctx, p))
 		}
 		return all
 	})
 	for _, p := range paths {
-		u.note(parent(p))
+		u.Note(Parent(p))
 	}
-	s.waitForAll(u)
+	s.WaitForAll(u)
 }

@@ -1,20 +1,24 @@
-package coord
+package line
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 	"unicode/utf8"
+
+	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
-// line is a directory of sequential ephemeral nodes whose order is the queue of
+// Line is a directory of sequential ephemeral nodes whose order is the queue of
 // contenders: the queueing discipline of the lock and election recipes of the ZooKeeper
 // recipe guide.
 //
@@ -38,7 +42,7 @@ import (
 //     than it arms the watch on its predecessor. A contender that finds no other
 //     contender in its way, in a listing that shows its own node, needs no watch yet.
 //   - At the grant the lease is tested, and then, under one lock, the session and the
-//     watch on the own node (session.grant). The backend marks watches as fired in the
+//     watch on the own node (core.Session.Grant). The backend marks watches as fired in the
 //     order in which the events arrived.
 //   - Only the deletion of the known head grants the lock (for a reader: the deletion
 //     of the known first writer). The deletion counts if it arrives during the listing
@@ -54,51 +58,56 @@ import (
 // A writer waits for its predecessor, and lists again at every wake-up: a holder that
 // downgrades deletes its writer's node and continues on a reader's node with the same
 // number, so for a writer the deletion of the known head is no grant.
-type line struct {
-	c     *Client
+type Line struct {
+	c     *core.Client
 	dir   string
 	kinds layout.LineKinds
-	whole recipeDir // of the recipe that the line is a part of, if any
+	whole core.RecipeDir // of the recipe that the line is a part of, if any
+}
+
+// New returns the line in a directory, which belongs to the recipe whole, if that is not zero.
+func New(c *core.Client, dir string, kinds layout.LineKinds, whole core.RecipeDir) *Line {
+	return &Line{c: c, dir: dir, kinds: kinds, whole: whole}
 }
 
 // subject returns the subject of the events of op that belong to no acquisition.
-func (l *line) subject(op, node string) trace.Subject {
+func (l *Line) subject(op, node string) trace.Subject {
 	return trace.Subject{Recipe: string(l.kinds.Recipe()), Path: l.dir, Op: op, Node: node}
 }
 
-func (l *line) recipeDir() recipeDir { return l.whole.part(l.dir, l.kinds.Recipe()) }
+func (l *Line) recipeDir() core.RecipeDir { return l.whole.Part(l.dir, l.kinds.Recipe()) }
 
 // intruder returns a KindError if a contender of another recipe joined the directory
 // before the number seq.
-func (l *line) intruder(names []string, seq int64) error {
+func (l *Line) intruder(names []string, seq int64) error {
 	for _, name := range names {
 		found, n := layout.KindOfName(name)
 		if found != "" && n < seq && !l.kinds.Recipe().Admits(found) {
-			return &KindError{Path: l.dir, Want: string(l.kinds.Recipe()), Found: string(found)}
+			return l.c.KindError(l.dir, l.kinds.Recipe(), string(found))
 		}
 	}
 	return nil
 }
 
-// request is one acquisition.
-type request struct {
-	op       string        // for errors
-	kind     string        // of the node
-	data     []byte        // of the node
-	try      bool          // ErrLocked instead of waiting
-	span     *span         // nil without Trace
+// Request is one acquisition.
+type Request struct {
+	Op       string        // for errors
+	Kind     string        // of the node
+	Data     []byte        // of the node
+	try      bool          // core.ErrLocked instead of waiting
+	Span     *core.Span    // nil without Trace
 	reserved reservedNode  // left by the previous holder, see localQueue; used once
-	owner    recipe        // of the hold
+	Owner    core.Owner    // of the hold
 	keep     time.Duration // MutexOptions.Keep; the owner is a localQueue then
 	// beforeWait, if not nil, is called before the call waits for other contenders, see retreat.
 	beforeWait func()
 	// contact, if not nil, receives the status of the session just before the grant.
-	status *sessionStatus
-	*holderLookup
+	Status *SessionStatus
+	*HolderLookup
 }
 
 // willWait is called before the call waits for other contenders.
-func (r *request) willWait() {
+func (r *Request) willWait() {
 	if r.beforeWait != nil {
 		r.beforeWait()
 		r.beforeWait = nil
@@ -109,7 +118,7 @@ func (r *request) willWait() {
 // waiter, or kept, so that the waiter creates none itself.
 type reservedNode struct {
 	state  reservedState
-	place  *place    // of reservedStands
+	place  *Place    // of reservedStands
 	prefix string    // of reservedMayStand
 	kept   *keptLock // of reservedKept
 }
@@ -124,36 +133,36 @@ const (
 	reservedKept                          // it is the node of a kept lock
 )
 
-// sessionStatus is the phase of a session, and the channel that signals the next one.
-type sessionStatus struct {
-	phase   backend.Phase
-	changed <-chan struct{}
+// SessionStatus is the phase of a session, and the channel that signals the next one.
+type SessionStatus struct {
+	Phase   backend.Phase
+	Changed <-chan struct{}
 }
 
-// place is a node in the line, in the session that owns it.
-type place struct {
-	s *session
-	node
+// Place is a node in the line, in the session that owns it.
+type Place struct {
+	S *core.Session
+	core.Node
 	data []byte // as last read with the watch on the node
 }
 
-// heldUnder returns the error for a call that would wait for itself: its ctx derives
+// HeldUnder returns the error for a call that would wait for itself: its ctx derives
 // from a hold that blocks the call. The ctx ends with that hold, so the wait could
 // never succeed. The call checks this before it queues, because other callers that wait
 // for the same hold can be ahead of it in the local queue too.
-func (l *line) heldUnder(ctx context.Context, r *request) error {
-	for name, h := range holdsUnder(ctx, l.dir) {
+func (l *Line) HeldUnder(ctx context.Context, r *Request) error {
+	for name, h := range core.HoldsUnder(ctx, l.dir) {
 		q, ok := l.kinds.Parse(name)
 		var refusal error
 		switch {
-		case ok && q.Shared && r.kind == layout.WriteInfix:
-			refusal = ErrUpgrade
-		case ok && !q.Shared && !r.try: // a try returns ErrLocked
-			refusal = ErrHeld
+		case ok && q.Shared && r.Kind == layout.WriteInfix:
+			refusal = core.ErrUpgrade
+		case ok && !q.Shared && !r.try: // a try returns core.ErrLocked
+			refusal = core.ErrHeld
 		default:
 			continue
 		}
-		if here, err := l.c.serves(ctx, h); here || err != nil {
+		if here, err := Serves(ctx, l.c, h); here || err != nil {
 			return cmp.Or(err, refusal)
 		}
 	}
@@ -164,112 +173,112 @@ func (l *line) heldUnder(ctx context.Context, r *request) error {
 // the queue ahead of it, so that it waits for that hold directly or behind others.
 // heldUnder cannot detect this when the hold is a reader's and a writer waits between
 // the two, or when the hold is about to move to another node.
-func (l *line) behindOwn(ctx context.Context, r *request, ahead []layout.Position) error {
-	for name := range holdsUnder(ctx, l.dir) {
+func (l *Line) behindOwn(ctx context.Context, r *Request, ahead []layout.Position) error {
+	for name := range core.HoldsUnder(ctx, l.dir) {
 		q, ok := l.kinds.Parse(name)
 		if i := slices.IndexFunc(ahead, q.Is); ok && i >= 0 {
-			if ahead[i].Shared && r.kind == layout.WriteInfix {
-				return ErrUpgrade
+			if ahead[i].Shared && r.Kind == layout.WriteInfix {
+				return core.ErrUpgrade
 			}
-			return ErrHeld
+			return core.ErrHeld
 		}
 	}
 	return nil
 }
 
-// serves reports whether a hold is on the service of the client. For a hold of another
+// Serves reports whether a hold is on the service of the client. For a hold of another
 // client it looks for the node, whose name is unique.
-func (c *Client) serves(ctx context.Context, h *Hold) (bool, error) {
-	if h.s.c == c {
+func Serves(ctx context.Context, c *core.Client, h *core.Hold) (bool, error) {
+	if h.On().Client() == c {
 		return true, nil
 	}
-	return onSession(ctx, c, func(s *session) (bool, error) {
+	return core.OnSession(ctx, c, func(s *core.Session) (bool, error) {
 		path := h.Path()
-		if err := s.b.Sync(ctx, path); err != nil {
+		if err := s.Backend().Sync(ctx, path); err != nil {
 			return false, err
 		}
-		_, err := s.b.Exists(ctx, path, nil)
-		if isNotFound(err) {
+		_, err := s.Backend().Exists(ctx, path, nil)
+		if core.IsNotFound(err) {
 			return false, nil
 		}
 		return err == nil, err
 	})
 }
 
-// acquire takes a place and waits for the grant. If the session is lost, or an outsider
+// Acquire takes a place and waits for the grant. If the session is lost, or an outsider
 // deletes the node, it takes a new place at the tail, until ctx ends. However it
 // returns, a node that does not become a hold is removed.
-func (l *line) acquire(ctx context.Context, r *request) (*Hold, error) {
+func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 	for {
 		p, err := l.enter(ctx, r)
 		entered := err == nil
 		if entered {
-			var h *Hold
+			var h *core.Hold
 			h, err = l.await(ctx, r, p)
 			if err == nil {
 				if r.try {
-					l.c.setCalm(l.dir, true)
+					LinesOf(l.c).SetCalm(l.dir, true)
 				}
 				return h, nil
 			}
 		}
-		endInquiry := l.beginLookup(ctx, r, p.s, p.path, err)
-		if entered && !errors.Is(err, errGone) {
-			p.s.removeAndWait(p.path)
+		endInquiry := l.beginLookup(ctx, r, p.S, p.Path, err)
+		if entered && !errors.Is(err, core.ErrGone) {
+			p.S.RemoveAndWait(p.Path)
 		}
 		endInquiry()
 		if r.try {
-			l.c.setCalm(l.dir, false)
+			LinesOf(l.c).SetCalm(l.dir, false)
 		}
-		err, again := l.c.afterAttempt(ctx, err)
+		err, again := l.c.AfterAttempt(ctx, err)
 		if !again {
-			err = opError(r.op, l.dir, r.explain(err))
-			r.span.over(ctx, err)
+			err = core.OpError(r.Op, l.dir, r.Explain(err))
+			r.Span.Over(ctx, err)
 			return nil, err
 		}
 		r.willWait()
-		l.c.log.Debug("coord: lost the place in the queue of waiters, joining it again at the end", "path", l.dir, "error", err)
-		r.span.requeued(ctx, err)
+		l.c.Log().Debug("coord: lost the place in the queue of waiters, joining it again at the end", "path", l.dir, "error", err)
+		r.Span.Requeued(ctx, err)
 	}
 }
 
 // enter takes a place at the tail of the queue. With an error, the place has no node any
 // more, and may have a session.
-func (l *line) enter(ctx context.Context, r *request) (place, error) {
+func (l *Line) enter(ctx context.Context, r *Request) (Place, error) {
 	b := r.reserved
 	r.reserved = reservedNode{}
-	if b.state == reservedStands && b.place.s.b.Err() == nil {
+	if b.state == reservedStands && b.place.S.Backend().Err() == nil {
 		return *b.place, l.checkNumber(ctx, *b.place, r)
 	}
 	if b.state != reservedMayStand { // a node that may exist must be looked for, whatever ends the call
-		if err := l.c.awaitCleanUps(ctx, l.dir, ""); err != nil {
-			return place{}, err
+		if err := l.c.AwaitCleanUps(ctx, l.dir, ""); err != nil {
+			return Place{}, err
 		}
 	}
-	s, err := l.c.session(ctx) // without a session, a node that may exist goes with the lost one
+	s, err := l.c.Live(ctx) // without a session, a node that may exist goes with the lost one
 	if err != nil {
-		return place{}, err
+		return Place{}, err
 	}
 	asks := "" // the node of the keeper that the new node asks, see asksKeeper
-	if r.try && !l.c.isCalm(l.dir) {
+	if r.try && !LinesOf(l.c).IsCalm(l.dir) {
 		if asks, err = l.look(ctx, s, r); err != nil {
-			return place{s: s}, err
+			return Place{S: s}, err
 		}
 	}
-	var sp spec
+	var sp core.Spec
 	if b.state == reservedMayStand {
-		sp = spec{recipeDir: l.recipeDir(), kind: r.kind, prefix: b.prefix, data: r.data, made: true}
+		sp = core.Spec{RecipeDir: l.recipeDir(), Kind: r.Kind, Prefix: b.prefix, Data: r.Data, Made: true}
 	} else {
-		sp = newSpec(l.c, l.recipeDir(), r.kind, r.data)
+		sp = core.NewSpec(l.c, l.recipeDir(), r.Kind, r.Data)
 	}
-	n, err := s.create(ctx, &sp)
+	n, err := s.Create(ctx, &sp)
 	if err != nil {
-		return place{}, err
+		return Place{}, err
 	}
 	if asks != "" {
-		l.c.setSeen(l.dir, asks)
+		LinesOf(l.c).setSeen(l.dir, asks)
 	}
-	p := place{s: s, node: n}
+	p := Place{S: s, Node: n}
 	return p, l.checkNumber(ctx, p, r)
 }
 
@@ -290,19 +299,19 @@ func (l *line) enter(ctx context.Context, r *request) (place, error) {
 //
 // The try must create its node all the same if the client of the only contender may keep the
 // lock: see asksKeeper. look returns the path of that contender's node then.
-func (l *line) look(ctx context.Context, s *session, r *request) (asks string, err error) {
-	names, err := s.lookAt(ctx, l.dir)
+func (l *Line) look(ctx context.Context, s *core.Session, r *Request) (asks string, err error) {
+	names, err := LookAt(ctx, s, l.dir)
 	if err != nil {
 		return "", err
 	}
-	queue := append(l.kinds.Order(names), layout.Position{Shared: r.kind == layout.ReadInfix})
+	queue := append(l.kinds.Order(names), layout.Position{Shared: r.Kind == layout.ReadInfix})
 	if layout.Blocker(queue, len(queue)-1) < 0 {
 		return "", nil
 	}
 	if l.asksKeeper(ctx, s, r, queue) {
 		return l.dir + "/" + queue[0].Name, nil
 	}
-	return "", r.locked(func() []string { return holders(queue, "") })
+	return "", r.Locked(func() []string { return holders(queue, "") })
 }
 
 // asksKeeper reports whether a try has to create its node though a contender blocks it: that
@@ -312,136 +321,154 @@ func (l *line) look(ctx context.Context, s *session, r *request) (asks string, e
 // So the try that has created its node notes that of the keeper (setSeen), and no earlier: a
 // try that was cut short before has asked nobody. The data of a node that is not kept is read
 // once.
-func (l *line) asksKeeper(ctx context.Context, s *session, r *request, queue []layout.Position) bool {
-	if _, ok := r.owner.(*localQueue); !ok || len(queue) != 2 {
+func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *Request, queue []layout.Position) bool {
+	if _, ok := r.Owner.(*localQueue); !ok || len(queue) != 2 {
 		return false
 	}
 	path := l.dir + "/" + queue[0].Name
-	if l.c.hasSeen(l.dir, path) {
+	if LinesOf(l.c).hasSeen(l.dir, path) {
 		return false
 	}
-	data, _, err := s.b.Get(ctx, path, nil)
+	data, _, err := s.Backend().Get(ctx, path, nil)
 	if err != nil {
 		return false
 	}
 	if layout.KeepOf(data) > 0 {
 		return true
 	}
-	l.c.setSeen(l.dir, path)
+	LinesOf(l.c).setSeen(l.dir, path)
 	return false
+}
+
+// clientLines is what the lines of one client share.
+type clientLines struct {
+	mu        sync.Mutex
+	queues    map[string]*localQueue // the callers of the client on one path, by directory
+	calm      map[string]struct{}    // directories, see isCalm
+	contended map[string]time.Time   // until when no lock is kept, by directory, see keptLock
+	seen      map[string]string      // paths of nodes, by directory, see asksKeeper
+
+	idleMu sync.Mutex // locked after the mutex of a localQueue
+	idle   list.List  // of *keptLock: those that are idle, the longest first
+}
+
+func LinesOf(c *core.Client) *clientLines { return core.Kept[clientLines](c) }
+
+// setIn sets m[k], and makes room for that.
+func setIn[V any](m *map[string]V, k string, v V) {
+	if *m == nil {
+		*m = make(map[string]V)
+	}
+	core.MakeRoom(*m)
+	(*m)[k] = v
 }
 
 // hasSeen reports whether the node at path is the latest one in dir that tries of this client
 // need not ask: see asksKeeper.
-func (c *Client) hasSeen(dir, path string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.seen[dir] == path
+func (x *clientLines) hasSeen(dir, path string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.seen[dir] == path
 }
 
-func (c *Client) setSeen(dir, path string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.seen == nil {
-		c.seen = make(map[string]string)
-	}
-	makeRoom(c.seen)
-	c.seen[dir] = path
+func (x *clientLines) setSeen(dir, path string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	setIn(&x.seen, dir, path)
 }
 
-// lookAt is list for a try. If listing is denied, it returns no names and no error: the
+// LookAt is list for a try. If listing is denied, it returns no names and no error: the
 // try then learns the answer from its own node.
-func (s *session) lookAt(ctx context.Context, dir string) ([]string, error) {
-	names, err := s.list(ctx, dir)
+func LookAt(ctx context.Context, s *core.Session, dir string) ([]string, error) {
+	names, err := s.List(ctx, dir)
 	if errors.Is(err, backend.ErrDenied) {
 		err = nil
 	}
 	return names, err
 }
 
-// isCalm reports whether the latest try of this client in dir found no contender in its
+// IsCalm reports whether the latest try of this client in dir found no contender in its
 // way.
-func (c *Client) isCalm(dir string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.calm[dir]
+func (x *clientLines) IsCalm(dir string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, ok := x.calm[dir]
 	return ok
 }
 
-func (c *Client) setCalm(dir string, calm bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !calm {
-		delete(c.calm, dir)
-		return
+func (x *clientLines) SetCalm(dir string, calm bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if calm {
+		setIn(&x.calm, dir, struct{}{})
+	} else {
+		delete(x.calm, dir)
 	}
-	makeRoom(c.calm)
-	c.calm[dir] = struct{}{}
 }
 
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
-// a watch is armed later. It returns errAgain if own has fired.
-func (l *line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*Hold, error) {
-	h := &Hold{s: p.s, path: p.path, token: p.czxid, span: r.span, recipe: r.owner, own: own}
-	if r.kind == layout.ReadInfix {
-		h.token = 0 // several readers hold it at a time
+// a watch is armed later. It returns core.ErrAgain if own has fired.
+func (l *Line) hold(ctx context.Context, r *Request, p Place, own *backend.Watch) (*core.Hold, error) {
+	token := p.Czxid
+	if r.Kind == layout.ReadInfix {
+		token = 0 // several readers hold it at a time
 	}
-	if q, ok := r.owner.(*localQueue); ok {
-		h.keeper = q.newKept(r, p, h)
+	h := core.NewHold(p.S, p.Path, token, r.Span, r.Owner, own)
+	if q, ok := r.Owner.(*localQueue); ok {
+		h.SetKeeper(q.newKept(r, p, h))
 	}
-	if r.status != nil {
-		r.status.phase, r.status.changed = p.s.b.Status()
+	if r.Status != nil {
+		r.Status.Phase, r.Status.Changed = p.S.Backend().Status()
 	}
-	if err := p.s.grant(h, own); err != nil {
+	if err := p.S.Grant(h, own); err != nil {
 		return nil, err
 	}
-	r.span.grant(ctx, h, 1)
+	r.Span.Grant(ctx, h, 1)
 	if own != nil {
-		h.readRequest(p.data)
+		h.ReadRequest(p.data)
 	}
-	if own != nil && !l.c.goWork(func() { h.watchNode(p.path, own) }) {
+	if own != nil && !l.c.GoWork(func() { h.WatchNode(p.Path, own) }) {
 		own.Stop()
 	}
 	return h, nil
 }
 
-// A Contender is a client's request in the queue for a lock. The first one holds the
-// lock.
+// Contender is coord.Contender.
 type Contender struct {
-	Path    string    // of its node, absolute
-	Token   int64     // Hold.Token, now or after the grant; zero for a reader, also after a downgrade
-	Session int64     // the owner of the node
-	Since   time.Time // the creation of the node, by the service's clock
+	Path    string
+	Token   int64
+	Session int64
+	Since   time.Time
 	ID      string
 	Data    []byte
 }
 
-// encodeContender returns the data of a contender's node, see layout.EncodeContender. It
+// EncodeContender returns the data of a contender's node, see layout.EncodeContender. It
 // refuses an ID and Data that cannot be stored.
-func encodeContender(id string, keep time.Duration, data []byte) ([]byte, error) {
+func EncodeContender(id string, keep time.Duration, data []byte) ([]byte, error) {
 	if !utf8.ValidString(id) {
-		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid)
+		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", core.ErrInvalid)
 	}
 	text, err := layout.EncodeContender(id, keep, data)
 	if err != nil {
 		return nil, err
 	}
-	return text, checkData(text)
+	return text, core.CheckData(text)
 }
 
-func (l *line) contenders(ctx context.Context) ([]Contender, error) {
-	return onSession(ctx, l.c, func(s *session) ([]Contender, error) { return s.contenders(ctx, l) })
+func (l *Line) contenders(ctx context.Context) ([]Contender, error) {
+	return core.OnSession(ctx, l.c, func(s *core.Session) ([]Contender, error) { return ReadContenders(ctx, s, l) })
 }
 
-func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) {
-	names, err := s.list(ctx, l.dir)
+func ReadContenders(ctx context.Context, s *core.Session, l *Line) ([]Contender, error) {
+	names, err := s.List(ctx, l.dir)
 	if err != nil {
 		return nil, err
 	}
 	var list []Contender
 	for _, q := range l.kinds.Order(names) {
-		x, err := s.contender(ctx, l, q)
-		if isNotFound(err) {
+		x, err := ReadContender(ctx, s, l, q)
+		if core.IsNotFound(err) {
 			continue // deleted since the listing
 		}
 		if err != nil {
@@ -452,18 +479,18 @@ func (s *session) contenders(ctx context.Context, l *line) ([]Contender, error) 
 	return list, nil
 }
 
-// contender reads the node of a contender.
-func (s *session) contender(ctx context.Context, l *line, q layout.Position) (Contender, error) {
+// ReadContender reads the node of a contender.
+func ReadContender(ctx context.Context, s *core.Session, l *Line, q layout.Position) (Contender, error) {
 	p := l.dir + "/" + q.Name
-	data, stat, err := s.b.Get(ctx, p, nil)
+	data, stat, err := s.Backend().Get(ctx, p, nil)
 	if err != nil {
 		return Contender{}, err
 	}
-	return newContender(p, data, stat, q.Shared), nil
+	return NewContender(p, data, stat, q.Shared), nil
 }
 
-// newContender returns the contender whose node at path was read.
-func newContender(path string, data []byte, stat backend.Stat, shared bool) Contender {
+// NewContender returns the contender whose node at path was read.
+func NewContender(path string, data []byte, stat backend.Stat, shared bool) Contender {
 	_, own := layout.OpenEnvelope(data)
 	x := Contender{
 		Path: path, Token: stat.Czxid, Session: stat.EphemeralOwner,
@@ -476,9 +503,11 @@ func newContender(path string, data []byte, stat backend.Stat, shared bool) Cont
 	return x
 }
 
-// orderKey is the sort key of LockAll. A nil lock has none.
-type orderKey struct {
-	client *Client
-	path   recipePath
-	joiner joiner // the lock, without its wrappers; nil if no joint commit can have it
-}
+// Client returns the client of the line.
+func (l *Line) Client() *core.Client { return l.c }
+
+// Dir returns the directory of the line.
+func (l *Line) Dir() string { return l.dir }
+
+// Kinds returns which names are contenders of the line.
+func (l *Line) Kinds() layout.LineKinds { return l.kinds }

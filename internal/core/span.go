@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"context"
@@ -28,17 +28,17 @@ func newTrace(told func(context.Context, trace.Event), log *outbox.Logger) *outb
 		})
 }
 
-// emit queues an event for the client's Trace. It never blocks, and may be called
+// Emit queues an event for the client's Trace. It never blocks, and may be called
 // anywhere. It is generic in the type of the event so that the conversion to an
 // interface value, which allocates, happens after the check.
-func emit[E trace.Event](ctx context.Context, c *Client, e E) {
+func Emit[E trace.Event](ctx context.Context, c *Client, e E) {
 	if c.trace != nil {
 		c.trace.Put(tracedEvent{ctx, e})
 	}
 }
 
-// reasonOf returns the reason of a loss.
-func reasonOf(err error) trace.Reason {
+// ReasonOf returns the reason of a loss.
+func ReasonOf(err error) trace.Reason {
 	switch {
 	case errors.Is(err, ErrRevoked): // matches ErrDeleted too
 		return trace.ReasonRevoked
@@ -56,16 +56,16 @@ func reasonOf(err error) trace.Reason {
 	return trace.ReasonOther
 }
 
-// span reports the events of one acquisition, from the call to the end of the hold. It
+// Span reports the events of one acquisition, from the call to the end of the hold. It
 // is nil without Trace, and its methods do nothing then.
 //
 // The events of a hold come from many goroutines: of its Release, of the watch on its
 // node, of the session. No event of a hold is reported before its grant. A hold can be
 // lost before the caller reports the grant; such events wait here until then.
-type span struct {
+type Span struct {
 	c     *Client
 	where trace.Subject
-	began time.Time
+	Began time.Time
 
 	// Used only by the goroutine that acquires.
 	waited bool   // WaitBegan was reported
@@ -85,90 +85,104 @@ type span struct {
 // spanSubject is a subject that has events of its own in place of HoldGranted, HoldLost and
 // HoldReleased: an item of a queue.
 type spanSubject interface {
-	granted(token int64, waited time.Duration) trace.Event
-	settled(lost bool, held time.Duration, err error) trace.Event
+	Granted(token int64, waited time.Duration) trace.Event
+	Settled(lost bool, held time.Duration, err error) trace.Event
 }
 
-// newSpan begins the span of an acquisition.
-func (c *Client) newSpan(recipe, path, op string) *span {
+// NewSpan begins the span of an acquisition.
+func (c *Client) NewSpan(recipe, path, op string) *Span {
 	if c.trace == nil {
 		return nil
 	}
-	return &span{
+	return &Span{
 		c:     c,
 		where: trace.Subject{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
-		began: time.Now(),
+		Began: time.Now(),
 	}
 }
 
-// next returns the span of another call on the subject of t.
-func (t *span) next(op string) *span {
+// SetSubject makes item the subject of the events of the hold. It stands from the beginning.
+func (t *Span) SetSubject(item spanSubject) {
+	if t != nil {
+		t.item, t.since = item, t.Began
+	}
+}
+
+// SetBegan corrects when the call began.
+func (t *Span) SetBegan(at time.Time) {
+	if t != nil {
+		t.Began = at
+	}
+}
+
+// Next returns the span of another call on the subject of t.
+func (t *Span) Next(op string) *Span {
 	if t == nil {
 		return nil
 	}
-	n := &span{c: t.c, where: t.where, began: time.Now()}
+	n := &Span{c: t.c, where: t.where, Began: time.Now()}
 	n.where.Op = op
 	return n
 }
 
 // id returns the ID of the events of t.
-func (t *span) id() uint64 {
+func (t *Span) id() uint64 {
 	if t == nil {
 		return 0
 	}
 	return t.where.ID
 }
 
-func (t *span) at(node string) trace.Subject {
+func (t *Span) At(node string) trace.Subject {
 	w := t.where
 	w.Node = node
 	return w
 }
 
-// waiting reports, unless it was reported before, that the call waits at node, with
+// Waiting reports, unless it was reported before, that the call waits at node, with
 // ahead contenders before it, or -1.
-func (t *span) waiting(ctx context.Context, node string, ahead int) {
+func (t *Span) Waiting(ctx context.Context, node string, ahead int) {
 	switch {
 	case t == nil:
 	case !t.stands || node != t.place:
 		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
-		emit(ctx, t.c, trace.WaitBegan{Subject: t.at(node), Ahead: ahead})
+		Emit(ctx, t.c, trace.WaitBegan{Subject: t.At(node), Ahead: ahead})
 	case ahead != t.ahead:
 		t.ahead = ahead
-		emit(ctx, t.c, trace.PositionChanged{Subject: t.at(node), Ahead: ahead})
+		Emit(ctx, t.c, trace.PositionChanged{Subject: t.At(node), Ahead: ahead})
 	}
 }
 
-// requeued reports that the call takes another place.
-func (t *span) requeued(ctx context.Context, err error) {
+// Requeued reports that the call takes another place.
+func (t *Span) Requeued(ctx context.Context, err error) {
 	if t == nil {
 		return
 	}
-	emit(ctx, t.c, trace.WaiterRequeued{Subject: t.at(t.place), Reason: reasonOf(err), Err: err})
+	Emit(ctx, t.c, trace.WaiterRequeued{Subject: t.At(t.place), Reason: ReasonOf(err), Err: err})
 	t.stands, t.place = false, ""
 }
 
-// over reports that the wait, if there was one, has ended without a hold.
-func (t *span) over(ctx context.Context, err error) {
+// Over reports that the wait, if there was one, has ended without a hold.
+func (t *Span) Over(ctx context.Context, err error) {
 	if t == nil || !t.waited {
 		return
 	}
 	t.waited = false
-	emit(ctx, t.c, trace.WaitEnded{Subject: t.at(t.place), Waited: time.Since(t.began), Err: err})
+	Emit(ctx, t.c, trace.WaitEnded{Subject: t.At(t.place), Waited: time.Since(t.Began), Err: err})
 }
 
-// grant reports the grant, and then the events of the hold that came before.
-func (t *span) grant(ctx context.Context, h *Hold, weight int) {
+// Grant reports the grant, and then the events of the hold that came before.
+func (t *Span) Grant(ctx context.Context, h *Hold, weight int) {
 	if t == nil {
 		return
 	}
 	now := time.Now()
-	waited := now.Sub(t.began)
+	waited := now.Sub(t.Began)
 	var e trace.Event
 	if t.item != nil {
-		e = t.item.granted(h.token, waited)
+		e = t.item.Granted(h.token, waited)
 	} else {
-		e = trace.HoldGranted{Subject: t.at(h.Path()), Token: h.token, Weight: weight, Waited: waited}
+		e = trace.HoldGranted{Subject: t.At(h.Path()), Token: h.token, Weight: weight, Waited: waited}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,7 +198,7 @@ func (t *span) grant(ctx context.Context, h *Hold, weight int) {
 }
 
 // put reports x, or keeps it until the grant is reported. The caller holds mu.
-func (t *span) put(x tracedEvent) {
+func (t *Span) put(x tracedEvent) {
 	if t.granted {
 		t.c.trace.Put(x)
 	} else {
@@ -192,9 +206,9 @@ func (t *span) put(x tracedEvent) {
 	}
 }
 
-// emit reports an event of the hold while it stands. It ignores events after the end
+// Emit reports an event of the hold while it stands. It ignores events after the end
 // was reported.
-func (t *span) emit(ctx context.Context, e trace.Event) {
+func (t *Span) Emit(ctx context.Context, e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ended {
@@ -203,15 +217,15 @@ func (t *span) emit(ctx context.Context, e trace.Event) {
 }
 
 // end reports the end of the hold.
-func (t *span) end(e trace.Event) {
+func (t *Span) end(e trace.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = true
 	t.put(tracedEvent{context.Background(), e})
 }
 
-// held returns the time since the grant.
-func (t *span) held() time.Duration {
+// Held returns the time since the grant.
+func (t *Span) Held() time.Duration {
 	if t == nil {
 		return 0
 	}
@@ -224,24 +238,24 @@ func (t *span) held() time.Duration {
 }
 
 // lost reports that the hold has ended early.
-func (t *span) lost(node string, token int64, err error) {
+func (t *Span) lost(node string, token int64, err error) {
 	switch {
 	case t == nil:
 	case t.item != nil:
-		t.end(t.item.settled(true, t.held(), err))
+		t.end(t.item.Settled(true, t.Held(), err))
 	default:
-		t.end(trace.HoldLost{Subject: t.at(node), Token: token, Held: t.held(), Reason: reasonOf(err), Err: err})
+		t.end(trace.HoldLost{Subject: t.At(node), Token: token, Held: t.Held(), Reason: ReasonOf(err), Err: err})
 	}
 }
 
 // released reports that the hold was released, or the item settled, after it was held
 // for the given time.
-func (t *span) released(node string, token int64, held time.Duration, err error) {
+func (t *Span) released(node string, token int64, held time.Duration, err error) {
 	switch {
 	case t == nil:
 	case t.item != nil:
-		t.end(t.item.settled(false, held, err))
+		t.end(t.item.Settled(false, held, err))
 	default:
-		t.end(trace.HoldReleased{Subject: t.at(node), Token: token, Held: held, Err: err})
+		t.end(trace.HoldReleased{Subject: t.At(node), Token: token, Held: held, Err: err})
 	}
 }

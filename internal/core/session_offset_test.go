@@ -1,4 +1,4 @@
-package coord
+package core
 
 import (
 	"math/rand/v2"
@@ -138,14 +138,14 @@ func TestAnOffsetWaitsForAnyTime(t *testing.T) {
 // A Carry that was compared and not written returns the time of an earlier write. It tells nothing of when
 // its commit was made.
 func TestServiceClock_ACarryThatIsNotWrittenIsNoSample(t *testing.T) {
-	s := &session{c: &Client{began: time.Now()}, clock: serviceClock{exists: true}}
+	s := &Session{c: &Client{began: time.Now()}, clock: serviceClock{exists: true}}
 	p := sending{at: s.c.local(), contact: make(chan struct{})}
 	stat := backend.Stat{Mzxid: 5, AsOf: 9, Mtime: time.Now().Add(-time.Hour).UnixMilli()}
-	if s.sent(p, &stat); s.now().known {
+	if s.Sent(p, &stat); s.Now().Known {
 		t.Error("a mark that was written an hour ago counts as a sample")
 	}
 	stat = backend.Stat{Mzxid: 9, AsOf: 9, Mtime: time.Now().UnixMilli()}
-	if s.sent(p, &stat); !s.now().known {
+	if s.Sent(p, &stat); !s.Now().Known {
 		t.Error("a mark that was written does not count as a sample")
 	}
 }

@@ -1,4 +1,4 @@
-package coord
+package line
 
 import (
 	"context"
@@ -7,20 +7,22 @@ import (
 	"math"
 	"slices"
 
+	"github.com/go-coord/coord/internal/core"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
 // await waits until p is at the head of the queue, and turns it into a hold.
-func (l *line) await(ctx context.Context, r *request, p place) (*Hold, error) {
-	if p.siblings == 1 {
+func (l *Line) await(ctx context.Context, r *Request, p Place) (*core.Hold, error) {
+	if p.Siblings == 1 {
 		// Alone in the directory: the head.
 		return l.hold(ctx, r, p, nil)
 	}
 	var w waits
 	h, err := l.watchTurn(ctx, r, &p, &w)
-	w.before.stop()
-	w.ahead.stop()
+	w.before.Stop()
+	w.ahead.Stop()
 	if err != nil {
 		w.own.Stop()
 	}
@@ -31,8 +33,8 @@ func (l *line) await(ctx context.Context, r *request, p place) (*Hold, error) {
 // the predecessor's predecessor.
 type waits struct {
 	own    *backend.Watch
-	before neighbour
-	ahead  neighbour
+	before Neighbour
+	ahead  Neighbour
 }
 
 // turnState is what a contender knows of its turn. A listing that shows its own node
@@ -74,7 +76,7 @@ const (
 
 // turnIn returns the state of the last contender in queue, as a listing shows it, and
 // the index of its predecessor, if it has to wait.
-func (l *line) turnIn(queue []layout.Position) (t turnState, predecessor int) {
+func (l *Line) turnIn(queue []layout.Position) (t turnState, predecessor int) {
 	i := len(queue) - 1
 	j := layout.Blocker(queue, i)
 	switch {
@@ -100,40 +102,40 @@ func (t turnState) after(e turnEvent) turnState {
 }
 
 // watchTurn reads the queue until p is granted.
-func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*Hold, error) {
-	s := p.s
+func (l *Line) watchTurn(ctx context.Context, r *Request, p *Place, w *waits) (*core.Hold, error) {
+	s := p.S
 	for {
 		// A contender that nothing blocks needs no watch, since its hold arms one
 		// later. But an exclusive hold needs its token, so the node is read if its
 		// czxid is not known.
-		if w.own.Kind() != 0 || w.own == nil && p.czxid == 0 && r.kind != layout.ReadInfix {
+		if w.own.Kind() != 0 || w.own == nil && p.Czxid == 0 && r.Kind != layout.ReadInfix {
 			if err := l.watchOwn(ctx, p, w); err != nil {
 				return nil, err
 			}
 		}
-		if w.before.w.Kind() != 0 {
+		if w.before.W.Kind() != 0 {
 			// A deletion that was seen earlier must not count for this listing: the
 			// next server can be behind that event, and still list the deleted node.
-			w.before.stop()
+			w.before.Stop()
 		}
-		names, _, err := s.b.Children(ctx, l.dir, nil)
-		if err != nil && !isNotFound(err) {
+		names, _, err := s.Backend().Children(ctx, l.dir, nil)
+		if err != nil && !core.IsNotFound(err) {
 			return nil, err
 		}
 		queue := l.kinds.Order(names)
 		if len(queue) < len(names) {
-			if err := l.intruder(names, p.seq); err != nil {
+			if err := l.intruder(names, p.Seq); err != nil {
 				return nil, err
 			}
-			if err := s.confirmKind(ctx, l.recipeDir(), p.path, names); err != nil {
+			if err := s.ConfirmKind(ctx, l.recipeDir(), p.Path, names); err != nil {
 				return nil, err
 			}
 		}
-		i := slices.IndexFunc(queue, func(q layout.Position) bool { return q.Name == base(p.path) })
+		i := slices.IndexFunc(queue, func(q layout.Position) bool { return q.Name == core.Base(p.Path) })
 		if i < 0 {
 			// Either the own node was deleted just now, which reading it shows; or the
 			// server lags behind its earlier replies, which Sync mends.
-			if err := s.b.Sync(ctx, l.dir); err != nil {
+			if err := s.Backend().Sync(ctx, l.dir); err != nil {
 				return nil, err
 			}
 			if err := l.watchOwn(ctx, p, w); err != nil {
@@ -145,7 +147,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		turn, j := l.turnIn(queue)
 		if turn != turnGranted {
 			if r.try {
-				return nil, r.locked(func() []string { return holders(queue, base(p.path)) })
+				return nil, r.Locked(func() []string { return holders(queue, core.Base(p.Path)) })
 			}
 			if err := l.behindOwn(ctx, r, queue[:j+1]); err != nil {
 				return nil, err
@@ -160,7 +162,7 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 		}
 		// Nothing blocks the contender: the listing has shown that, or the deletion of
 		// the known head.
-		if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, errAgain) {
+		if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, core.ErrAgain) {
 			return h, err
 		}
 	}
@@ -168,13 +170,13 @@ func (l *line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*
 
 // watchOthers makes p, the last in queue, wait for its predecessor at j until the turn
 // is granted or unknown.
-func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
-	s := p.s
+func (l *Line) watchOthers(ctx context.Context, r *Request, p *Place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
+	s := p.S
 	// A deletion during the listing that shows the predecessor counts.
 	if w.before.gone(queue[j].Name) && turn.after(predecessorDeleted) == turnGranted {
 		return turnGranted, nil
 	}
-	if w.own == nil && p.czxid == 0 {
+	if w.own == nil && p.Czxid == 0 {
 		if err := l.watchOwn(ctx, p, w); err != nil {
 			return turnUnknown, err
 		}
@@ -187,33 +189,33 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 	targets, since := room[:0], int64(math.MaxInt64)
 	if w.own == nil {
 		w.own = backend.NewWatch()
-		p.data = r.data
-		targets, since = append(targets, backend.Target{Path: p.path, Watch: w.own}), p.czxid
+		p.data = r.Data
+		targets, since = append(targets, backend.Target{Path: p.Path, Watch: w.own}), p.Czxid
 	}
 	// No look-ahead is needed if the deletion of the predecessor is the grant, nor in a
 	// line of readers and writers, where every other wake-up lists again.
 	if turn == turnNext || l.kinds == layout.SharedLine {
-		w.ahead.stop()
+		w.ahead.Stop()
 	} else {
 		targets = w.ahead.aim(targets, l.dir, queue[j-1].Name)
 	}
 	targets = w.before.aim(targets, l.dir, queue[j].Name)
 	if len(targets) > 0 {
-		if err := s.b.Arm(ctx, since, targets...); err != nil {
+		if err := s.Backend().Arm(ctx, since, targets...); err != nil {
 			return turnUnknown, err
 		}
-		if ok, err := s.sees(ctx, l.dir, queue[j].Name); !ok {
+		if ok, err := Sees(ctx, s, l.dir, queue[j].Name); !ok {
 			return turnUnknown, err
 		}
 	}
-	r.span.waiting(ctx, p.path, len(queue)-1)
+	r.Span.Waiting(ctx, p.Path, len(queue)-1)
 	for turn != turnGranted && turn != turnUnknown {
 		e, err := w.next(ctx, s)
 		if err != nil {
 			return turnUnknown, err
 		}
 		if turn = turn.after(e); turn == turnNext {
-			r.span.waiting(ctx, p.path, 1)
+			r.Span.Waiting(ctx, p.Path, 1)
 		}
 	}
 	return turn, nil
@@ -221,44 +223,44 @@ func (l *line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 
 // next waits for an event. If both nodes were deleted, it returns the deletion ahead
 // first.
-func (w *waits) next(ctx context.Context, s *session) (turnEvent, error) {
+func (w *waits) next(ctx context.Context, s *core.Session) (turnEvent, error) {
 	select {
-	case <-w.before.w.Fired():
-	case <-w.ahead.w.Fired():
+	case <-w.before.W.Fired():
+	case <-w.ahead.W.Fired():
 	case <-w.own.Fired():
-	case <-s.b.Done():
-		return otherEvent, s.b.Err()
+	case <-s.Backend().Done():
+		return otherEvent, s.Backend().Err()
 	case <-ctx.Done():
-		return otherEvent, s.contextError(ctx)
+		return otherEvent, s.ContextError(ctx)
 	}
 	switch {
-	case w.ahead.w.Kind() == backend.Deleted:
-		w.ahead.stop()
+	case w.ahead.W.Kind() == backend.Deleted:
+		w.ahead.Stop()
 		return aheadDeleted, nil
-	case w.before.w.Kind() == backend.Deleted:
+	case w.before.W.Kind() == backend.Deleted:
 		return predecessorDeleted, nil
 	}
 	return otherEvent, nil
 }
 
-// sees reports whether the node called name in dir, on which a watch was armed, exists.
+// Sees reports whether the node called name in dir, on which a watch was armed, exists.
 // It returns an error if the node cannot be read. Arming a watch needs no permission,
 // but servers from 3.8.4 on withhold the event from a session that may not read the
 // node (ZOOKEEPER-4799), so the waiter would wait for ever. A session asks once for
 // each directory. For nodes of other implementations, which are likely to have other
 // credentials, it always asks.
-func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
-	if layout.IsOurs(name) && s.isAllowed(dir) {
+func Sees(ctx context.Context, s *core.Session, dir, name string) (bool, error) {
+	if layout.IsOurs(name) && s.IsAllowed(dir) {
 		return true, nil
 	}
-	_, _, err := s.b.Children(ctx, dir+"/"+name, nil)
+	_, _, err := s.Backend().Children(ctx, dir+"/"+name, nil)
 	switch {
-	case isNotFound(err):
+	case core.IsNotFound(err):
 		return false, nil // deleted just now; the event may have been withheld
 	case err != nil:
 		return false, err
 	case layout.IsOurs(name):
-		s.setAllowed(dir)
+		s.SetAllowed(dir)
 	}
 	return true, nil
 }
@@ -266,152 +268,152 @@ func (s *session) sees(ctx context.Context, dir, name string) (bool, error) {
 // grants reports whether the deletion of the predecessor at j grants the lock to the
 // contender at i: no other contender is in its way, and the deletion cannot be a
 // downgrade, which continues to block a writer.
-func (l *line) grants(queue []layout.Position, i, j int) bool {
+func (l *Line) grants(queue []layout.Position, i, j int) bool {
 	if queue[i].Shared {
 		return !slices.ContainsFunc(queue[:j], func(q layout.Position) bool { return !q.Shared })
 	}
 	return l.kinds != layout.SharedLine && j == 0
 }
 
-// watchOwn reads the own node and arms a new watch on it, provided that the node exists
+// WatchOwn reads the own node and arms a new watch on it, provided that the node exists
 // and belongs to this session.
-func (l *line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
+func (l *Line) watchOwn(ctx context.Context, p *Place, w *waits) (err error) {
 	w.own.Stop()
-	w.own, p.data, p.czxid, err = p.s.watchOwn(ctx, p.path)
+	w.own, p.data, p.Czxid, err = p.S.WatchOwn(ctx, p.Path)
 	return err
 }
 
-// neighbour is a watched node of the queue.
-type neighbour struct {
+// Neighbour is a watched node of the queue.
+type Neighbour struct {
 	name string
-	w    *backend.Watch
+	W    *backend.Watch
 }
 
-func (n *neighbour) stop() {
-	n.w.Stop()
-	*n = neighbour{}
+func (n *Neighbour) Stop() {
+	n.W.Stop()
+	*n = Neighbour{}
 }
 
 // gone reports whether the node called name was deleted while it was watched.
-func (n *neighbour) gone(name string) bool { return n.name == name && n.w.Kind() == backend.Deleted }
+func (n *Neighbour) gone(name string) bool { return n.name == name && n.W.Kind() == backend.Deleted }
 
 // watches reports whether a watch on the node called name is armed and has not fired.
-func (n *neighbour) watches(name string) bool {
-	return n.w != nil && n.name == name && n.w.Kind() == 0
+func (n *Neighbour) watches(name string) bool {
+	return n.W != nil && n.name == name && n.W.Kind() == 0
 }
 
 // aim appends the target to be armed so that the node called name is watched, or
 // nothing if the node is watched already.
-func (n *neighbour) aim(targets []backend.Target, dir, name string) []backend.Target {
+func (n *Neighbour) aim(targets []backend.Target, dir, name string) []backend.Target {
 	if n.watches(name) {
 		return targets
 	}
-	n.stop()
-	*n = neighbour{name, backend.NewWatch()}
-	return append(targets, backend.Target{Path: dir + "/" + name, Children: true, Watch: n.w})
+	n.Stop()
+	*n = Neighbour{name, backend.NewWatch()}
+	return append(targets, backend.Target{Path: dir + "/" + name, Children: true, Watch: n.W})
 }
 
-// watch arms a watch on the node called name, unless one is armed already. It reports
+// Watch arms a watch on the node called name, unless one is armed already. It reports
 // false if the node is gone.
-func (n *neighbour) watch(ctx context.Context, s *session, dir, name string) (bool, error) {
+func (n *Neighbour) Watch(ctx context.Context, s *core.Session, dir, name string) (bool, error) {
 	if n.watches(name) {
 		return true, nil
 	}
-	n.stop()
-	w, _, err := s.watchDeletion(ctx, dir+"/"+name)
-	if isNotFound(err) {
+	n.Stop()
+	w, _, err := s.WatchDeletion(ctx, dir+"/"+name)
+	if core.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	*n = neighbour{name, w}
+	*n = Neighbour{name, w}
 	return true, nil
 }
 
-// left returns how many sequence numbers follow seq.
-func (s *session) left(seq int64) int64 { return s.b.Limits().Sequence - seq }
+// NumbersLeft returns how many sequence numbers follow seq.
+func NumbersLeft(s *core.Session, seq int64) int64 { return s.Backend().Limits().Sequence - seq }
 
-// isHigh reports whether the directory of a node with the number seq is to be replaced
+// IsHighNumber reports whether the directory of a node with the number seq is to be replaced
 // as soon as no other contender is in it.
-func (s *session) isHigh(seq int64) bool { return s.left(seq) <= layout.LeftSoft }
+func IsHighNumber(s *core.Session, seq int64) bool { return NumbersLeft(s, seq) <= layout.LeftSoft }
 
-// removeWithDir deletes a node of this client that is no hold, and dir with it if dir
+// RemoveWithDir deletes a node of this client that is no hold, and dir with it if dir
 // is otherwise empty.
-func (s *session) removeWithDir(ctx context.Context, path, dir string) error {
-	if _, err := s.b.Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(dir, backend.AnyVersion)); err == nil {
+func RemoveWithDir(ctx context.Context, s *core.Session, path, dir string) error {
+	if _, err := s.Backend().Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(dir, backend.AnyVersion)); err == nil {
 		return nil
 	}
-	return s.remove(ctx, path) // dir not empty, denied, or outcome unknown: the own node must go
+	return s.Remove(ctx, path) // dir not empty, denied, or outcome unknown: the own node must go
 }
 
 // checkNumber returns nil for a place whose number is valid. Otherwise it removes the
 // node, waits until the queue has drained and the directory is deleted, and returns
-// errDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
+// core.ErrDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
 // layout.LeftHard, or if foreign nodes keep the directory.
-func (l *line) checkNumber(ctx context.Context, p place, r *request) error {
-	if p.s.left(p.seq) > layout.LeftClose {
+func (l *Line) checkNumber(ctx context.Context, p Place, r *Request) error {
+	if NumbersLeft(p.S, p.Seq) > layout.LeftClose {
 		return nil
 	}
-	if err := p.s.remove(ctx, p.path); err != nil {
-		p.s.removeAndWait(p.path)
+	if err := p.S.Remove(ctx, p.Path); err != nil {
+		p.S.RemoveAndWait(p.Path)
 		return err
 	}
-	if p.s.left(p.seq) <= layout.LeftHard {
-		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", ErrLimit)
+	if NumbersLeft(p.S, p.Seq) <= layout.LeftHard {
+		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", core.ErrLimit)
 	}
 	for {
 		w := backend.NewWatch()
-		names, stat, err := p.s.b.Children(ctx, l.dir, w)
-		if isNotFound(err) {
-			return errDrained
+		names, stat, err := p.S.Backend().Children(ctx, l.dir, w)
+		if core.IsNotFound(err) {
+			return core.ErrDrained
 		}
 		if err != nil {
 			return err
 		}
 		if stat.NumChildren == 0 {
 			w.Stop()
-			_, err := p.s.b.Commit(ctx, backend.Delete(l.dir, backend.AnyVersion))
+			_, err := p.S.Backend().Commit(ctx, backend.Delete(l.dir, backend.AnyVersion))
 			switch {
-			case err == nil, isNotFound(err):
-				return errDrained
-			case errors.Is(err, backend.ErrNotEmpty), mayRepeat(ctx, err):
+			case err == nil, core.IsNotFound(err):
+				return core.ErrDrained
+			case errors.Is(err, backend.ErrNotEmpty), core.MayRepeat(ctx, err):
 				continue
 			}
 			return err
 		}
 		if len(l.kinds.Order(names)) == 0 {
 			w.Stop()
-			return fmt.Errorf("%w: the sequence numbers of the directory are exhausted, and nodes of other programs prevent its replacement; delete them", ErrLimit)
+			return fmt.Errorf("%w: the sequence numbers of the directory are exhausted, and nodes of other programs prevent its replacement; delete them", core.ErrLimit)
 		}
 		if r.try {
 			w.Stop()
-			return ErrLocked
+			return core.ErrLocked
 		}
 		r.willWait()
 		select {
 		case <-w.Fired():
-		case <-p.s.b.Done():
-			return p.s.b.Err()
+		case <-p.S.Backend().Done():
+			return p.S.Backend().Err()
 		case <-ctx.Done():
 			w.Stop()
-			return p.s.contextError(ctx)
+			return p.S.ContextError(ctx)
 		}
 	}
 }
 
-// release and lost make a line the recipe of holds that each have a node of their own.
+// Release and lost make a line the recipe of holds that each have a node of their own.
 // If the number of the node is high, release deletes the directory too, provided that
 // it is otherwise empty.
-func (l *line) release(h *Hold) error {
-	q, ok := l.kinds.Parse(base(h.Path()))
-	if !ok || !h.s.isHigh(q.Seq) {
-		return h.remove(nil)
+func (l *Line) Release(h *core.Hold) error {
+	q, ok := l.kinds.Parse(core.Base(h.Path()))
+	if !ok || !IsHighNumber(h.On(), q.Seq) {
+		return h.Remove(nil)
 	}
-	_, err := h.removeWith(l.dir)
+	_, err := h.RemoveWith(l.dir)
 	return err
 }
 
-func (l *line) leftovers(*Hold, error) leftovers { return leftovers{} }
+func (l *Line) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
 
-func (l *line) lost(*Hold) {}
+func (l *Line) Lost(*core.Hold) {}

@@ -1,0 +1,515 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/outbox"
+	"github.com/go-coord/coord/trace"
+)
+
+// tellTime is the time that Close gives the user's code: the Logger and Trace to receive
+// pending lines and events, and the parents of contexts to let go of them.
+const tellTime = time.Second
+
+// Config is the options of a client, and what package coord gives the engines.
+type Config struct {
+	Namespace   string
+	Logger      *slog.Logger
+	Trace       func(context.Context, trace.Event)
+	OpenTimeout time.Duration
+
+	// NewKindError makes the error for a path that another kind of recipe uses. It matches ErrKind.
+	NewKindError func(path, want, found string) error
+}
+
+// A Client is coord.Client.
+type Client struct {
+	backend      backend.Backend
+	root         string                   // the namespace, "" for none
+	log          *outbox.Logger           // only Close waits for it, as for trace
+	trace        *outbox.Box[tracedEvent] // nil without Trace
+	traced       atomic.Uint64            // the latest ID of an acquisition that was traced
+	opened       atomic.Int64             // the number of sessions that were opened
+	hooks        hook.Hooks               // only tests set any
+	newKindError func(path, want, found string) error
+	began        time.Time     // for the monotonic clock, see local
+	skew         time.Duration // added to the clocks; only tests set it
+
+	current atomic.Pointer[Session]
+	state   *Latest[State]
+	closing chan struct{} // closed when Close begins
+	stop    context.CancelFunc
+
+	mu     sync.Mutex
+	closed bool           // Close was called
+	ending bool           // the client is about to end the session
+	work   sync.WaitGroup // every goroutine of the client; Add under mu while not closed, or for a clean-up
+	ended  chan struct{}  // closed when Close is complete
+
+	own sync.Map // what the engines keep for this client, see kept
+
+	contexts sync.WaitGroup // contexts of holds that are not removed from their parents yet
+
+	cleanUps   int                   // number of clean-ups under way, see CleanUp
+	clean      chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
+	leftBehind map[string][]*CleanUp // noted clean-ups, by directory
+
+	dirs map[string]DirState // knowledge about the recipes' paths, see kinds.go
+}
+
+// State is coord.State.
+type State struct {
+	Phase   Phase
+	Session int64 // the id of the present or latest session
+	Err     error // why there is no session: set with PhaseLost and PhaseClosed
+}
+
+// Phase is coord.Phase.
+type Phase int8
+
+// The phases have the numbers of those of package coord.
+const (
+	PhaseConnected Phase = iota + 1
+	PhaseSuspended
+	PhaseLost
+	PhaseClosed
+)
+
+// String returns the phase in lower case.
+func (p Phase) String() string {
+	switch p {
+	case PhaseConnected:
+		return "connected"
+	case PhaseSuspended:
+		return "suspended"
+	case PhaseLost:
+		return "lost"
+	case PhaseClosed:
+		return "closed"
+	}
+	return "unknown"
+}
+
+// Open is coord.Open.
+func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
+	NeedContext(ctx)
+	if b == nil {
+		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: the backend is nil", ErrInvalid)}
+	}
+	opts := *o
+	c := &Client{
+		backend:      b,
+		root:         strings.TrimSuffix(opts.Namespace, "/"),
+		log:          outbox.NewLogger(opts.Logger),
+		hooks:        hook.Of(ctx),
+		newKindError: opts.NewKindError,
+		skew:         hook.Of(ctx).Skew,
+		began:        time.Now(),
+		closing:      make(chan struct{}),
+		dirs:         make(map[string]DirState),
+		ended:        make(chan struct{}),
+		leftBehind:   make(map[string][]*CleanUp),
+	}
+	if c.root != "" {
+		err := checkPath(c.root)
+		if err == nil && c.root == "/" {
+			err = checkPath(opts.Namespace) // "//"
+		}
+		if err != nil {
+			return nil, &backend.Error{Op: "open", Path: shortPath(opts.Namespace), Err: err}
+		}
+	}
+	if opts.Trace != nil {
+		c.trace = newTrace(opts.Trace, c.log)
+		c.traced.Store(c.Random("trace") >> 1)
+	}
+	bs, err := openWithin(ctx, b, opts.OpenTimeout)
+	if err != nil {
+		return nil, OpError("open", "", err)
+	}
+	s := newSession(c, bs)
+	if c.root != "" {
+		if err := bs.CheckPath(c.root); err != nil {
+			c.closeSession(bs)
+			return nil, &backend.Error{Op: "open", Path: c.root, Err: errors.Unwrap(err)}
+		}
+	}
+	c.beginSession(s)
+	c.state = NewLatest(State{Phase: PhaseConnected, Session: bs.ID()})
+	if c.hooks.Opened != nil {
+		c.hooks.Opened(func() []hook.Hold { return c.current.Load().standing() })
+	}
+	Emit(ctx, c, trace.StateChanged{Phase: PhaseConnected.String(), Session: bs.ID()})
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop = stop
+	c.GoWork(func() { c.keepSession(life, s) })
+	return c, nil
+}
+
+// openWithin opens a session within a limit, zero for none.
+func openWithin(ctx context.Context, b backend.Backend, limit time.Duration) (backend.Session, error) {
+	switch {
+	case limit < 0:
+		return nil, fmt.Errorf("%w: OpenTimeout %v is negative", ErrInvalid, limit)
+	case limit > 0:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("OpenTimeout %v has passed", limit))
+		defer cancel()
+	}
+	return b.Open(ctx)
+}
+
+// Close is Client.Close of package coord.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.ended
+		return nil
+	}
+	c.closed = true
+	close(c.closing)
+	c.mu.Unlock()
+	c.finishCleanUps()
+	c.stop()
+	c.work.Wait()
+	c.drain()
+	close(c.ended)
+	return nil
+}
+
+// drain delivers pending lines and events to the Logger and Trace, and waits for the
+// goroutines that remove contexts from their parents. All holds have ended.
+func (c *Client) drain() {
+	start := time.Now()
+	left := make(chan struct{})
+	go func() {
+		c.contexts.Wait()
+		close(left)
+	}()
+	c.log.Drain(tellTime)
+	if c.trace != nil {
+		c.trace.Drain(tellTime - time.Since(start))
+		c.log.Drain(tellTime - time.Since(start)) // lines about Trace
+	}
+	timer := time.NewTimer(tellTime - time.Since(start))
+	defer timer.Stop()
+	select {
+	case <-left:
+	case <-timer.C:
+	}
+}
+
+// WatchState returns a channel with the present state and then every change, see Client.WatchState
+// in package coord. as converts a state.
+func WatchState[T any](ctx context.Context, c *Client, as func(State) T) <-chan T {
+	NeedContext(ctx)
+	ch := make(chan T, 1)
+	if !c.GoWork(func() { follow(ctx, c.state, ch, as) }) {
+		s, _, _ := c.state.Get()
+		ch <- as(State{Phase: PhaseClosed, Session: s.Session, Err: ErrClosed})
+		close(ch)
+	}
+	return ch
+}
+
+// Session is Client.Session of package coord.
+func (c *Client) Session(ctx context.Context) (backend.Session, error) {
+	s, err := c.Live(ctx)
+	if err != nil {
+		return nil, OpError("session", "", err)
+	}
+	return s.b, nil
+}
+
+// Live returns a live session, waiting for one until ctx ends. After Close was
+// called, only clean-ups get one.
+func (c *Client) Live(ctx context.Context) (*Session, error) {
+	NeedContext(ctx)
+	if c.IsClosing() && !isCleanUp(ctx) {
+		return nil, ErrClosed
+	}
+	for {
+		if s := c.current.Load(); s.b.Err() == nil {
+			return s, nil
+		}
+		// Fetch the channel before checking again, or a change could be missed.
+		st, changed, _ := c.state.Get()
+		if st.Phase == PhaseClosed {
+			return nil, ErrClosed
+		}
+		if s := c.current.Load(); s.b.Err() == nil {
+			return s, nil
+		}
+		closing := c.closing
+		if isCleanUp(ctx) {
+			closing = nil // PhaseClosed ends the wait
+		}
+		select {
+		case <-changed:
+		case <-closing:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, c.ContextError(ctx)
+		}
+	}
+}
+
+// GoWork runs f in a goroutine that Close joins. If the client is closed, it does
+// nothing and reports false.
+func (c *Client) GoWork(f func()) bool {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	c.work.Add(1)
+	c.mu.Unlock()
+	go func() {
+		defer c.work.Done()
+		f()
+	}()
+	return true
+}
+
+// keepSession follows the session, and opens the next one after a loss, until
+// ctx ends.
+func (c *Client) keepSession(ctx context.Context, s *Session) {
+	pause := NewPauses(c)
+	for {
+		opened := time.Now()
+		s.follow(ctx)
+		if ctx.Err() != nil {
+			s.end(ErrClosed)
+			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: ErrClosed}, true)
+			c.closeSession(s.b)
+			return
+		}
+		err := s.b.Err()
+		s.end(err)
+		c.publish(State{Phase: PhaseLost, Session: s.b.ID(), Err: err}, false)
+		c.log.Warn("coord: session lost, opening a new one", "session", SessionID(s.b.ID()), "error", err)
+		// Joining the goroutines of the lost session can take a moment. The next
+		// session need not wait for that.
+		old := s.b
+		if !c.GoWork(func() { c.closeSession(old) }) {
+			c.closeSession(old)
+		}
+		// Without a pause, sessions that are lost as soon as they are open would follow
+		// each other endlessly, and each can occupy the service for its full timeout.
+		if time.Since(opened) > MostPause {
+			pause.Reset()
+		}
+		pause.Wait(ctx.Done(), nil)
+		bs, err := c.reopen(ctx)
+		if err != nil {
+			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: ErrClosed}, true)
+			return
+		}
+		s = newSession(c, bs)
+		c.beginSession(s)
+		c.log.Info("coord: session opened", "session", SessionID(bs.ID()))
+		c.publish(State{Phase: PhaseConnected, Session: bs.ID()}, false)
+	}
+}
+
+func (c *Client) closeSession(b backend.Session) {
+	if err := b.Close(); err != nil {
+		c.log.Error("coord: cannot close a session, the service keeps it until its timeout", "session", SessionID(b.ID()), "error", err)
+	}
+}
+
+// reopen opens the next session. Backend.Open waits for a server by itself. If it
+// returns an error earlier, an operator may remove the cause, so reopen tries again,
+// with a growing pause. The error is that of ctx.
+func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		bs, err := c.backend.Open(ctx)
+		if err == nil {
+			return bs, nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		st, _, _ := c.state.Get()
+		c.publish(State{Phase: PhaseLost, Session: st.Session, Err: err}, false)
+		c.log.Error("coord: cannot open a session, retrying", "error", err)
+		if err := Sleep(ctx, pause/2+time.Duration(c.Random("open")%uint64(pause))); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Kept returns what an engine keeps for the client: one value of each type, zero at first.
+func Kept[T any](c *Client) *T {
+	v, ok := c.own.Load((*T)(nil))
+	if !ok {
+		v, _ = c.own.LoadOrStore((*T)(nil), new(T))
+	}
+	return v.(*T)
+}
+
+// Random returns a random number. Tests that repeat a run exactly replace it by numbers
+// of their own, selected by what.
+func (c *Client) Random(what string) uint64 {
+	if c.hooks.Draw != nil {
+		return c.hooks.Draw(what)
+	}
+	return rand.Uint64()
+}
+
+func (c *Client) publish(st State, final bool) {
+	c.state.Set(st, final)
+	Emit(context.Background(), c, trace.StateChanged{
+		Phase: st.Phase.String(), Session: st.Session, Err: st.Err, Again: st.Phase == PhaseConnected,
+	})
+}
+
+// Path is the path of a recipe with the namespace before it, or the reason why it
+// is invalid. Constructors make it, and the first call reports the error.
+type Path struct {
+	given string
+	full  string
+	err   error
+}
+
+func (c *Client) Path(path string) Path {
+	p := c.TreePath(path)
+	if p.err == nil && path == "/" {
+		p.err = fmt.Errorf("%w: a recipe cannot use the root, give a path below it", ErrBadPath)
+	}
+	return p
+}
+
+// TreePath is Path for calls that need no node of their own. They may use the
+// root, which with a namespace is the namespace's node.
+func (c *Client) TreePath(path string) Path {
+	c.Need()
+	p := Path{given: path, full: c.root + path}
+	if path == "/" && c.root != "" {
+		p.full = c.root
+	}
+	if err := checkPath(path); err != nil {
+		p.err = err
+	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
+		p.err = fmt.Errorf("%w: %s is reserved for the library", ErrBadPath, ownDir)
+	} else if layout.HasPin(path) {
+		p.err = fmt.Errorf("%w: %s is reserved for the library", ErrBadPath, layout.Pin)
+	} else if err := checkPath(p.full); err != nil {
+		p.err = err
+	} else {
+		p.err = errors.Unwrap(c.Rules().CheckPath(p.full))
+	}
+	if p.err != nil {
+		p.given, p.full = shortPath(p.given), shortPath(p.full) // used in errors only
+	}
+	return p
+}
+
+// Need panics for a nil Client, where a recipe is made of it.
+func (c *Client) Need() {
+	if c == nil {
+		panic("coord: nil Client")
+	}
+}
+
+// IsTraced reports whether somebody receives events.
+func (c *Client) IsTraced() bool { return c.trace != nil }
+
+// Present returns the present or latest session.
+func (c *Client) Present() *Session { return c.current.Load() }
+
+// Rules returns the present or latest session, for what is the same for all sessions of the
+// backend: the rules of paths, and the limits.
+func (c *Client) Rules() backend.Session { return c.current.Load().b }
+
+// maxPath is the greatest length of a path in bytes, the namespace included. Every error
+// of a recipe carries its path.
+const maxPath = 4096
+
+// checkPath returns the reason why a path is invalid on every service, or nil.
+func checkPath(path string) error {
+	if len(path) > maxPath {
+		return fmt.Errorf("%w: the path has %d bytes, limit %d", ErrBadPath, len(path), maxPath)
+	}
+	return errors.Unwrap(backend.CheckPath(path))
+}
+
+// shortPath truncates a path that exceeds maxPath.
+func shortPath(path string) string {
+	if len(path) <= maxPath {
+		return path
+	}
+	return strings.ToValidUTF8(path[:maxPath], "") + "…"
+}
+
+// Refuse gives the reason why no recipe is at the path, unless there is one.
+func (p *Path) Refuse(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+// Check returns the error that op reports for a bad path.
+func (p *Path) Check(op string) error {
+	if p.err == nil {
+		return nil
+	}
+	return &backend.Error{Op: op, Path: p.given, Err: p.err}
+}
+
+// FullPath is Client.FullPath of package coord.
+func (c *Client) FullPath(path string) (string, error) {
+	p := c.Path(path)
+	if err := p.Check("path"); err != nil {
+		return "", err
+	}
+	return p.full, nil
+}
+
+// SessionID formats an id as ZooKeeper's own tools do.
+func SessionID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
+
+// Sleep waits for d or the end of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return backend.ContextError(ctx)
+	}
+}
+
+// Hooks returns what tests replace.
+func (c *Client) Hooks() hook.Hooks { return c.hooks }
+
+// Root returns the namespace, "" for none.
+func (c *Client) Root() string { return c.root }
+
+// Closing returns a channel that is closed when Close begins.
+func (c *Client) Closing() <-chan struct{} { return c.closing }
+
+// Log returns the log, which never blocks.
+func (c *Client) Log() *outbox.Logger { return c.log }
+
+// Full returns the path with the namespace.
+func (p Path) Full() string { return p.full }
+
+// Given returns the path as the program gave it.
+func (p Path) Given() string { return p.given }
+
+// Err returns the reason why no recipe is at the path.
+func (p Path) Err() error { return p.err }

@@ -1,0 +1,15 @@
+// Package core is what all recipes stand on: the client and its sessions, what can be lost (Hold),
+// writes with a definite outcome, and clean-up.
+//
+//	client.go, session.go      the client keeps one session at a time; a session ends all its holds
+//	hold.go, hold_watch.go     a hold, its end and its removal; the watch on its node
+//	create.go                  a contender's node is created exactly once
+//	commit.go                  a commit is applied exactly once, or not at all
+//	cleanup.go                 what a call that ended early has left
+//	kinds.go                   which recipe has a path
+//	follow.go                  loops over changes; latest-wins channels
+//	session_clock.go           what a session knows of the service's clock
+//	span.go                    the events of one acquisition
+//
+// Package coord has the public types and their documentation.
+package core

@@ -1,0 +1,224 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// WatchLoop is the part of one session in following changes: a set of watches, those that
+// have fired, and a watch of a tree. Armed watches stay armed from one look to the next.
+type WatchLoop struct {
+	S     *Session
+	Ws    *backend.WatchSet
+	Tree  *backend.TreeWatch // or nil
+	Fired []*backend.Watch   // since the previous look
+	First bool               // the first look of this session: no watch is armed, and earlier reads may be stale
+}
+
+// Renew stops all watches, before a look that reads everything again.
+func (v *WatchLoop) Renew() {
+	v.Ws.Stop()
+	v.Ws = backend.NewWatchSet()
+}
+
+// FollowLive calls look at the beginning of each session, and again whenever one of the
+// watches that look has armed fires or the tree reports something, until ctx ends or look
+// fails for good. It returns the reason: the error of ctx, ErrClosed, or look's. Every
+// reconnection fires all watches and ends the tree, so no stale read stays.
+func (c *Client) FollowLive(ctx context.Context, look func(ctx context.Context, v *WatchLoop) error) error {
+	_, err := OnSession(ctx, c, func(s *Session) (struct{}, error) { return struct{}{}, s.followOnce(ctx, look) })
+	switch {
+	case ctx.Err() != nil:
+		return c.ContextError(ctx)
+	case IsClosed(err):
+		return ErrClosed
+	}
+	return err
+}
+
+func (s *Session) followOnce(ctx context.Context, look func(ctx context.Context, v *WatchLoop) error) error {
+	v := &WatchLoop{S: s, Ws: backend.NewWatchSet(), First: true}
+	defer func() { // stops what the last look has armed
+		v.Ws.Stop()
+		v.Tree.Stop()
+	}()
+	for {
+		if err := look(ctx, v); err != nil {
+			return err
+		}
+		v.First = false
+		select {
+		case <-v.Ws.Ready():
+		case <-v.Tree.Ready():
+		case <-s.b.Done():
+			return s.b.Err()
+		case <-ctx.Done():
+			return s.ContextError(ctx)
+		}
+		v.Fired = v.Ws.Take()
+	}
+}
+
+// ReadOrAwait calls read, which reads the node at path with a watch of the set ws. If
+// the node is missing, it arms a watch on its creation instead, unless ws is nil. It
+// returns the armed watch. It calls read again if the node is created in between.
+func (s *Session) ReadOrAwait(ctx context.Context, ws *backend.WatchSet, path string, read func(w *backend.Watch) error) (*backend.Watch, error) {
+	for {
+		w := ws.New()
+		err := read(w)
+		if err == nil {
+			return w, nil
+		}
+		w.Stop()
+		if IsNotFound(err) && ws == nil {
+			return nil, nil
+		}
+		if !IsNotFound(err) {
+			return nil, err
+		}
+		w = ws.New()
+		_, err = s.b.Exists(ctx, path, w)
+		if IsNotFound(err) {
+			return w, nil
+		}
+		w.Stop() // created just now
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Signal is the sending side of a latest-wins channel, with capacity 1 and one sender.
+// A slow reader misses intermediate values, never the newest.
+type Signal[T any] struct{ Ch chan T }
+
+func NewSignal[T any]() Signal[T] { return Signal[T]{make(chan T, 1)} }
+
+// Put sends v in place of a value that was not received.
+func (g Signal[T]) Put(v T) {
+	select {
+	case <-g.Ch:
+	default:
+	}
+	g.Ch <- v
+}
+
+// Untaken takes back a value that the reader has not received.
+func (g Signal[T]) Untaken() (v T, ok bool) {
+	select {
+	case v = <-g.Ch:
+		return v, true
+	default:
+		return v, false
+	}
+}
+
+// Observe returns a latest-wins channel that look feeds, called as by FollowLive. The
+// channel is closed when ctx ends. If following fails for good, the last element is
+// failed(err), and then the channel is closed. over, if it is not nil, is called before.
+func Observe[T any](ctx context.Context, c *Client, op string, p *Path, failed func(error) T, over func(), look func(ctx context.Context, v *WatchLoop, out Signal[T]) error) <-chan T {
+	NeedContext(ctx)
+	out := NewSignal[T]()
+	end := func(err error) {
+		if over != nil {
+			over()
+		}
+		if ctx.Err() == nil {
+			if !errors.Is(err, ErrClosed) {
+				c.log.Error("coord: watching failed, closing the channel", "operation", op, "path", p.full, "error", err)
+			}
+			out.Put(failed(OpError(op, p.full, err)))
+		}
+		close(out.Ch)
+	}
+	if err := p.Check(op); err != nil {
+		out.Put(failed(err))
+		close(out.Ch)
+		return out.Ch
+	}
+	if !c.GoWork(func() {
+		end(c.FollowLive(ctx, func(ctx context.Context, v *WatchLoop) error { return look(ctx, v, out) }))
+	}) {
+		end(ErrClosed)
+	}
+	return out.Ch
+}
+
+// Each returns an iterator over the elements of a watch. The end of the loop ends the watch,
+// and waits for that.
+func Each[T any](ctx context.Context, watch func(context.Context) <-chan T) iter.Seq[T] {
+	NeedContext(ctx)
+	return func(yield func(T) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		ch := watch(ctx)
+		defer func() {
+			cancel()
+			for range ch { // it is closed when the watch has ended
+			}
+		}()
+		for x := range ch {
+			if !yield(x) {
+				return
+			}
+		}
+	}
+}
+
+// Latest is a changing value that any number of readers follow. A slow reader misses
+// intermediate values, never the newest. Signal channels that queue, drop the newest,
+// or block their sender have all been shipped elsewhere, and each was a bug.
+type Latest[T any] struct {
+	mu      sync.Mutex
+	value   T
+	final   bool          // no further value comes
+	changed chan struct{} // closed and replaced at each change
+}
+
+func NewLatest[T any](v T) *Latest[T] {
+	return &Latest[T]{value: v, changed: make(chan struct{})}
+}
+
+// Set publishes v. After the final value it has no effect.
+func (l *Latest[T]) Set(v T, final bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.final {
+		return
+	}
+	l.value, l.final = v, final
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *Latest[T]) Get() (v T, changed <-chan struct{}, final bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.value, l.changed, l.final
+}
+
+// follow sends the present value and then every newer one on ch, which must have
+// capacity 1 and no other sender. A newer value replaces one that was not received. It
+// closes ch and returns when ctx ends, or after the final value.
+func follow[T, U any](ctx context.Context, l *Latest[T], ch chan U, as func(T) U) {
+	defer close(ch)
+	for {
+		v, changed, final := l.Get()
+		select {
+		case <-ch:
+		default:
+		}
+		ch <- as(v)
+		if final {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package core
+
+import "github.com/go-coord/coord/internal/usercode"
+
+// Call calls a function of the program on a goroutine of its own, and returns its error. If the
+// function panics or ends that goroutine, this is an error too, and is logged; so it ends neither the
+// program nor what the client does besides. what is the name of the function for the log, and attrs
+// say what it was called for.
+func (c *Client) Call(what string, attrs []any, f func() error) error {
+	err := usercode.Call(f)
+	c.LogFailure(what, attrs, err)
+	return err
+}
+
+// LogFailure logs that a function of the program did not return, if err says so. The value of a
+// panic is not logged: it can contain data.
+func (c *Client) LogFailure(what string, attrs []any, err error) {
+	if f := usercode.As(err); f != nil {
+		c.log.Error("coord: a function of the program panicked or ended its goroutine",
+			append([]any{"function", what, "error", f.Error(), "type", f.Type, "stack", f.Stack}, attrs...)...)
+	}
+}

@@ -1,0 +1,326 @@
+package line
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-coord/coord/internal/core"
+)
+
+// Key names a lock for LockAll: the zero key is that of a nil one.
+type Key struct {
+	Client *core.Client
+	Path   core.Path
+	Face   any    // the value of the program that stands for the lock
+	Joiner joiner // nil if no joint commit can have the lock
+}
+
+// Locker is a lock as LockAll sees it.
+type Locker interface {
+	Lock(ctx context.Context) (*core.Hold, error)
+	// key returns the key. If its face is not what the program has given, no joint commit can have
+	// the lock: a wrapper's own Lock must be called.
+	Key() Key
+}
+
+// Set is the engine of a HoldSet.
+type Set struct {
+	holds []*core.Hold // in the order in which they were acquired
+	done  chan struct{}
+
+	mu  sync.Mutex
+	err error
+}
+
+// LockAll is LockAll of package coord.
+func LockAll(ctx context.Context, lockers []Locker) (*Set, error) {
+	list, err := inOrder(lockers)
+	if err != nil {
+		return nil, err
+	}
+	s := &Set{done: make(chan struct{})}
+	wait, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for together := true; len(list) > 0; {
+		var joints []joint
+		if together {
+			joints = neighbours(wait, list)
+		}
+		n := 1
+		var err error
+		if len(joints) > 0 {
+			n, wait, together, err = s.lockTogether(wait, joints)
+		} else {
+			wait, err = s.lock(wait, list[0])
+		}
+		if err != nil {
+			if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
+				err = lost
+			}
+			return nil, s.giveBack(ctx, err)
+		}
+		list = list[n:]
+	}
+	if err := s.test(ctx); err != nil {
+		return nil, s.giveBack(ctx, err)
+	}
+	for _, h := range s.holds {
+		h.WhenEnded(s.end)
+	}
+	if err := s.Err(); err != nil {
+		return nil, s.giveBack(ctx, err)
+	}
+	return s, nil
+}
+
+// lock acquires one lock.
+func (s *Set) lock(ctx context.Context, l Locker) (wait context.Context, err error) {
+	ctx = s.within(ctx)
+	h, err := l.Lock(ctx)
+	if err == nil {
+		s.holds = append(s.holds, h)
+	}
+	return ctx, err
+}
+
+// within returns the context of the next acquisition: it ends also with the latest hold of the
+// set, so that a loss ends the wait for the rest.
+func (s *Set) within(ctx context.Context) context.Context {
+	if n := len(s.holds); n > 0 {
+		return s.holds[n-1].Context(ctx)
+	}
+	return ctx
+}
+
+// test asks the service for the nodes that may have been deleted, as far as the client knows,
+// while the call waited for others.
+func (s *Set) test(ctx context.Context) error {
+	for _, h := range s.holds {
+		if h.IsDoubted() {
+			if err := h.Verify(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// giveBack releases the holds of a set that was not completed for the reason why, and
+// returns all errors joined. When ctx has ended, it waits for the releases under way as
+// core.core.CleanUp.Wait does.
+func (s *Set) giveBack(ctx context.Context, why error) error {
+	type release struct {
+		h   *core.Hold
+		u   *core.CleanUp
+		err chan error
+	}
+	var all []release
+	for _, h := range slices.Backward(s.holds) {
+		result := make(chan error, 1)
+		u := h.On().Client().GoCleanUp(func(context.Context, *core.CleanUp) { result <- h.Release() })
+		all = append(all, release{h, u, result})
+		if u == nil {
+			result <- h.Release() // the hold ended with its client
+			continue
+		}
+		select {
+		case <-u.Done:
+		case <-ctx.Done(): // the next release does not wait for this one
+		}
+	}
+	errs := []error{why}
+	began := time.Now()
+	for _, r := range all {
+		if r.u != nil {
+			r.h.On().WaitFor(r.u.Done, core.GiveUpWait-time.Since(began))
+			r.u.Note(core.Parent(r.h.Path()))
+		}
+		select {
+		case err := <-r.err:
+			if err != why { // the loss that ended the call is already in errs
+				errs = append(errs, err)
+			}
+		default:
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// inOrder sorts the lockers. It refuses lockers that cannot be locked together.
+func inOrder(lockers []Locker) ([]Locker, error) {
+	if len(lockers) == 0 {
+		return nil, core.OpError("lockall", "", fmt.Errorf("%w: no locker given", core.ErrInvalid))
+	}
+	type path struct {
+		c    *core.Client
+		full string
+	}
+	seen := make(map[path]bool)
+	for i, l := range lockers {
+		if l == nil || l.Key().Client == nil {
+			return nil, core.OpError("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", core.ErrInvalid, i+1, len(lockers)))
+		}
+		k := l.Key()
+		if err := k.Path.Check("lockall"); err != nil {
+			return nil, err
+		}
+		p := path{k.Client, k.Path.Full()}
+		if seen[p] {
+			return nil, core.OpError("lockall", p.full, fmt.Errorf("%w: two lockers have this path", core.ErrInvalid))
+		}
+		seen[p] = true
+	}
+	list := slices.Clone(lockers)
+	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(a.Key().Path.Full(), b.Key().Path.Full()) })
+	return list, nil
+}
+
+// end marks the set as ended. The first reason counts.
+func (s *Set) end(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+		close(s.done)
+	}
+}
+
+// firstLoss returns the loss of one of the holds, or nil.
+func (s *Set) firstLoss() error {
+	for _, h := range s.holds {
+		if err := h.Err(); errors.Is(err, core.ErrLost) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Done is HoldSet.Done of package coord.
+func (s *Set) Done() <-chan struct{} {
+	s.Err() // compares the leases with the clock
+	return s.done
+}
+
+// Err is HoldSet.Err of package coord.
+func (s *Set) Err() error {
+	if lost := s.firstLoss(); lost != nil {
+		s.end(lost) // the goroutine that ended the hold may not have called end yet
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Context is HoldSet.Context of package coord.
+func (s *Set) Context(parent context.Context) context.Context {
+	for _, h := range s.holds {
+		parent = h.Context(parent)
+	}
+	return parent
+}
+
+// Holds is HoldSet.Holds of package coord.
+func (s *Set) Holds() []*core.Hold { return s.holds }
+
+// Guard is HoldSet.Guard of package coord.
+func (s *Set) Guard() core.Guard { return core.GuardAll(s.holds) }
+
+// Verify is HoldSet.Verify of package coord.
+func (s *Set) Verify(ctx context.Context) error {
+	for _, h := range s.holds {
+		if err := h.Verify(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release is HoldSet.Release of package coord.
+func (s *Set) Release() error {
+	errs := make([]error, len(s.holds))
+	core.Together(len(s.holds), func(i int) { errs[i] = s.holds[i].Release() })
+	return errors.Join(errs...)
+}
+
+// neighbours returns the calls for those of the lockers, which are in path order, that one
+// joint commit can have, counted from the first one, or nil if these are fewer than two.
+func neighbours(ctx context.Context, lockers []Locker) []joint {
+	first := lockers[0].Key().Joiner
+	if first == nil || len(lockers) == 1 {
+		return nil
+	}
+	c := lockers[0].Key().Client
+	s, err := c.Live(ctx)
+	if err != nil {
+		return nil // Lock returns the error
+	}
+	const perLine = 2*128 + 256 // two operations, the name of the node, and the mark
+	limits, size := s.Backend().Limits(), 0
+	list := make([]joint, 0, len(lockers))
+	for i, l := range lockers {
+		j := l.Key().Joiner
+		if j == nil || l.Key().Client != c {
+			break
+		}
+		r := j.newRequest()
+		size += perLine + 2*len(l.Key().Path.Full()) + len(r.Data)
+		if size > limits.Bytes || limits.Ops > 0 && 2*(i+1) > limits.Ops {
+			break
+		}
+		list = append(list, joint{joiner: j, l: j.line(), r: r})
+	}
+	if len(list) < 2 {
+		return nil
+	}
+	return list
+}
+
+// lockTogether acquires neighbours, and adds their holds to the set: the first n of the list.
+// The next lock, if any, is one for whose local turn the call has to wait, or the first one had
+// a node of the previous holder, which must not go unwatched during a commit. together reports
+// whether all n were free.
+func (s *Set) lockTogether(ctx context.Context, list []joint) (n int, wait context.Context, together bool, err error) {
+	ctx = s.within(ctx)
+	for i := range list {
+		if err := list[i].begin(ctx, list[i].r); err != nil {
+			return 0, ctx, false, err
+		}
+	}
+	if err := list[0].enterTurn(ctx); err != nil {
+		return 0, ctx, false, err
+	}
+	n = 1
+	if b := list[0].r.reserved.state; b == noReserved || b == reservedKept { // a handed-over node is granted first
+		for n < len(list) && list[n].tryTurn(ctx) {
+			n++
+		}
+	}
+	list = list[:n]
+	enterTogether(ctx, list)
+	together = true
+	for i := range list {
+		j := &list[i]
+		if i > 0 {
+			ctx = s.within(ctx)
+		}
+		if err := j.enterTurn(ctx); err != nil {
+			return 0, ctx, false, err
+		}
+		j.r.beforeWait = func() {
+			together = false
+			leavePlaces(list[i+1:])
+		}
+		h, err := j.acquire(ctx, j.r)
+		if err != nil {
+			leavePlaces(list[i+1:])
+			return 0, ctx, false, err
+		}
+		s.holds = append(s.holds, h)
+	}
+	return n, ctx, together, nil
+}
