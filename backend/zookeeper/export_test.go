@@ -8,6 +8,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
+// MostBreaks is how often a request of one length is sent if each time the server drops the connection.
+const MostBreaks = mostBreaks
+
 // Interests returns the number of watches that a session holds, armed or being armed. It is zero
 // only if no trace of a watch is left.
 func Interests(s backend.Session) int {

@@ -19,6 +19,8 @@ import (
 type narrow struct {
 	hello atomic.Int64 // the limit of the first frame of a connection
 	later atomic.Int64 // the limit of the others
+	slow  atomic.Int64 // how long it waits before it answers the first frame
+	conns atomic.Int32
 
 	mu      sync.Mutex
 	dropped []int // the lengths of frames after the first for which it has dropped a connection
@@ -26,11 +28,13 @@ type narrow struct {
 }
 
 func (f *narrow) serve(conn net.Conn, _ int) {
+	f.conns.Add(1)
 	var size [4]byte
 	if _, err := io.ReadFull(conn, size[:]); err != nil {
 		return
 	}
 	n := int64(binary.BigEndian.Uint32(size[:]))
+	time.Sleep(time.Duration(f.slow.Load()))
 	if n > f.hello.Load() {
 		f.mu.Lock()
 		f.first++
@@ -180,6 +184,49 @@ func TestFrameLimit_AFrameThatBreaksEachConnectionIsGivenUp(t *testing.T) {
 		}
 		if _, err := s.Commit(ctx, set(limit/2)); err != nil || s.Err() != nil {
 			t.Errorf("%v, the session: %v", err, s.Err())
+		}
+	})
+}
+
+// A server is too slow for the attempts that a measurement needs. A measurement ends after two seconds, and
+// is begun once for each break, so neither requests nor connections follow one another without an end.
+func TestFrameLimit_AMeasurementThatDoesNotEndIsMadeOncePerBreak(t *testing.T) {
+	t.Parallel()
+	const limit, slow = 50_000, 300 * time.Millisecond
+	f := new(narrow)
+	f.hello.Store(limit)
+	f.later.Store(limit)
+	f.slow.Store(int64(slow))
+	inBubble(t, Options{}, f.serve, func(t *testing.T, b backend.Backend) {
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		before := f.conns.Load()
+		for range 10 {
+			_, err = s.Commit(ctx, set(limit))
+			if errors.Is(err, backend.ErrTooLarge) {
+				break
+			}
+			if !errors.Is(err, backend.ErrUncertain) {
+				t.Fatal(err)
+			}
+			if err := s.Sync(ctx, "/"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := f.drops(); n != mostBreaks || !errors.Is(err, backend.ErrTooLarge) || s.Err() != nil {
+			t.Errorf("%d connections dropped, %v, the session: %v", n, err, s.Err())
+		}
+		// Each measurement makes one connection per 300 ms, and the session makes one behind it.
+		if n, each := f.conns.Load()-before, int32(mostMeasure/slow)+2; n > mostBreaks*each || n < mostBreaks*(each-2) {
+			t.Errorf("%d connections for %d breaks, want %d at most", n, mostBreaks, mostBreaks*each)
+		}
+		if n := s.(*session).cfg.frameLimit.Load(); n != 0 {
+			t.Errorf("a limit of %d was measured", n)
 		}
 	})
 }

@@ -93,8 +93,17 @@ func TestLimit_EachLength(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1024, 1025, 2047, 2048, 4999, 5000} {
 		addr := serve(t, func(size int, _ int32) bool { return size <= limit })
-		if got, err := Limit(t.Context(), to(addr), 5000); err != nil || got != limit {
+		conns := 0
+		dial := func(ctx context.Context) (net.Conn, error) {
+			conns++
+			return to(addr)(ctx)
+		}
+		if got, err := Limit(t.Context(), dial, 5000); err != nil || got != limit {
 			t.Errorf("%d: %d, %v", limit, got, err)
+		}
+		// The longest and the shortest request, 12 to halve 4,000 lengths, and three that confirm the limit.
+		if conns > 2+12+3 {
+			t.Errorf("%d: %d connections", limit, conns)
 		}
 	}
 }
