@@ -15,17 +15,14 @@ import (
 type oldServer struct {
 	mu    sync.Mutex
 	asked []int32 // opcodes, without pings
-	conns int
+	conns int     // on which there was a request: a slow handshake is tried again beside it
 
 	refuse func(conn net.Conn, op, xid int32) (refused, closes bool)
 }
 
 func (o *oldServer) serve(conn net.Conn) {
-	o.mu.Lock()
-	o.conns++
-	o.mu.Unlock()
 	welcome(conn, 10_000)
-	for {
+	for first := true; ; {
 		r, err := nextRequest(conn)
 		if err != nil {
 			return
@@ -35,6 +32,10 @@ func (o *oldServer) serve(conn net.Conn) {
 		}
 		xid, op := int32At(r, 0), int32At(r, 4)
 		o.mu.Lock()
+		if first {
+			first = false
+			o.conns++
+		}
 		o.asked = append(o.asked, op)
 		o.mu.Unlock()
 		if refused, closes := o.refuse(conn, op, xid); closes {
