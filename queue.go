@@ -117,7 +117,8 @@ type QueueOptions[T any] struct {
 // Waiting costs no requests. A change wakes six of the clients that wait for an item, and a
 // take at most two more. If up to five of the six clients are dead, cut off or paused, no
 // item is delayed. If all six are, new items wait until the session of one of them has
-// ended. Further clients in such a state have no effect.
+// ended. Further clients in such a state have no effect. A session that its client has lost
+// counts as a dead client until the service has ended it.
 //
 // The cost does not depend on the length, which can be about two million items. The guides
 // sizing.md and layout.md list the requests and the nodes; queue_engine.go has the protocol.

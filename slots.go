@@ -51,6 +51,8 @@ import (
 // The guarantee is that no change stays unseen while a live client waits, unless k clients that
 // held slots are dead: each of them as a holder, or before it has done its part of S6. If all
 // holders are dead, the expiry of any of them ends that, unless the first waiter is dead as well.
+// A session that its client has lost counts as a dead client until the service has ended it, also
+// while the client waits on its next session.
 type slotLine struct {
 	c     *core.Client
 	g     core.RecipeDir // of the directory
