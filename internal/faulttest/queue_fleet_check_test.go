@@ -284,8 +284,10 @@ func TestWaitsForIdleConsumersAreFound(t *testing.T) {
 			wait{at: sec(2, 8), rest: 6 * time.Second, still: 3500 * time.Millisecond}},
 		{"an election", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{outages: spans{sec(3, 5)}}, wait{at: sec(2, 8), outage: 2 * time.Second, rest: 4 * time.Second, still: 3 * time.Second}},
 		{"a starved consumer", []idler{{"c", "q", spans{sec(0, 10)}, spans{sec(1, 3)}}}, spans{sec(2, 8)}, hindrances{starved: spans{sec(7, 9)}}, wait{at: sec(2, 8), starved: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
-		{"five silent consumers", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six[:5]}, wait{at: sec(2, 8), silent: 5, rest: 6 * time.Second, still: 6 * time.Second}},
-		{"six silent consumers", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six}, wait{at: sec(2, 8), silent: 6, behind: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
+		{"five silent sessions", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six[:5]}, wait{at: sec(2, 8), silent: 5, rest: 6 * time.Second, still: 6 * time.Second}},
+		{"six silent sessions", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six}, wait{at: sec(2, 8), silent: 6, behind: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
+		{"five silent sessions, and a holder that starves", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six[:5], absent: append(slices.Clone(six[:5]), spans{sec(1, 7.5)})},
+			wait{at: sec(2, 8), silent: 5, starved: 2 * time.Second, rest: 4 * time.Second, still: 3 * time.Second}},
 		{"four that are left of six", idle(sec(0, 20)), spans{sec(8, 14)}, hindrances{silent: six}, wait{at: sec(8, 14), silent: 4, behind: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -297,7 +299,7 @@ func TestWaitsForIdleConsumersAreFound(t *testing.T) {
 				}
 			}
 			if tc.longest.length() > 0 {
-				tc.longest.item, tc.longest.consumer = "a", "c"
+				tc.longest.item, tc.longest.consumer, tc.longest.lane = "a", "c", "q"
 			}
 			if longest != tc.longest {
 				t.Errorf("%+v, want %+v", longest, tc.longest)
@@ -307,7 +309,8 @@ func TestWaitsForIdleConsumersAreFound(t *testing.T) {
 }
 
 // A consumer counts as idle while it asks, has contact, lives, and is neither paused nor cut off.
-// It is silent while it is dead, paused or without contact and its session lives.
+// Each of its sessions is silent while it lives and the consumer is dead, paused or without contact,
+// or has another session.
 func TestTheCareerOfAConsumer(t *testing.T) {
 	phase := func(at float64, text string, session int64) line {
 		return line{At: sec(at, 0).from, Kind: "phase", Text: text, Session: session}
@@ -335,12 +338,23 @@ func TestTheCareerOfAConsumer(t *testing.T) {
 	h := newQueueHistory(nil, 2)
 	h.ended = map[int64]time.Time{7: time.Unix(10, 0), 8: time.Unix(22, 0)}
 	c := f.careerOf(a, h)
+	// It loses a session that the service ends only after the next one has begun, and is killed at 5.
+	a2 := &actor{lines: []line{phase(1, "connected", 7), phase(2, "suspended", 7), phase(3, "lost", 7), phase(3.5, "connected", 8)}}
+	f.died[a2] = sec(5, 0).from
+	late := f.careerOf(a2, h)
+	silent := func(c career) (all spans) {
+		for _, s := range c.sessions {
+			all = append(all, s.silent...)
+		}
+		return all
+	}
 	for what, got := range map[string][2]spans{
-		"connected":  {c.connected, {sec(1, 6), sec(7, 8), sec(13, 15), sec(16.5, 18)}},
-		"silent":     {c.silent, {sec(6, 7), sec(8, 10), sec(15, 16.5), sec(18, 22)}},
-		"asked of q": {c.asked["q"], {sec(2, 3), sec(4, 18)}},
-		"asked of d": {c.asked["d"], {sec(2, 18)}},
-		"gaps":       {c.gaps, {sec(14, 14.5)}},
+		"connected":                              {c.connected, {sec(1, 6), sec(7, 8), sec(13, 15), sec(16.5, 18)}},
+		"silent":                                 {silent(c), {sec(6, 7), sec(8, 10), sec(15, 16.5), sec(18, 22)}},
+		"silent, with a lost session that lives": {silent(late), {sec(2, 10), sec(5, 22)}},
+		"asked of q":                             {c.asked["q"], {sec(2, 3), sec(4, 18)}},
+		"asked of d":                             {c.asked["d"], {sec(2, 18)}},
+		"gaps":                                   {c.gaps, {sec(14, 14.5)}},
 	} {
 		if !slices.Equal(got[0], got[1]) {
 			t.Errorf("%s: %v, want %v", what, got[0], got[1])

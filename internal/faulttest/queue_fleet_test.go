@@ -561,7 +561,7 @@ func (f *fleet) conclude() (broken error) {
 	}
 	p.wrong = append(h.wrong, p.wrong...)
 	waits, silence := f.waits(h, outages)
-	f.summarize(p, h, waits, silence)
+	f.summarize(p, h, log, waits, silence)
 	p.report(t)
 	return broken
 }
@@ -708,7 +708,10 @@ func (f *fleet) waits(h *queueHistory, outages spans) (waits []wait, silence tim
 			continue // a producer
 		}
 		c := f.careerOf(a, h)
-		hind.silent = append(hind.silent, c.silent)
+		for _, s := range c.sessions {
+			hind.silent = append(hind.silent, s.silent)
+			hind.absent = append(hind.absent, union(s.silent, c.gaps.and(s.life)))
+		}
 		for lane, asked := range c.asked {
 			idlers = append(idlers, idler{a.name, lane, asked.and(c.connected), c.gaps})
 		}
@@ -728,8 +731,15 @@ const waitSeen = 20 * time.Millisecond
 type career struct {
 	asked     map[string]spans // by lane
 	connected spans            // it had contact and was not paused
-	silent    spans            // it was dead, paused or without contact while its session lived
-	gaps      spans            // it did not run, without being paused
+	sessions  []sessionLife
+	gaps      spans // it did not run, without being paused
+}
+
+// sessionLife is one session of a consumer. The service can end it long after its client has lost
+// it and has another one.
+type sessionLife struct {
+	life   spans
+	silent spans // the consumer was dead, paused, without contact or had another session
 }
 
 func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
@@ -747,12 +757,13 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 			delete(asking, lane)
 		}
 	}
-	type life struct {
+	type start struct {
 		session int64
 		from    time.Duration
 	}
-	var contact life
-	var sessions []life
+	var contact start
+	var sessions []start
+	contacts := make(map[int64]spans) // by session
 	lose := func(at time.Duration) {
 		if contact.session == 0 {
 			return
@@ -760,8 +771,10 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 		if ended, ok := h.ended[contact.session]; ok {
 			at = min(at, f.monotonicOf(ended))
 		}
-		c.connected = append(c.connected, window[time.Duration]{contact.from, at})
-		contact = life{}
+		had := window[time.Duration]{contact.from, at}
+		c.connected = append(c.connected, had)
+		contacts[contact.session] = append(contacts[contact.session], had)
+		contact = start{}
 	}
 	cutOff := slices.Clone(f.cutOff[a])
 	for _, l := range a.lines {
@@ -777,7 +790,7 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 			if l.Text != coord.PhaseConnected.String() {
 				continue
 			}
-			contact = life{l.Session, l.At}
+			contact = start{l.Session, l.At}
 			if n := len(sessions); n == 0 || sessions[n-1].session != l.Session {
 				sessions = append(sessions, contact)
 			}
@@ -795,20 +808,14 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 		}
 	}
 	c.connected = union(c.connected)
-	contacts := c.connected
-	for i, s := range sessions {
+	for _, s := range sessions {
 		to := f.finished
-		if i < len(sessions)-1 {
-			to = sessions[i+1].from
-		}
 		if ended, ok := h.ended[s.session]; ok {
 			to = min(to, f.monotonicOf(ended))
 		}
 		life := spans{{s.from, to}}
-		c.silent = append(c.silent, life.minus(contacts)...)
-		c.silent = append(c.silent, union(f.stopped[a], cutOff).and(life)...)
+		c.sessions = append(c.sessions, sessionLife{life, union(life.minus(union(contacts[s.session])), union(f.stopped[a], cutOff).and(life))})
 	}
-	c.silent = union(c.silent)
 	c.connected = c.connected.minus(union(cutOff, f.stopped[a]))
 	c.gaps = union(c.gaps).minus(union(f.stopped[a]))
 	for lane := range c.asked {
@@ -819,7 +826,7 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 
 // summarize prints the figures, and fails the test if there was too little of a fault, or if an
 // item waited for too long.
-func (f *fleet) summarize(p *passage, h *queueHistory, waits []wait, silence time.Duration) {
+func (f *fleet) summarize(p *passage, h *queueHistory, log []zklog.Txn, waits []wait, silence time.Duration) {
 	t := f.t
 	t.Helper()
 	c := p.counts()
@@ -860,22 +867,32 @@ func (f *fleet) summarize(p *passage, h *queueHistory, waits []wait, silence tim
 	rest, still := longest(func(w wait) time.Duration { return w.rest }), longest(func(w wait) time.Duration { return w.still })
 	say("longest wait", "%v", all)
 	say("behind the silent", "%v", behind)
-	say("longest silence", "%v until the session had ended or the consumer was back, session timeout %v", silence.Round(time.Millisecond), fleetTimeout())
+	say("longest silence", "%v until the session had ended or its consumer was back, session timeout %v", silence.Round(time.Millisecond), fleetTimeout())
 	say("longest in races", "%v", rest)
 	say("longest standstill", "%v", still)
 	say("outages", "%d of the service, %v in all, longest %v", len(f.control.outages), f.control.outages.total().Round(time.Millisecond), f.control.longest().Round(time.Millisecond))
 	say("pace", "%v for a write of the control, the slowest %v in one of these waits", f.control.pace(window[time.Duration]{f.began, f.finished}), max(f.control.pace(still.at), f.control.pace(rest.at), f.control.pace(behind.at)))
+	told := make(map[string]bool) // by lane
+	tell := func(w wait) {
+		if !told[w.lane] {
+			t.Log(f.waiters(log, w))
+		}
+		told[w.lane] = true
+	}
 	for _, w := range waits {
 		slack := waitTurns * f.control.pace(w.at)
 		if bound := waitSlack + slack; w.still > bound {
 			t.Errorf("an item waited for %v without a reason, bound %v: %v", w.still, bound, w)
+			tell(w)
 		}
 		if bound := raceSlack + slack; w.rest > bound {
 			t.Errorf("an item waited for %v, while others were claimed, bound %v: %v", w.rest, bound, w)
+			tell(w)
 		}
 		// It must not wait for more than one of the sessions.
 		if bound := silence + waitSlack + slack; w.behind > bound {
 			t.Errorf("an item waited for %v behind silent consumers, bound %v: %v", w.behind, bound, w)
+			tell(w)
 		}
 	}
 	if c.again == 0 || len(p.dead) == 0 || c.nacked == 0 || c.delayed == 0 || c.hung == 0 || ended == 0 || h.put == 0 || f.cuts == 0 || f.servers == 0 {

@@ -86,31 +86,33 @@ type available struct {
 // hindrances are what can explain that an item waits.
 type hindrances struct {
 	outages spans                      // in which no server answered
-	silent  []spans                    // for each consumer: in which it was dead, paused or without contact, and its session lived
+	silent  []spans                    // for each session of a consumer: see sessionLife
+	absent  []spans                    // the same, and in which the process of the consumer did not run
 	starved spans                      // in which the process of the test did not run, through which all connections go
 	claims  map[string][]time.Duration // by lane: when an item was claimed, in order
 }
 
-// mostSilent is the number of consumers that may be silent and delay nothing: see Queue.
+// mostSilent is the number of consumers' sessions that may be silent and delay nothing: see Queue.
 const mostSilent = 5
 
 // wait is the longest time in which one item could be taken while one consumer was idle.
 type wait struct {
 	item, consumer string
+	lane           string
 	at             window[time.Duration]
 	outage         time.Duration // part in which no server answered
-	starved        time.Duration // other part in which the machine did not run the consumer, or the test
-	behind         time.Duration // other part in which more than mostSilent consumers were silent
+	starved        time.Duration // other part in which the machine did not run the consumer, the test, or so many holders of slots that too few were left
+	behind         time.Duration // other part in which more than mostSilent sessions were silent
 	rest           time.Duration // what these do not explain
 	still          time.Duration // the longest part of the rest in which no consumer claimed an item of the queue: the consumer has not lost a race
-	silent         int           // the most silent consumers at a time
+	silent         int           // the most silent sessions at a time
 }
 
 func (w wait) length() time.Duration { return w.at.to - w.at.from }
 
 func (w wait) String() string {
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-	return fmt.Sprintf("%v (%s, while %s was idle): no server answered %v, it or its network did not run %v, more than %d consumers silent %v (%d at most), rest %v, in which no item was claimed for %v",
+	return fmt.Sprintf("%v (%s, while %s was idle): no server answered %v, it or its network did not run %v, more than %d sessions silent %v (%d at most), rest %v, in which no item was claimed for %v",
 		ms(w.length()), w.item, w.consumer, ms(w.outage), ms(w.starved), mostSilent, ms(w.behind), w.silent, ms(w.rest), ms(w.still))
 }
 
@@ -138,7 +140,7 @@ func longestWaits(idlers []idler, items []available, h hindrances, least time.Du
 			for _, e := range byLane[c.lane] {
 				at := window[time.Duration]{max(idle.from, e.from), min(idle.to, e.to)}
 				if at.to-at.from >= least && at.to-at.from > longest.length() {
-					longest = wait{item: e.name, consumer: c.name, at: at}
+					longest = wait{item: e.name, consumer: c.name, lane: c.lane, at: at}
 				}
 			}
 			if longest.item != "" {
@@ -156,9 +158,10 @@ func (w *wait) explain(c idler, h hindrances) {
 	w.outage = (all.total() - rest.total())
 	n := rest.total()
 	rest = rest.minus(union(c.starved, h.starved))
-	w.starved = n - rest.total()
 	crowded, most := h.crowded(w.at)
 	w.silent = most
+	rest = rest.minus(over(mostSilent, h.absent).minus(crowded))
+	w.starved = n - rest.total()
 	w.behind = rest.and(crowded).total()
 	rest = rest.minus(crowded)
 	w.rest = rest.total()
@@ -179,23 +182,42 @@ func longestWithout(s spans, moments []time.Duration) (longest time.Duration) {
 	return longest
 }
 
-// crowded returns the times within a window from when more than mostSilent consumers were silent
+// over returns the times that are in more than n of the spans.
+func over(n int, all []spans) (times spans) {
+	for _, s := range edges(all) {
+		switch n -= s.by; {
+		case n == -1 && s.by > 0:
+			times = append(times, window[time.Duration]{from: s.at})
+		case n == 0 && s.by < 0:
+			times[len(times)-1].to = s.at
+		}
+	}
+	return union(times)
+}
+
+// edge is a beginning (1) or an end (-1).
+type edge struct {
+	at time.Duration
+	by int
+}
+
+// edges returns the beginnings and the ends of spans, in order.
+func edges(all []spans) (edges []edge) {
+	for _, s := range all {
+		for _, w := range s {
+			edges = append(edges, edge{w.from, 1}, edge{w.to, -1})
+		}
+	}
+	slices.SortFunc(edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.by, b.by)) })
+	return edges
+}
+
+// crowded returns the times within a window from when more than mostSilent sessions were silent
 // until none was, and the largest number of them. When the session of one of the holders of a slot
 // has ended, the first waiter can still be another one of them.
 func (h hindrances) crowded(at window[time.Duration]) (crowded spans, most int) {
-	type step struct {
-		at time.Duration
-		by int
-	}
-	var steps []step
-	for _, s := range h.silent {
-		for _, w := range s {
-			steps = append(steps, step{w.from, 1}, step{w.to, -1})
-		}
-	}
-	slices.SortFunc(steps, func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.by, b.by)) })
 	n, inside := 0, false
-	for _, s := range steps {
+	for _, s := range edges(h.silent) {
 		n += s.by
 		switch {
 		case s.at <= at.from:
