@@ -73,7 +73,7 @@ type ShardsOptions struct {
 // All is released.
 //
 // A Shards is safe for concurrent use and needs no closing. Each call of All or Run is a
-// member. The protocol is at assignShards, the nodes are in the guide layout.md.
+// member. The assignment is described at internal/assign, the nodes in layout.md.
 type Shards struct {
 	c     *core.Client
 	path  core.Path

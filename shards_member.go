@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/assign"
 	"github.com/go-coord/coord/internal/line"
 
 	"github.com/go-coord/coord/internal/core"
@@ -46,7 +47,7 @@ type shardsRun struct {
 	leave  context.CancelFunc // ends asks, and begins the leaving
 	former int64              // the session of the former process of the member; 0: there is none
 
-	members []shardMember
+	members []assign.Member
 	assign  []int32 // the index of the owner of each shard; nil before the first list, and after the leaving has begun
 	ought   int     // shards that are assigned to the member
 	shards  map[int]*ownShard
@@ -290,10 +291,10 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 	if own < 0 || r.asks.Err() != nil {
 		return
 	}
-	members := make([]shardMember, 0, len(list))
+	members := make([]assign.Member, 0, len(list))
 	for _, m := range list {
 		if m.Err == nil && m.Value.Shards == r.s.n {
-			members = append(members, shardMember{m.ID, m.Value.Weight})
+			members = append(members, assign.Member{ID: m.ID, Weight: m.Value.Weight})
 			continue
 		}
 		if m.Token > list[own].Token {
@@ -311,17 +312,17 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 	}
 	before := make(map[int]bool)
 	for i, m := range r.assign {
-		if r.members[m].id == r.id {
+		if r.members[m].ID == r.id {
 			before[i] = true
 		}
 	}
-	r.members, r.assign = members, assignShards(r.s.n, members)
+	r.members, r.assign = members, assign.Shards(r.s.n, members)
 	e := trace.ShardsAssigned{
 		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.Full(), Op: r.op}, Member: r.id, Members: len(members),
 	}
 	for i, m := range r.assign {
 		x := r.shards[i]
-		switch mine := members[m].id == r.id; {
+		switch mine := members[m].ID == r.id; {
 		case mine:
 			e.Shards++
 			if !before[i] {
@@ -335,7 +336,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 			fallthrough
 		default:
 			if x != nil {
-				x.unwant(members[m].id, "the shard moves to another member")
+				x.unwant(members[m].ID, "the shard moves to another member")
 			}
 		}
 	}
@@ -345,7 +346,7 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 
 // wants reports whether the member ought to own a shard.
 func (r *shardsRun) wants(i int) bool {
-	return r.assign != nil && r.members[r.assign[i]].id == r.id
+	return r.assign != nil && r.members[r.assign[i]].ID == r.id
 }
 
 // settle acts on the news.

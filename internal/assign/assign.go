@@ -1,4 +1,5 @@
-package coord
+// Package assign divides shards among members. Every member computes the same assignment for itself.
+package assign
 
 import (
 	"cmp"
@@ -8,13 +9,13 @@ import (
 	"strings"
 )
 
-// shardMember is a member among which shards are divided.
-type shardMember struct {
-	id     string
-	weight int // at least 1
+// A Member is one of the members to which Shards assigns shards.
+type Member struct {
+	ID     string
+	Weight int // at least 1
 }
 
-// assignShards divides n shards among the members and returns the index of the owner of each
+// Shards assigns n shards to the members and returns the index of the owner of each
 // shard, or nil without members. It sorts the members by id; the ids are distinct. The result
 // depends only on n and the set of members, on every platform, since every member computes it for
 // itself: there is no arithmetic in floating point.
@@ -29,7 +30,7 @@ type shardMember struct {
 // With the bound, a member that comes or goes moves other shards than its own too: if it takes what
 // the hash draws, the loads of the others differ by the square root of what they have lost, and that
 // has to be evened out. Measured over many sizes and weights, these moves are 0.6 √n in the mean and
-// 1.8 √n at most; TestAMemberThatComesOrGoesMovesFewShards holds them to 2 √n + 2. The assignment of
+// 1.8 √n at most; TestShards_AMemberThatComesOrGoesMovesFew holds them to 2 √n + 2. The assignment of
 // least total cost, which is far more work to compute, moves as many.
 //
 // No rule can replace √n by a constant if it knows only the members that are there, with even loads.
@@ -52,45 +53,45 @@ type shardMember struct {
 // whole assignment, members must agree on each version of it, also those that see the membership
 // late, and each start of a member rewrites it. Above all, a member that comes back after its session
 // has ended would not get its former shards.
-func assignShards(n int, members []shardMember) []int32 {
+func Shards(n int, members []Member) []int32 {
 	if len(members) == 0 {
 		return nil
 	}
-	slices.SortFunc(members, func(a, b shardMember) int { return strings.Compare(a.id, b.id) })
-	a := assignment{members: make([]assigned, len(members)), shards: make([]uint64, n), second: make([]bid, n), owner: make([]int32, n)}
+	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.ID, b.ID) })
+	a := assignment{members: make([]memberState, len(members)), shards: make([]uint64, n), runnerUp: make([]pair, n), owner: make([]int32, n)}
 	total := 0
 	for _, m := range members {
-		total += m.weight
+		total += m.Weight
 	}
 	a.spare = n
 	for i, m := range members {
 		x := &a.members[i]
-		x.key = shardKey(m.id)
-		x.inverse = weightUnit / uint64(m.weight)
-		x.room = n * m.weight / total
-		x.extra = n*m.weight%total > 0
-		x.bids = make([]bid, 0, x.room+2)
+		x.key = hashOf(m.ID)
+		x.inverse = weightUnit / uint64(m.Weight)
+		x.room = n * m.Weight / total
+		x.extra = n*m.Weight%total > 0
+		x.pairs = make([]pair, 0, x.room+2)
 		a.spare -= x.room
 	}
 	for s := range a.shards {
-		a.shards[s] = mix(uint64(s) + 1)
+		a.shards[s] = splitmix(uint64(s) + 1)
 	}
-	// The pairs need not be sorted: each shard asks its cheapest member, and when a member, or the
-	// spare room of all, is overfull, the most expensive pair that is in the way is given up, and
-	// its shard asks the next member.
+	// The pairs need not be sorted. Each shard is offered to its cheapest member. If the member, or
+	// the spare room of all members, is then overfull, the most expensive pair in the way is
+	// rejected, and its shard is offered to the next member.
 	for s := range a.shards {
-		for b := (bid{shard: int32(s), member: -1}); b.shard >= 0; {
-			b = a.accept(a.next(b))
+		for p := (pair{shard: int32(s), member: -1}); p.shard >= 0; {
+			p = a.offer(a.next(p))
 		}
 	}
 	return a.owner
 }
 
-// shardKey returns the hash of the id of a member.
-func shardKey(id string) uint64 {
+// hashOf returns the hash of the id of a member.
+func hashOf(id string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(id))
-	return mix(h.Sum64())
+	return splitmix(h.Sum64())
 }
 
 // weightUnit is divided by weights. Costs, below 65 << costBits, times weightUnit fit 64 bits.
@@ -99,112 +100,112 @@ const (
 	weightUnit = 1 << 24
 )
 
-// assignment is the state of one assignShards.
+// assignment is the state of one call of Shards.
 type assignment struct {
-	members []assigned
-	shards  []uint64 // the hash of each shard
-	second  []bid    // the pair after the one that its latest look has found
-	owner   []int32
-	spare   int // shards that no member has room for but as an extra one
+	members  []memberState
+	shards   []uint64 // the hash of each shard
+	runnerUp []pair   // of each shard, the pair that follows the result of the latest next
+	owner    []int32
+	spare    int // shards that no member has room for but as an extra one
 }
 
-// assigned is a member with the shards that it has.
-type assigned struct {
+// memberState is a member with the shards that it has.
+type memberState struct {
 	key     uint64
 	inverse uint64 // of the weight
 	room    int
-	extra   bool  // it may have one more than room
-	bids    []bid // a heap, the most expensive pair first
+	extra   bool   // it may have one more than room
+	pairs   []pair // a heap, the most expensive pair first
 }
 
-// bid is a pair of a shard and a member.
-type bid struct {
+// pair is a shard with a member that can own it.
+type pair struct {
 	cost   uint64
 	shard  int32
 	member int32
 }
 
-// order is the order of all pairs. That of the pairs of one shard is by member.
-func (b bid) order(c bid) int {
-	return cmp.Or(cmp.Compare(b.cost, c.cost), cmp.Compare(b.shard, c.shard), cmp.Compare(b.member, c.member))
+// compare orders the pairs by cost. Pairs of equal cost are ordered by shard, then by member.
+func (p pair) compare(q pair) int {
+	return cmp.Or(cmp.Compare(p.cost, q.cost), cmp.Compare(p.shard, q.shard), cmp.Compare(p.member, q.member))
 }
 
-// next returns the cheapest pair of the shard of b after b.
-func (a *assignment) next(b bid) bid {
-	best := bid{cost: 1<<64 - 1, shard: b.shard, member: -1}
+// next returns the cheapest pair of the shard of p after p.
+func (a *assignment) next(p pair) pair {
+	best := pair{cost: 1<<64 - 1, shard: p.shard, member: -1}
 	second := best
-	if s := a.second[b.shard]; s.member >= 0 && s.order(b) > 0 && b.member >= 0 {
+	if s := a.runnerUp[p.shard]; s.member >= 0 && s.compare(p) > 0 && p.member >= 0 {
 		return s
 	}
-	h := a.shards[b.shard]
+	h := a.shards[p.shard]
 	for i := range a.members {
 		m := &a.members[i]
-		cost := negLog(mix(h^m.key)) * m.inverse
-		if cost < second.cost && (cost > b.cost || cost == b.cost && int32(i) > b.member) {
+		cost := negLog(splitmix(h^m.key)) * m.inverse
+		if cost < second.cost && (cost > p.cost || cost == p.cost && int32(i) > p.member) {
 			second.cost, second.member = cost, int32(i)
 			if cost < best.cost {
 				best, second = second, best
 			}
 		}
 	}
-	a.second[b.shard] = second // of the pairs after b
+	a.runnerUp[p.shard] = second // of the pairs after p
 	return best
 }
 
-// accept takes a pair, and returns one that was given up for it, or one of no shard.
-func (a *assignment) accept(b bid) (out bid) {
-	m := &a.members[b.member]
-	m.push(b)
-	a.owner[b.shard] = b.member
-	load := len(m.bids)
+// offer accepts a pair. It returns the pair that is rejected for it, or a pair with shard -1.
+func (a *assignment) offer(p pair) (rejected pair) {
+	m := &a.members[p.member]
+	m.push(p)
+	a.owner[p.shard] = p.member
+	load := len(m.pairs)
 	switch {
 	case load <= m.room:
-		return bid{shard: -1}
+		return pair{shard: -1}
 	case !m.extra || load > m.room+1:
 		return m.pop()
 	case a.spare > 0:
 		a.spare--
-		return bid{shard: -1}
+		return pair{shard: -1}
 	}
 	worst := m
 	for i := range a.members {
 		x := &a.members[i]
-		if len(x.bids) == x.room+1 && x.bids[0].order(worst.bids[0]) > 0 {
+		if len(x.pairs) == x.room+1 && x.pairs[0].compare(worst.pairs[0]) > 0 {
 			worst = x
 		}
 	}
 	return worst.pop()
 }
 
-func (m *assigned) push(b bid) {
-	m.bids = append(m.bids, b)
-	for i := len(m.bids) - 1; i > 0; {
+func (m *memberState) push(p pair) {
+	m.pairs = append(m.pairs, p)
+	for i := len(m.pairs) - 1; i > 0; {
 		up := (i - 1) / 2
-		if m.bids[i].order(m.bids[up]) <= 0 {
+		if m.pairs[i].compare(m.pairs[up]) <= 0 {
 			break
 		}
-		m.bids[i], m.bids[up] = m.bids[up], m.bids[i]
+		m.pairs[i], m.pairs[up] = m.pairs[up], m.pairs[i]
 		i = up
 	}
 }
 
-func (m *assigned) pop() bid {
-	top := m.bids[0]
-	last := len(m.bids) - 1
-	m.bids[0] = m.bids[last]
-	m.bids = m.bids[:last]
+func (m *memberState) pop() pair {
+	top := m.pairs[0]
+	last := len(m.pairs) - 1
+	m.pairs[0] = m.pairs[last]
+	m.pairs = m.pairs[:last]
 	for i := 0; ; {
 		down := 2*i + 1
 		if down >= last {
 			return top
 		}
-		if down+1 < last && m.bids[down+1].order(m.bids[down]) > 0 {
+		if down+1 < last && m.pairs[down+1].compare(m.pairs[down]) > 0 {
 			down++
 		}
-		if m.bids[down].order(m.bids[i]) <= 0 {
+		if m.pairs[down].compare(m.pairs[i]) <= 0 {
 			return top
 		}
-		m.bids[i], m.bids[down] = m.bids[down], m.bids[i]
+		m.pairs[i], m.pairs[down] = m.pairs[down], m.pairs[i]
 		i = down
 	}
 }
@@ -221,8 +222,8 @@ func negLog(x uint64) uint64 {
 	return uint64(zeros+1)<<costBits - log
 }
 
-// mix is the finalizer of splitmix64: a bijection that changes half of the bits for each bit.
-func mix(x uint64) uint64 {
+// splitmix is the finalizer of splitmix64: a bijection that changes half of the bits for each bit.
+func splitmix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
