@@ -656,5 +656,4 @@ func (n *cell) expect(ctx context.Context, s *core.Session, want content) (conte
 // errVanished is the conflict of a value that was deleted.
 var errVanished = fmt.Errorf("%w: %w", ErrConflict, ErrNotFound)
 
-// errVersions: writes without a version have led beyond the largest int32.
-var errVersions = fmt.Errorf("%w: the version of the node has overflowed, delete it and create it again", ErrLimit)
+var errVersions = core.ErrVersions

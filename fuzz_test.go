@@ -10,6 +10,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/go-coord/coord/internal/queue"
+
 	"github.com/go-coord/coord/internal/line"
 
 	"github.com/go-coord/coord/internal/core"
@@ -55,11 +57,11 @@ func FuzzSight(f *testing.F) {
 	f.Fuzz(func(t *testing.T, list string) {
 		names := slices.DeleteFunc(strings.Split(list, "\n"), func(name string) bool { return name == "" || strings.Contains(name, "/") })
 		slices.Sort(names)
-		names = slices.Compact(names)                                    // no two children have the same name
-		v := sight{now: core.Moment{Known: true, Least: 1e9, Most: 1e9}} // 1,000 ms
-		v.add(layout.ParseBucket("/q/items/b-0-0", names, 7).Items, 3)
-		if len(v.found) > 3 {
-			t.Errorf("%d found", len(v.found))
+		names = slices.Compact(names)                                          // no two children have the same name
+		v := queue.Sight{Now: core.Moment{Known: true, Least: 1e9, Most: 1e9}} // 1,000 ms
+		v.Add(layout.ParseBucket("/q/items/b-0-0", names, 7).Items, 3)
+		if len(v.Found) > 3 {
+			t.Errorf("%d found", len(v.Found))
 		}
 	})
 }

@@ -2,15 +2,11 @@ package coord
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
-	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/queue"
 
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/hook"
-	"github.com/go-coord/coord/trace"
+	"github.com/go-coord/coord/internal/core"
 )
 
 // QueueOptions may be nil. All clients of one queue should use the same options.
@@ -121,7 +117,7 @@ type QueueOptions[T any] struct {
 // counts as a dead client until the service has ended it.
 //
 // The cost does not depend on the length, which can be about two million items. The guides
-// sizing.md and layout.md list the requests and the nodes; queue_engine.go has the protocol.
+// sizing.md and layout.md list the requests and the nodes; internal/queue/queue.go has the protocol.
 type Queue[T any] struct {
 	Consumer[T]
 }
@@ -129,7 +125,7 @@ type Queue[T any] struct {
 // NewQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
-	q := &Queue[T]{newConsumer(c.core(), path, fifoQueue, o)}
+	q := &Queue[T]{newConsumer(c, path, queue.FIFO, o)}
 	q.show()
 	return q
 }
@@ -156,132 +152,6 @@ func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error
 	return q.putAll(ctx, 0, 0, vs)
 }
 
-func newConsumer[T any](c *core.Client, path string, kind queueKind, o *QueueOptions[T]) Consumer[T] {
-	q := newQueue(c, path, kind)
-	var opts QueueOptions[T]
-	if o != nil {
-		opts = *o
-	}
-	refuse := func(format string, args ...any) {
-		q.path.Refuse(fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...))
-	}
-	switch {
-	case opts.MaxLen < 0:
-		refuse("MaxLen %d is negative", opts.MaxLen)
-	case opts.MaxAttempts < 0:
-		refuse("MaxAttempts %d is negative", opts.MaxAttempts)
-	case opts.ClaimTimeout < 0:
-		refuse("ClaimTimeout %v is negative", opts.ClaimTimeout)
-	case opts.DrainTimeout < 0:
-		refuse("DrainTimeout %v is negative", opts.DrainTimeout)
-	case opts.Prefetch < 0:
-		refuse("Prefetch %d is negative", opts.Prefetch)
-	case opts.Prefetch > maxBatch:
-		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, maxBatch)
-	}
-	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
-	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout
-	deadLetters := "DeadLetterPath"
-	if opts.DeadLetterPath == "" {
-		deadLetters = "no DeadLetterPath is set, and the default is not valid"
-		opts.DeadLetterPath = deadPath(path)
-	}
-	q.dead = newQueue(c, opts.DeadLetterPath, fifoQueue)
-	if err := q.dead.path.Err(); err != nil {
-		q.path.Refuse(fmt.Errorf("%s: %w", deadLetters, err))
-	}
-	switch {
-	case q.dead.path.Full() == q.path.Full():
-		refuse("DeadLetterPath is the path of the queue itself")
-	case within(q.dead.path.Full(), q):
-		refuse("DeadLetterPath %q is below the items, waiters or producers of the queue", opts.DeadLetterPath)
-	case within(q.path.Full(), q.dead):
-		refuse("the queue is below the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
-	}
-	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1), drain: opts.DrainTimeout}
-}
-
-// show shows the inside of the queue to the tests.
-func (q *Consumer[T]) show() {
-	e := q.q
-	if e.c.Hooks().Queue == nil {
-		return
-	}
-	e.c.Hooks().Queue(q, hook.Queue{
-		BucketSize: &e.size, DeadBucketSize: &e.dead.size, BucketLimit: &e.most,
-		AcksWaiting: func() (n int) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			for _, line := range e.acks {
-				n += len(line.waiting)
-			}
-			return n
-		},
-		AckLines: func() int {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return len(e.acks)
-		},
-		Rivals: func() int {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return e.rivals
-		},
-		Feeding: func() bool {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			return e.feeding
-		},
-	})
-}
-
-// within reports whether a queue at path would stand among the nodes of q.
-func within(path string, q *queue) bool {
-	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.Dir+"/") || strings.HasPrefix(path+"/", q.producers.g.Dir+"/")
-}
-
-func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
-	ids, n, err := q.putEach(ctx, "put", priority, due, []T{v})
-	if n == 1 || len(ids) > 0 && core.IsUncertain(err) { // the error of a codec can match it
-		return ids[0], err
-	}
-	return "", err
-}
-
-func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) ([]string, error) {
-	ids, n, err := q.putEach(ctx, "putall", priority, due, vs)
-	return ids[:n], err
-}
-
-// putEach returns the ids of all values and the number of values that were
-// certainly put.
-func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int64, vs []T) (ids []string, n int, err error) {
-	if err := q.q.path.Check(op); err != nil {
-		return nil, 0, err
-	}
-	if err := backend.ContextError(ctx); err != nil {
-		return nil, 0, core.OpError(op, q.q.path.Full(), err)
-	}
-	all := make([]parcel, len(vs))
-	ids = make([]string, len(vs))
-	for i, v := range vs {
-		data, err := q.codec.encode(v)
-		if err != nil {
-			return nil, 0, core.OpError(op, q.q.path.Full(), err)
-		}
-		ids[i] = q.q.c.NewGUID(q.q.path.Full())
-		all[i] = parcel{id: ids[i], data: data}
-	}
-	span := q.q.newSpan(op)
-	n, err = q.q.put(ctx, span, priority, due, all)
-	err = core.OpError(op, q.q.path.Full(), err)
-	span.Over(ctx, err)
-	if span != nil && n > 0 {
-		core.Emit(ctx, q.q.c, trace.ItemsPut{Subject: span.At(""), Items: ids[:n:n]})
-	}
-	return ids, n, err
-}
-
 // A PriorityQueue is a Queue whose items are taken by priority, the lowest number
 // first, and items of one priority in the order in which they were put (the
 // priority queue of the ZooKeeper recipe guide). In all other respects it behaves
@@ -303,7 +173,7 @@ type PriorityQueue[T any] struct {
 // NewPriorityQueue returns the queue at path. It does no I/O; a bad path or option
 // is reported by the first call.
 func NewPriorityQueue[T any](c *Client, path string, o *QueueOptions[T]) *PriorityQueue[T] {
-	q := &PriorityQueue[T]{newConsumer(c.core(), path, priorityQueue, o)}
+	q := &PriorityQueue[T]{newConsumer(c, path, queue.Priority, o)}
 	q.show()
 	return q
 }
@@ -316,4 +186,42 @@ func (q *PriorityQueue[T]) Put(ctx context.Context, priority int64, v T) (id str
 // PutAll adds values of one priority, as Queue.PutAll does.
 func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) (ids []string, err error) {
 	return q.putAll(ctx, priority, 0, vs)
+}
+
+func newConsumer[T any](c *Client, path string, kind queue.Kind, o *QueueOptions[T]) Consumer[T] {
+	var opts QueueOptions[T]
+	if o != nil {
+		opts = *o
+	}
+	q := queue.New(c.core(), path, kind, queue.Config{
+		MaxLen: opts.MaxLen, FailWhenFull: opts.FailWhenFull, MaxAttempts: opts.MaxAttempts, ClaimTimeout: opts.ClaimTimeout,
+		DrainTimeout: opts.DrainTimeout, Prefetch: opts.Prefetch, DeadLetterPath: opts.DeadLetterPath,
+	})
+	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1), drain: opts.DrainTimeout}
+}
+
+// show shows the inside of the queue to the tests.
+func (q *Consumer[T]) show() {
+	if show := q.q.Client().Hooks().Queue; show != nil {
+		show(q, q.q.Inside())
+	}
+}
+
+func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
+	ids, n, err := q.putEach(ctx, "put", priority, due, []T{v})
+	if n == 1 || len(ids) > 0 && core.IsUncertain(err) { // the error of a codec can match it
+		return ids[0], err
+	}
+	return "", err
+}
+
+func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) ([]string, error) {
+	ids, n, err := q.putEach(ctx, "putall", priority, due, vs)
+	return ids[:n], err
+}
+
+// putEach returns the ids of all values and the number of values that were
+// certainly put.
+func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int64, vs []T) (ids []string, n int, err error) {
+	return q.q.PutValues(ctx, op, priority, due, len(vs), func(i int) ([]byte, error) { return q.codec.encode(vs[i]) })
 }

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/queue"
 
 	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
 )
 
 // A Consumer is the taking side of a Queue, a PriorityQueue or a DelayQueue. It is part of
@@ -39,7 +38,7 @@ import (
 // client closes or its ctx ends, it gives them back, which counts no attempt. ClaimTimeout is
 // only for consumers that hang.
 type Consumer[T any] struct {
-	q        *queue
+	q        *queue.Queue
 	codec    Codec[T]
 	prefetch int
 	drain    time.Duration // of Work; 0: no limit
@@ -68,53 +67,6 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 	return q.receive(ctx, "trytake", true)
 }
 
-// Pop takes the next item and deletes it before it returns the value: delivery is
-// at most once, and if the caller fails before it has processed the value, the
-// value is lost. If ctx or the session ends while the outcome of the deletion is
-// unknown, the error matches ErrUncertain, and the item is either deleted or goes
-// to another consumer. With any other error the item was not deleted, and is given
-// back.
-//
-// Successive calls cost one round trip each: a Pop also reads the next item, and if no
-// other consumer has taken that item, the next Pop deletes it at once. (Once in 32 calls,
-// or in a second, a Pop costs two round trips more, for a list and a read, or for a claim
-// if other consumers take items too; for a PriorityQueue it costs four.) So the queue
-// value keeps the bytes of one item, and the last Pop reads one item in vain.
-func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
-	core.NeedContext(ctx)
-	var zero T
-	u := q.q.c.BeginCleanUp()
-	defer u.End()
-	for {
-		v, popped, err := q.popAhead(ctx)
-		if err != nil {
-			return zero, core.OpError("pop", q.q.path.Full(), err)
-		}
-		if popped {
-			return v, nil
-		}
-		it, err := q.one(ctx, "pop", false)
-		if core.Answers(err, backend.ErrNoSpace) && !core.IsUncertain(err) {
-			if v, popped, err := q.popUnclaimed(ctx); popped || err != nil {
-				return v, core.OpError("pop", q.q.path.Full(), err)
-			}
-		}
-		if err != nil {
-			return zero, err
-		}
-		q.q.readNext(it.claim.s)
-		err = it.claim.finish(ctx, verbPop, 0)
-		switch {
-		case err == nil:
-			it.claim.noteDelivery()
-			return it.Value, nil
-		case !core.IsUncertain(err) && (errors.Is(err, ErrLost) || errors.Is(err, ErrReleased)):
-			continue // the item goes to another consumer; or ClaimTimeout has passed before
-		}
-		return zero, core.OpError("pop", q.q.path.Full(), err)
-	}
-}
-
 // All takes one item after the other until ctx ends or the body breaks off. An item
 // belongs to the body, which must end its claim or have another goroutine end it
 // later: the item is not given back when the body returns, so that it can be
@@ -131,7 +83,7 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
 	core.NeedContext(ctx)
 	return func(yield func(*Item[T], error) bool) {
 		for it, err := range q.all(ctx) {
-			if (err != nil || it.claim.receive()) && !yield(it, err) {
+			if (err != nil || it.claim.Receive()) && !yield(it, err) {
 				return
 			}
 		}
@@ -151,23 +103,23 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 		defer func() { over() }()
 		defer func() { // before Close continues
 			st.giveBack()
-			q.q.awaitGivenBack()
+			q.q.AwaitGivenBack()
 		}()
-		short := core.NewPauses(q.q.c)
+		short := core.NewPauses(q.q.Client())
 		for alone := true; ctx.Err() == nil; {
 			it := st.next()
 			if it == nil {
 				n := want()
 				if n > 1 && alone {
-					alone, over = false, st.giveBackAtClose(q.q.c)
+					alone, over = false, st.giveBackAtClose(q.q.Client())
 				}
 				items, err := q.some(ctx, op, n, false)
 				if core.Answers(err, backend.ErrNoSpace) {
 					if short.Count() == 0 {
-						q.q.c.Log().Warn("coord: cannot claim items because the service has no space, retrying", "path", q.q.path.Full(), "error", err)
+						q.q.Client().Log().Warn("coord: cannot claim items because the service has no space, retrying", "path", q.q.FullPath(), "error", err)
 					}
 					short.SkipFirst()
-					short.Wait(ctx.Done(), q.q.c.Closing())
+					short.Wait(ctx.Done(), q.q.Client().Closing())
 					continue
 				}
 				short.Reset()
@@ -183,7 +135,7 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 				continue // lost while it was in stock
 			}
 			if ctx.Err() != nil {
-				it.claim.later(verbGiveBack) // ctx has ended during the claim
+				it.claim.GiveBackLater() // ctx has ended during the claim
 				return
 			}
 			if !yield(it, nil) {
@@ -231,7 +183,7 @@ func (st *stock[T]) giveBack() {
 	st.ready, st.over = nil, true
 	st.mu.Unlock()
 	for _, it := range ready {
-		it.claim.later(verbGiveBack)
+		it.claim.GiveBackLater()
 	}
 }
 
@@ -259,30 +211,30 @@ func (st *stock[T]) giveBackAtClose(c *core.Client) (over func()) {
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 	core.NeedContext(ctx)
 	ch := make(chan *Item[T])
-	u := q.q.c.BeginCleanUp()
+	u := q.q.Client().BeginCleanUp()
 	loop := func() error {
 		for it, err := range q.all(ctx) {
 			if err != nil {
 				if !errors.Is(err, ErrClosed) {
-					q.q.c.Log().Error("coord: taking items failed, this consumer stops", "path", q.q.path.Full(), "error", err)
+					q.q.Client().Log().Error("coord: taking items failed, this consumer stops", "path", q.q.FullPath(), "error", err)
 				}
 				return nil
 			}
-			late, ok := it.claim.offer()
+			late, ok := it.claim.Offer()
 			if !ok {
-				it.claim.tooLate()
+				it.claim.TooLate()
 				continue
 			}
 			select {
 			case ch <- it:
-				it.claim.receive()
+				it.claim.Receive()
 			case <-late:
-				it.claim.later(verbGiveBack)
+				it.claim.GiveBackLater()
 			case <-it.Done(): // lost before it was received
 			case <-ctx.Done():
-				it.claim.later(verbGiveBack)
-			case <-q.q.c.Closing():
-				it.claim.later(verbGiveBack)
+				it.claim.GiveBackLater()
+			case <-q.q.Client().Closing():
+				it.claim.GiveBackLater()
 				return nil
 			}
 		}
@@ -292,12 +244,12 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 		defer u.End()
 		defer close(ch)
 		// The loop runs the codec. If that does not return, its item has used an attempt.
-		pause := core.NewPauses(q.q.c).UpTo(lastRetry)
-		for q.q.c.Call("Decode", []any{"path", q.q.path.Full()}, loop) != nil {
-			pause.Wait(ctx.Done(), q.q.c.Closing())
+		pause := core.NewPauses(q.q.Client()).UpTo(lastRetry)
+		for q.q.Client().Call("Decode", []any{"path", q.q.FullPath()}, loop) != nil {
+			pause.Wait(ctx.Done(), q.q.Client().Closing())
 		}
 	}
-	if !q.q.c.GoWork(work) {
+	if !q.q.Client().GoWork(work) {
 		u.End()
 		close(ch)
 	}
@@ -308,7 +260,7 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
 func (q *Consumer[T]) receive(ctx context.Context, op string, try bool) (*Item[T], error) {
 	for {
 		it, err := q.one(ctx, op, try)
-		if err != nil || it.claim.receive() {
+		if err != nil || it.claim.Receive() {
 			return it, err
 		}
 	}
@@ -323,34 +275,48 @@ func (q *Consumer[T]) one(ctx context.Context, op string, try bool) (*Item[T], e
 }
 
 // some takes at least one item and at most want.
-func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) ([]*Item[T], error) {
-	if err := q.q.path.Check(op); err != nil {
+func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (items []*Item[T], err error) {
+	var v T
+	err = q.q.Some(ctx, op, want, try,
+		func(data []byte) (err error) {
+			v, err = q.codec.decode(data)
+			return err
+		},
+		func(cl *queue.Claim) {
+			it := &Item[T]{Hold: &Hold{cl.Held()}, ID: cl.Id(), Value: v, Attempt: cl.Attempts(), claim: cl}
+			if show := q.q.Client().Hooks().Item; show != nil {
+				show(it, cl.StopTimer)
+			}
+			items = append(items, it)
+		})
+	if err != nil {
 		return nil, err
 	}
-	u := q.q.c.BeginCleanUp()
-	defer u.End()
-	for {
-		claims, err := q.q.request(ctx, op, want, try)
-		if err != nil {
-			return nil, core.OpError(op, q.q.path.Full(), err)
-		}
-		items, err := openClaims(ctx, q.codec, claims)
-		if err == nil && len(items) > 0 && q.q.c.IsClosing() {
-			for _, it := range items {
-				it.claim.later(verbGiveBack)
-			}
-			err = ErrClosed
-		}
-		if core.IsDecode(err) {
-			q.q.awaitGivenBack() // a consumer with the right codec can take them now
-		}
-		if err != nil {
-			return nil, core.OpError(op, q.q.path.Full(), err)
-		}
-		if len(items) > 0 {
-			return items, nil
-		}
+	return items, nil
+}
+
+// Pop takes the next item and deletes it before it returns the value: delivery is
+// at most once, and if the caller fails before it has processed the value, the
+// value is lost. If ctx or the session ends while the outcome of the deletion is
+// unknown, the error matches ErrUncertain, and the item is either deleted or goes
+// to another consumer. With any other error the item was not deleted, and is given
+// back.
+//
+// Successive calls cost one round trip each: a Pop also reads the next item, and if no
+// other consumer has taken that item, the next Pop deletes it at once. (Once in 32 calls,
+// or in a second, a Pop costs two round trips more, for a list and a read, or for a claim
+// if other consumers take items too; for a PriorityQueue it costs four.) So the queue
+// value keeps the bytes of one item, and the last Pop reads one item in vain.
+func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
+	var v, zero T
+	err := q.q.Pop(ctx, func(data []byte) (err error) {
+		v, err = q.codec.decode(data)
+		return err
+	})
+	if err != nil {
+		return zero, err
 	}
+	return v, nil
 }
 
 // Peek returns the value of the item that the next Take would get, without taking
@@ -359,202 +325,84 @@ func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (
 // skips items that were taken too often, which a Take moves to the dead letters. If the
 // item cannot be decoded, the error matches ErrDecode.
 func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
-	var zero T
-	if err := q.q.path.Check("peek"); err != nil {
+	data, err := q.q.Peek(ctx)
+	if err != nil {
+		var zero T
 		return zero, err
 	}
-	data, err := core.OnSession(ctx, q.q.c, func(s *core.Session) ([]byte, error) { return q.q.peek(ctx, s) })
-	if err != nil {
-		return zero, core.OpError("peek", q.q.path.Full(), err)
-	}
 	v, err := q.codec.decode(data)
-	return v, core.OpError("peek", q.q.path.Full(), err)
-}
-
-// peek reads the item that the next take would get.
-func (q *queue) peek(ctx context.Context, s *core.Session) ([]byte, error) {
-	_, data, err := q.first(ctx, s)
-	return data, err
-}
-
-// first returns the item that the next take would get, and its data.
-func (q *queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry, []byte, error) {
-	stuck := q.stuckItems()
-	if stuck == nil {
-		stuck = make(map[string]time.Time)
-	}
-	for {
-		if err := s.Backend().Sync(ctx, q.items); err != nil {
-			return nil, nil, err
-		}
-		v, err := q.walk(ctx, s, 1, nil, stuck, learnsNow)
-		if err != nil {
-			return nil, nil, err
-		}
-		if len(v.found) == 0 {
-			return nil, nil, ErrEmpty
-		}
-		e := &v.found[0]
-		if e.State && q.maxAttempts > 0 {
-			r, err := readAttempts(ctx, s, e)
-			switch {
-			case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
-				continue
-			case err != nil:
-				return nil, nil, err
-			case r.n >= q.maxAttempts:
-				stuck[e.Path()] = time.Now().Add(stickPause) // a take moves it to the dead letters
-				continue
-			}
-		}
-		data, _, err := s.Backend().Get(ctx, e.Path(), nil)
-		if !core.IsNotFound(err) {
-			q.forget() // an earlier list can show a later item as the first
-			return e, data, err
-		}
-	}
+	return v, core.OpError("peek", q.q.FullPath(), err)
 }
 
 // Len counts the items, including items that are claimed or not due. It lists the
 // whole queue: one request for some hundred items. Items can come and go while it
 // counts.
-func (q *Consumer[T]) Len(ctx context.Context) (int, error) {
-	if err := q.q.path.Check("len"); err != nil {
-		return 0, err
-	}
-	n, err := core.OnSession(ctx, q.q.c, func(s *core.Session) (int, error) {
-		if err := s.Backend().Sync(ctx, q.q.items); err != nil {
-			return 0, err
-		}
-		n, err := q.q.countItems(ctx, s)
-		if core.IsNotFound(err) {
-			return 0, nil
-		}
-		return n, err
-	})
-	return n, core.OpError("len", q.q.path.Full(), err)
-}
+func (q *Consumer[T]) Len(ctx context.Context) (int, error) { return q.q.Length(ctx) }
 
 // Purge deletes every item that was in the queue when Purge began and is not
 // claimed, and returns their number. It costs about three requests for some hundred
 // items, and one or two more for each of them that was taken before. It also
 // deletes the nodes that held the items, except the last. The error matches ErrKind
 // if another recipe uses the path.
-func (q *Consumer[T]) Purge(ctx context.Context) (int, error) {
-	if err := q.q.path.Check("purge"); err != nil {
-		return 0, err
-	}
-	total := 0
-	_, err := core.OnSessionOnce(ctx, q.q.c, func(s *core.Session) (struct{}, error) {
-		if err := s.CheckKind(ctx, q.q.recipeDir()); err != nil {
-			return struct{}{}, err
-		}
-		return struct{}{}, q.q.purge(ctx, s, &total)
-	})
-	return total, core.OpError("purge", q.q.path.Full(), err)
+func (q *Consumer[T]) Purge(ctx context.Context) (int, error) { return q.q.PurgeAll(ctx) }
+
+// QueueStats are the figures of a queue at a moment, for operators. Their nodes are read
+// in a few requests, one after the other, so the figures are not a snapshot: an item that
+// is claimed, acknowledged or moved meanwhile is counted as it was when its node was read.
+// An item that moves to the dead letters at that moment can be counted twice, or not at
+// all.
+//
+// If Ready is positive while Claimed and Waiting are zero, no consumer takes items.
+type QueueStats struct {
+	Ready   int // items that a consumer can take now
+	Claimed int // items that a consumer has claimed, including prefetched items
+	Delayed int // items that are not due, or put off by Nack
+
+	// Dead is the number of items in the queue at DeadLetterPath, whatever their state
+	// and whichever queue they come from.
+	Dead int
+
+	// Oldest is the age of the oldest ready item, by the clock of the service. The age counts
+	// from the Put, and in a DelayQueue from the due time if that is later. A failed delivery
+	// does not reset it. Oldest is zero if no item is ready, or if the ready items were taken
+	// during the call.
+	//
+	// In a PriorityQueue with ready items of more than 16 priorities, only the 16 priorities
+	// that are taken last count, or fewer if a Redrive has put items back. In a DelayQueue into
+	// which more than 16 items were put after their due times, Oldest can be too low.
+	Oldest time.Duration
+
+	// Waiting is the number of clients that wait for an item because they found none. It
+	// counts a queue value of a client once, however many of its calls wait, and a dead
+	// client until its session ends. It does not count consumers that work on an item.
+	Waiting int
+
+	// Buckets is the number of nodes that hold the items, 256 each in a long Queue. It is
+	// zero if nothing was ever put. One remains when the queue is empty.
+	Buckets int
+
+	// Unread is the number of such nodes, of the queue and of its dead letters, that Stats
+	// did not read: it reads the first 256 nodes of each, in the order in which items are
+	// taken. If Unread is not zero, then Ready, Claimed, Delayed, Dead and Oldest are lower
+	// bounds. Len counts the items of a queue of any length.
+	Unread int
 }
 
-// purge deletes the unclaimed items, bucket after bucket. An item that was never
-// claimed is claimed and deleted in one commit, which fails if another consumer has
-// claimed the item. For an item that was claimed before, the commit deletes the
-// state at the version that was read.
-func (q *queue) purge(ctx context.Context, s *core.Session, total *int) error {
-	if err := s.Backend().Sync(ctx, q.items); err != nil {
-		return err
-	}
-	err := q.eachBucket(ctx, s, func(b layout.Bucket, last bool, c layout.BucketContents) error {
-		claimed := slices.ContainsFunc(c.Items, func(e layout.QueueEntry) bool { return e.Marked })
-		for len(c.Items) > 0 {
-			n := min(len(c.Items), q.batch(s))
-			if err := q.purgeSome(ctx, s, c.Items[:n], total); err != nil {
-				return err
-			}
-			c.Items = c.Items[n:]
-		}
-		q.sweep(ctx, s, b, c.Litter, !last && !claimed)
-		return nil
-	})
-	if core.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-func (q *queue) purgeSome(ctx context.Context, s *core.Session, items []layout.QueueEntry, total *int) error {
-	var each [][]backend.Op
-	for i := range items {
-		e := &items[i]
-		ops, err := takeOut(ctx, s, e)
-		switch {
-		case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
-			continue
-		case err != nil:
-			return err
-		}
-		each = append(each, ops)
-	}
-	for len(each) > 0 {
-		var ops []backend.Op
-		var owner []int
-		for i, o := range each {
-			ops = append(ops, o...)
-			for range o {
-				owner = append(owner, i)
-			}
-		}
-		err := q.commitRemoval(ctx, s, items, append(ops, q.counting(len(each))...)...)
-		if err == nil {
-			*total += len(each)
-			return nil
-		}
-		i := core.Blamed(err)
-		if i < 0 {
-			return err
-		}
-		if i >= len(owner) {
-			q.counted.Store(false)
-			continue
-		}
-		if rest, ok := withoutReason(each[owner[i]], ops[i].Path); ok {
-			each[owner[i]] = rest
-			continue
-		}
-		each = slices.Delete(each, owner[i], owner[i]+1)
-	}
-	return nil
-}
-
-// takeOut returns the operations that delete an item that no consumer has claimed, with its
-// other nodes. If a consumer has claimed it since the list, they are refused. If that is
-// known already, takeOut returns core.ErrAgain, or ErrNotFound.
-func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]backend.Op, error) {
-	if e.Marked {
-		return nil, core.ErrAgain
-	}
-	ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
-	if e.State {
-		r, err := readAttempts(ctx, s, e)
-		if err != nil {
-			return nil, err
-		}
-		ops = append(ops, backend.Delete(e.StateAt(), r.version))
-	} else {
-		ops = append(ops, backend.Create(e.StateAt(), nil, backend.Persistent), backend.Delete(e.StateAt(), 0))
-	}
-	if e.PutOff != "" {
-		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
-	}
-	if e.Reason {
-		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))
-	}
-	return ops, nil
-}
-
-// withoutReason removes the operation on the path of a reason. It reports false if path is not
-// one. A reason that an outsider has changed is no reason to leave its item.
-func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
-	if !strings.HasPrefix(core.Base(path), layout.ReasonPrefix) {
-		return ops, false
-	}
-	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == path }), true
+// Stats returns the figures of the queue. It works for a queue of any kind and on a path
+// without a queue, where all figures are zero. It changes nothing in the queue, and
+// needs only the permission to read the queue and its dead letters.
+//
+// The number of requests is bounded, whatever the length of the queue: a Sync, one for the
+// directories, one for some 16 to 64 nodes that hold items (each of some hundred items, and
+// at most 512 of them are read), and one for Oldest; in a PriorityQueue one for each
+// priority with ready items, at most 16. That is some 8 requests for a queue of 50,000
+// items. A service without batches takes one request for each node. If there are
+// unclaimed items and the client does not know the time of the service, which it learns
+// from its writes, a small write is added; see DelayQueue. The replies amount to about
+// 70 bytes for each item that is read.
+//
+// Errors: the context's; ErrClosed; ErrDenied; ErrBadPath.
+func (q *Consumer[T]) Stats(ctx context.Context) (QueueStats, error) {
+	st, err := q.q.ReadStats(ctx)
+	return QueueStats(st), err
 }

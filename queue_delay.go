@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-coord/coord/internal/queue"
+
 	"github.com/go-coord/coord/internal/core"
 )
 
@@ -40,7 +42,7 @@ type DelayQueue[T any] struct {
 // NewDelayQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueue[T] {
-	q := &DelayQueue[T]{newConsumer(c.core(), path, delayQueue, o)}
+	q := &DelayQueue[T]{newConsumer(c, path, queue.Delay, o)}
 	q.show()
 	return q
 }
@@ -73,14 +75,11 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 // is not positive, the item is due within that uncertainty. The first PutAfter on a
 // session costs one request more. In all else it is as Put.
 func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id string, err error) {
-	if err := q.q.path.Check("put"); err != nil {
+	due, err := q.q.DueAfter(ctx, d)
+	if err != nil {
 		return "", err
 	}
-	now, err := core.OnSession(ctx, q.q.c, func(s *core.Session) (core.Moment, error) { return s.Learn(ctx) })
-	if err != nil {
-		return "", core.OpError("put", q.q.path.Full(), err)
-	}
-	return q.putOne(ctx, 0, now.After(d), v)
+	return q.putOne(ctx, 0, due, v)
 }
 
 // dueTime returns the due time in milliseconds. A time before the year 0 counts as
@@ -91,7 +90,7 @@ func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
 	case due.Before(first):
 		due = first // of a time long before, the milliseconds would overflow
 	case due.Year() > 9999:
-		return 0, core.OpError(op, q.q.path.Full(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
+		return 0, core.OpError(op, q.q.FullPath(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
 	}
 	return core.Milliseconds(due), nil
 }

@@ -1,15 +1,9 @@
 package coord
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 
-	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/queue"
 )
 
 // An Item is a value taken from a queue, together with the claim on it, which is a
@@ -37,7 +31,7 @@ type Item[T any] struct {
 	Value   T
 	Attempt int // 1 for the first time that the item is taken, and so on
 
-	claim *itemClaim
+	claim *queue.Claim
 }
 
 // Ack acknowledges the item and deletes it. If Ack returns nil, the item is not
@@ -52,11 +46,7 @@ type Item[T any] struct {
 // that Ack is done. Each Ack has the same outcome as alone. A single Ack does not wait
 // for others. See also AckAll.
 func (it *Item[T]) Ack() error {
-	cl := it.claim
-	if cl.decide(verbAck, 0) {
-		cl.hold.EndRelease(cl.end(context.Background(), cl.ackInLine()))
-	}
-	return core.OpError("ack", cl.e.Path(), cl.outcome(verbAck))
+	return it.claim.Ack()
 }
 
 // Nack gives the item back as a failed attempt. The item keeps its place in the queue,
@@ -72,167 +62,21 @@ func (it *Item[T]) Nack(delay time.Duration) error { return it.NackCause(delay, 
 // the text. The text is as protected as the item's own bytes, so it may quote them. It
 // appears in no log and no event. The causes of earlier attempts are not stored.
 func (it *Item[T]) NackCause(delay time.Duration, cause error) error {
-	cl := it.claim
-	v, why := cl.failure(), deadReason{}
-	if v == verbBury {
-		why = failedFor(cause)
-	}
-	return core.OpError("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
+	return it.claim.Nack(delay, cause)
 }
 
-// openClaims reads and decodes the claimed items. It moves items that cannot be
-// decoded to the dead letters, and leaves out items that have vanished. If it
-// fails, it gives all of them back. If the codec panics, it gives all back but the
-// item being decoded: that item counts as a failed attempt, or it would be the
-// first of the queue for ever. If too many items in a row cannot be decoded, it gives back
-// the one beyond and those behind it; it fails if it has no item then.
-func openClaims[T any](ctx context.Context, k Codec[T], claims []*itemClaim) (items []*Item[T], err error) {
-	var decoding *itemClaim
-	defer func() {
-		if decoding != nil || err != nil {
-			for _, cl := range claims {
-				// This does nothing for a claim that has ended.
-				if cl == decoding {
-					cl.laterFor(cl.failure(), decodingPanicked)
-				} else {
-					cl.later(verbGiveBack)
-				}
-			}
-			items = nil
-		}
-	}()
-	found := make([]bool, len(claims))
-	errs := make([]error, len(claims))
-	var again []*itemClaim
-	for _, cl := range claims {
-		if cl.read.Err != nil { // such as the end of a context that was not this one
-			again = append(again, cl)
+// AckAll acknowledges items that were taken from this queue, up to 128 in one commit,
+// or fewer if the service takes less. Each item has the outcome of its own Ack,
+// independent of the others. AckAll returns nil if all items were acknowledged. Otherwise
+// it returns the joined errors of the items; the Ack of an item, called again, returns
+// its own error. If an item is nil, or was not taken from this queue value, nothing is
+// done, and the error matches ErrInvalid.
+func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
+	claims := make([]*queue.Claim, len(items))
+	for i, it := range items {
+		if it != nil {
+			claims[i] = it.claim
 		}
 	}
-	for i, r := range readClaims(ctx, again) {
-		again[i].read = r
-	}
-	core.Together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
-	for i, cl := range claims {
-		switch {
-		case errs[i] != nil:
-			err = errs[i]
-		case found[i] && err == nil:
-			// This runs the caller's code, in the caller's goroutine.
-			decoding = cl
-			it, tooMany := decodeClaim(ctx, k, cl)
-			decoding = nil
-			switch {
-			case tooMany != nil && len(items) > 0: // the next call meets the same item
-				for _, cl := range claims[i:] {
-					cl.later(verbGiveBack)
-				}
-				return items, nil
-			case tooMany != nil:
-				err = tooMany
-			case it != nil:
-				items = append(items, it)
-			}
-		}
-	}
-	return items, err
-}
-
-// readClaims reads the items of claims, which are of one session.
-func readClaims(ctx context.Context, claims []*itemClaim) []backend.ReadResult {
-	if len(claims) > 1 && claims[0].s.Backend().Features().Has(backend.Batches) {
-		reads := make([]backend.Read, len(claims))
-		for i, cl := range claims {
-			reads[i].Path = cl.e.Path()
-		}
-		read, err := claims[0].s.Backend().ReadMany(ctx, reads...)
-		switch {
-		case err == nil:
-			return read
-		case !errors.Is(err, backend.ErrUnsupported):
-			return slices.Repeat([]backend.ReadResult{{Err: err}}, len(claims))
-		}
-	}
-	read := make([]backend.ReadResult, len(claims))
-	core.Together(len(claims), func(i int) {
-		r := &read[i]
-		r.Data, r.Stat, r.Err = claims[i].s.Backend().Get(ctx, claims[i].e.Path(), nil)
-	})
-	return read
-}
-
-// took handles the read of the item. It returns false if there is no item to hand out.
-func (cl *itemClaim) took(ctx context.Context, data []byte, err error) (bool, error) {
-	switch {
-	case core.IsNotFound(err):
-		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session
-		return false, nil
-	case errors.Is(err, backend.ErrSessionLost):
-		// The claim is lost as well, and the caller takes another item; or
-		// ErrSessionLost is only the cause of a ctx that has ended.
-		return false, backend.ContextError(ctx)
-	case err != nil:
-		return false, err
-	}
-	cl.data = data
-	return true, nil
-}
-
-// maxUndecodable is the number of items in a row that a queue value moves to the dead letters
-// because its codec cannot decode them. A few of them are the producers' mistakes. More are
-// as a rule the mistake of this consumer, which has the wrong codec or is older than its
-// producers, and would move the whole queue.
-const maxUndecodable = 5
-
-// decoded counts the items in a row that could not be decoded, and reports whether they are
-// too many.
-func (q *queue) decoded(err error) (tooMany bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if err == nil {
-		q.undecoded = 0
-		return false
-	}
-	if q.undecoded == maxUndecodable {
-		return true
-	}
-	q.undecoded++
-	return false
-}
-
-// decodeClaim returns nil if there is no item to hand out. If too many items in a row cannot
-// be decoded, it returns an error, and the claim stands.
-func decodeClaim[T any](ctx context.Context, k Codec[T], cl *itemClaim) (it *Item[T], tooMany error) {
-	v, err := k.decode(cl.data)
-	if cl.q.decoded(err) {
-		return nil, fmt.Errorf("%d items in a row are undecodable, the last is %s: %w", maxUndecodable+1, cl.e.Path(), err)
-	}
-	if err != nil {
-		cl.s.Client().Log().Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)
-		if err := cl.finishFor(ctx, cl.undecodable(), 0, undecodable(err)); err != nil && ctx.Err() == nil {
-			cl.s.Client().Log().Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", cl.e.Path(), "error", err)
-		}
-		return nil, nil
-	}
-	if !cl.limitUnreceived(cl.q.claimTimeout) {
-		cl.later(verbGiveBack) // the timer's goroutine may not have begun to
-		return nil, nil        // lost, or given back because the codec took too long
-	}
-	it = &Item[T]{Hold: &Hold{cl.hold}, ID: cl.e.ID, Value: v, Attempt: cl.attempt, claim: cl}
-	if show := cl.s.Client().Hooks().Item; show != nil {
-		show(it, func() {
-			cl.mu.Lock()
-			defer cl.mu.Unlock()
-			cl.timer.Stop()
-		})
-	}
-	return it, nil
-}
-
-// undecodable is the verb for an item that cannot be decoded.
-func (cl *itemClaim) undecodable() claimVerb {
-	if cl.q.dead == nil {
-		return verbAck
-	}
-	return verbBury
+	return q.q.AckClaims(claims)
 }

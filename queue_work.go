@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/queue"
+
 	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/internal/usercode"
@@ -36,14 +38,14 @@ const (
 func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.Context, it *Item[T]) error) error {
 	core.NeedContext(ctx)
 	const op = "work"
-	if err := q.q.path.Check(op); err != nil {
+	if err := q.q.CheckPath(op); err != nil {
 		return err
 	}
 	switch {
 	case n < 1:
-		return core.OpError(op, q.q.path.Full(), fmt.Errorf("%w: %d handlers, want at least 1", ErrInvalid, n))
+		return core.OpError(op, q.q.FullPath(), fmt.Errorf("%w: %d handlers, want at least 1", ErrInvalid, n))
 	case handle == nil:
-		return core.OpError(op, q.q.path.Full(), fmt.Errorf("%w: the handler is nil", ErrInvalid))
+		return core.OpError(op, q.q.FullPath(), fmt.Errorf("%w: the handler is nil", ErrInvalid))
 	}
 	var running sync.WaitGroup
 	x := &crew[T]{ctx: ctx, q: q.q, busy: make(map[*Item[T]]bool)}
@@ -53,13 +55,13 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 	defer close(ending)
 	busy := make(chan struct{}, n) // an element for each running handler, and one for the item that is awaited
 	busy <- struct{}{}
-	want := func() int { return max(q.prefetch, min(1+n-len(busy), maxBatch)) }
+	want := func() int { return max(q.prefetch, min(1+n-len(busy), queue.MostPrefetched)) }
 	handlers := context.WithoutCancel(ctx)
 	for it, err := range q.each(ctx, op, want) {
 		if err != nil {
 			return err
 		}
-		if !it.claim.receive() || !x.enter(it) {
+		if !it.claim.Receive() || !x.enter(it) {
 			continue
 		}
 		running.Go(func() {
@@ -78,7 +80,7 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 // crew is the handlers of one Work that run.
 type crew[T any] struct {
 	ctx context.Context // of Work
-	q   *queue
+	q   *queue.Queue
 
 	mu   sync.Mutex
 	busy map[*Item[T]]bool // the items that handlers have; whether disband has ended the claim
@@ -95,7 +97,7 @@ func (x *crew[T]) enter(it *Item[T]) bool {
 	}
 	x.mu.Unlock()
 	if over {
-		it.claim.later(verbGiveBack)
+		it.claim.GiveBackLater()
 	}
 	return !over
 }
@@ -110,10 +112,10 @@ func (x *crew[T]) leave(it *Item[T]) (disbanded bool) {
 }
 
 // disband ends the claims of all handlers that run, by end, and returns their number.
-func (x *crew[T]) disband(end func(*itemClaim)) int {
+func (x *crew[T]) disband(end func(*queue.Claim)) int {
 	x.mu.Lock()
 	x.over = true
-	var claims []*itemClaim
+	var claims []*queue.Claim
 	for it := range x.busy {
 		x.busy[it] = true
 		claims = append(claims, it.claim)
@@ -128,21 +130,21 @@ func (x *crew[T]) disband(end func(*itemClaim)) int {
 // disbandLater gives back what the handlers have when the client closes, and when drain has
 // passed since done or ending was closed. The returned function ends that.
 func (x *crew[T]) disbandLater(done, ending <-chan struct{}, drain time.Duration) (over func()) {
-	c := x.q.c
+	c := x.q.Client()
 	return c.Beside(func(over <-chan struct{}) {
 		var late <-chan time.Time
 		for {
 			select {
 			case <-c.Closing():
-				x.disband(func(cl *itemClaim) { cl.hold.Lose(ErrClosed) }) // see itemClaim.remains
+				x.disband(func(cl *queue.Claim) { cl.Held().Lose(ErrClosed) }) // see itemClaim.remains
 				return
 			case <-over:
 				return
 			case <-done:
 			case <-ending:
 			case <-late:
-				if n := x.disband(func(cl *itemClaim) { cl.later(verbGiveBack) }); n > 0 {
-					c.Log().Warn("coord: handlers have not returned within DrainTimeout, returning their items to the queue", "path", x.q.path.Full(), "items", n)
+				if n := x.disband(func(cl *queue.Claim) { cl.GiveBackLater() }); n > 0 {
+					c.Log().Warn("coord: handlers have not returned within DrainTimeout, returning their items to the queue", "path", x.q.FullPath(), "items", n)
 				}
 				late = nil
 			}
@@ -159,7 +161,7 @@ func (x *crew[T]) process(ctx context.Context, it *Item[T], handle func(context.
 	var err error
 	gaveUp := false
 	defer func() {
-		it.h.On().Client().LogFailure("the handler of Work", []any{"path", it.claim.e.Path(), "attempt", it.Attempt}, err)
+		it.h.On().Client().LogFailure("the handler of Work", []any{"path", it.claim.ItemPath(), "attempt", it.Attempt}, err)
 		it.settle(err, gaveUp, x.leave(it))
 	}()
 	usercode.Guard(&err, func() error {
@@ -172,7 +174,7 @@ func (x *crew[T]) process(ctx context.Context, it *Item[T], handle func(context.
 // endsWith reports whether Work is ending, and err is that of a handler that has given up for
 // this reason.
 func (x *crew[T]) endsWith(err error) bool {
-	ended, closing := x.ctx.Err(), x.q.c.IsClosing()
+	ended, closing := x.ctx.Err(), x.q.Client().IsClosing()
 	switch {
 	case err == nil, ended == nil && !closing:
 		return false
@@ -188,7 +190,7 @@ func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
 	if ended := it.Err(); ended != nil {
 		if err == nil && (disbanded || errors.Is(ended, ErrLost)) {
 			it.h.On().Client().Log().Warn("coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again",
-				"path", it.claim.e.Path(), "attempt", it.Attempt, "error", ended)
+				"path", it.claim.ItemPath(), "attempt", it.Attempt, "error", ended)
 		}
 		return
 	}
@@ -202,7 +204,7 @@ func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
 		op, err = "nack", it.NackCause(retryDelay(it.Attempt), err)
 	}
 	if err != nil && !core.IsClosed(err) && !errors.Is(err, ErrReleased) {
-		it.h.On().Client().Log().Warn("coord: cannot end the claim of an item after its handler", "operation", op, "path", it.claim.e.Path(), "error", err)
+		it.h.On().Client().Log().Warn("coord: cannot end the claim of an item after its handler", "operation", op, "path", it.claim.ItemPath(), "error", err)
 	}
 }
 

@@ -231,3 +231,6 @@ func NewLoss(path string, cause error) error { return &loss{path, cause} }
 
 // NewRevoked returns the cause of the loss of a hold that r has ended by force.
 func NewRevoked(r Revocation) error { return &revoked{r} }
+
+// ErrVersions: writes without a version have led beyond the largest int32.
+var ErrVersions = fmt.Errorf("%w: the version of the node has overflowed, delete it and create it again", ErrLimit)

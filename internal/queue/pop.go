@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type readAhead struct {
 
 // readNext begins to read the first of the items that are remembered. A Pop calls it beside its
 // deletion. If other callers wait for items, they get that item first, so it is not read.
-func (q *queue) readNext(s *core.Session) {
+func (q *Queue) readNext(s *core.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := &q.ahead
@@ -49,7 +49,7 @@ func (q *queue) readNext(s *core.Session) {
 // nextRead returns the first of the items that are remembered, if its read has begun, and forgets
 // its name. The caller ends with popped. It returns nil if there is none, if other callers wait for items, or if an item is being
 // claimed or given back: one whose caller is gone comes before.
-func (q *queue) nextRead() (*core.Session, *readAhead) {
+func (q *Queue) nextRead() (*core.Session, *readAhead) {
 	q.mu.Lock()
 	s := q.ahead.s
 	q.mu.Unlock()
@@ -76,7 +76,7 @@ func (q *queue) nextRead() (*core.Session, *readAhead) {
 
 // popped ends what a nextRead has begun. It reports whether this client has claimed or removed the
 // item meanwhile, or has begun to.
-func (q *queue) popped(r *readAhead) (mine bool) {
+func (q *Queue) popped(r *readAhead) (mine bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	mine = q.popping[r.e.Path()]
@@ -86,7 +86,7 @@ func (q *queue) popped(r *readAhead) (mine bool) {
 
 // commitRemoval makes the commit that removes items for a call of this client. It forgets a list that
 // shows them, and a Pop that is about to delete one of them loses no race to others.
-func (q *queue) commitRemoval(ctx context.Context, s *core.Session, items []layout.QueueEntry, ops ...backend.Op) error {
+func (q *Queue) commitRemoval(ctx context.Context, s *core.Session, items []layout.QueueEntry, ops ...backend.Op) error {
 	mine := func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -107,7 +107,7 @@ func (q *queue) commitRemoval(ctx context.Context, s *core.Session, items []layo
 
 // spare returns the items that no Pop of this client is about to delete. If there are no others, it
 // returns the first of those, and notes for the Pop that this client claims it.
-func (q *queue) spare(items []layout.QueueEntry) []layout.QueueEntry {
+func (q *Queue) spare(items []layout.QueueEntry) []layout.QueueEntry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.popping) == 0 {
@@ -127,12 +127,12 @@ func (q *queue) spare(items []layout.QueueEntry) []layout.QueueEntry {
 //   - if no other call of this client takes an item, which the list could show,
 //   - and if no other consumer takes from the head: else a claim, which needs no read before, is
 //     better.
-func (q *queue) listNext(ctx context.Context) {
+func (q *Queue) listNext(ctx context.Context) {
 	q.mu.Lock()
 	s, gen := q.prompt, q.gen
 	a := &q.ahead
 	known := s != nil && a.s == s && len(a.items) > 0 && a.left > 0 && !time.Now().After(a.until)
-	calm := q.kind == fifoQueue && !q.feeding && q.ending == 0 && len(q.popping) == 0 && q.rivals == 0
+	calm := q.kind == FIFO && !q.feeding && q.ending == 0 && len(q.popping) == 0 && q.rivals == 0
 	q.mu.Unlock()
 	if s == nil || !calm || s.Backend().Err() != nil {
 		return
@@ -140,7 +140,7 @@ func (q *queue) listNext(ctx context.Context) {
 	if !known {
 		began := time.Now()
 		v, err := q.walk(ctx, s, math.MaxInt, nil, q.stuckItems(), learnsLater)
-		if err != nil || len(v.found) == 0 || !q.keep(s, began, gen, &v, v.found) {
+		if err != nil || len(v.Found) == 0 || !q.keep(s, began, gen, &v, v.Found) {
 			q.setPrompt(nil)
 			return
 		}
@@ -149,122 +149,16 @@ func (q *queue) listNext(ctx context.Context) {
 }
 
 // setPrompt records on which session the last list found an item at once; nil: on none.
-func (q *queue) setPrompt(s *core.Session) {
+func (q *Queue) setPrompt(s *core.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.prompt = s
 }
 
-// popAhead pops the next item if it was read ahead, by a Pop before or by this one: it deletes the
-// item without a claim, in one commit, see T9 in queue_engine.go. If it reports false without an
-// error, nothing was deleted, and the caller takes an item as others do.
-func (q *Consumer[T]) popAhead(ctx context.Context) (v T, popped bool, err error) {
-	if ctx.Err() != nil || q.q.c.IsClosing() || q.q.c.HasLeftovers(q.q.items) {
-		return v, false, nil // a claim that has timed out is being removed: its item comes first
-	}
-	s, r := q.q.nextRead()
-	if r == nil {
-		q.q.listNext(ctx)
-		if s, r = q.q.nextRead(); r == nil {
-			return v, false, nil
-		}
-	}
-	began := time.Now()
-	var failed error
-	defer func() {
-		mine := q.q.popped(r)
-		if !popped {
-			q.q.forget() // the item precedes those that are remembered
-		}
-		if failed != nil && !mine {
-			q.q.overtaken(failed)
-		}
-	}()
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		return v, false, nil
-	case <-q.q.c.Closing():
-		return v, false, nil
-	}
-	if r.err != nil {
-		return v, false, nil
-	}
-	v, ok := q.decodes(r.data)
-	if !ok {
-		return v, false, nil
-	}
-	q.q.readNext(s)
-	zxid, err := q.q.deleteUnclaimed(ctx, s, &r.e)
-	switch {
-	case err == nil:
-		q.q.decoded(nil)
-		q.q.tellPopped(ctx, &r.e, 1, zxid, began)
-		return v, true, nil
-	case core.IsUncertain(err):
-		return v, false, err
-	}
-	failed = err
-	return v, false, nil
-}
-
-// popUnclaimed pops the next item on a service that has no space for a claim: it reads the item and deletes it in one
-// commit, see T9 in queue_engine.go. If it reports false without an error, nothing was deleted, and there is no item that
-// can be popped so.
-func (q *Consumer[T]) popUnclaimed(ctx context.Context) (v T, popped bool, err error) {
-	s, err := q.q.c.Live(ctx)
-	if err != nil {
-		return v, false, nil
-	}
-	for range maxRefused {
-		began := time.Now()
-		e, data, err := q.q.first(ctx, s)
-		if err != nil {
-			return v, false, nil
-		}
-		attempt := 1
-		if e.State {
-			r, err := readAttempts(ctx, s, e)
-			if err != nil {
-				continue
-			}
-			attempt = r.n + 1
-		}
-		v, ok := q.decodes(data)
-		if !ok {
-			return v, false, nil
-		}
-		zxid, err := q.q.deleteUnclaimed(ctx, s, e)
-		switch {
-		case err == nil:
-			q.q.decoded(nil)
-			q.q.tellPopped(ctx, e, attempt, zxid, began)
-			return v, true, nil
-		case core.IsUncertain(err):
-			return v, false, err
-		case !errors.Is(err, core.ErrAgain) && !core.Raced(err):
-			return v, false, nil
-		}
-	}
-	return v, false, nil
-}
-
-// decodes returns the value of an item that nobody has claimed. It reports false if the codec fails
-// or panics: then the item is claimed first, so that this counts as an attempt.
-func (q *Consumer[T]) decodes(data []byte) (v T, ok bool) {
-	defer func() {
-		if !ok {
-			recover()
-		}
-	}()
-	v, err := q.codec.decode(data)
-	return v, err == nil
-}
-
 // overtaken records that a Pop has found the item gone that it had read ahead. Consumers that pop
 // would meet at each item, since their lists are alike. A single time it can be a Purge or a Remove,
 // which is no reason to change the order; twice in a second it counts as a lost race.
-func (q *queue) overtaken(err error) {
+func (q *Queue) overtaken(err error) {
 	if core.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty) {
 		return
 	}
@@ -280,7 +174,7 @@ func (q *queue) overtaken(err error) {
 
 // deleteUnclaimed deletes an item that was never claimed, and counts it. It fails if a consumer has
 // claimed the item since the list.
-func (q *queue) deleteUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry) (zxid int64, err error) {
+func (q *Queue) deleteUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry) (zxid int64, err error) {
 	ops, err := takeOut(ctx, s, e)
 	for err == nil {
 		zxid, err = q.commitOnce(ctx, s, append(ops[:len(ops):len(ops)], q.counting(1)...)...)
@@ -294,10 +188,150 @@ func (q *queue) deleteUnclaimed(ctx context.Context, s *core.Session, e *layout.
 }
 
 // tellPopped traces that an item was taken and acknowledged in one commit.
-func (q *queue) tellPopped(ctx context.Context, e *layout.QueueEntry, attempt int, zxid int64, began time.Time) {
+func (q *Queue) tellPopped(ctx context.Context, e *layout.QueueEntry, attempt int, zxid int64, began time.Time) {
 	if t := q.newSpan("take"); t != nil {
 		w := t.At(e.Path())
 		core.Emit(ctx, q.c, trace.ItemClaimed{Subject: w, Item: e.ID, Attempt: attempt, Token: zxid, Waited: time.Since(began)})
 		core.Emit(context.Background(), q.c, trace.ItemSettled{Subject: w, Item: e.ID, Attempt: attempt, Outcome: trace.ItemAcked})
 	}
+}
+
+// Pop is Consumer.Pop of package coord. decode is called for one item after the other, until one is
+// popped.
+func (q *Queue) Pop(ctx context.Context, decode func([]byte) error) error {
+	core.NeedContext(ctx)
+	u := q.c.BeginCleanUp()
+	defer u.End()
+	for {
+		popped, err := q.popAhead(ctx, decode)
+		if err != nil {
+			return core.OpError("pop", q.path.Full(), err)
+		}
+		if popped {
+			return nil
+		}
+		var cl *Claim
+		err = q.Some(ctx, "pop", 1, false, decode, func(x *Claim) { cl = x })
+		if core.Answers(err, backend.ErrNoSpace) && !core.IsUncertain(err) {
+			if popped, err := q.popUnclaimed(ctx, decode); popped || err != nil {
+				return core.OpError("pop", q.path.Full(), err)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		q.readNext(cl.s)
+		err = cl.finish(ctx, verbPop, 0)
+		switch {
+		case err == nil:
+			cl.noteDelivery()
+			return nil
+		case !core.IsUncertain(err) && (errors.Is(err, core.ErrLost) || errors.Is(err, core.ErrReleased)):
+			continue // the item goes to another consumer; or ClaimTimeout has passed before
+		}
+		return core.OpError("pop", q.path.Full(), err)
+	}
+}
+
+// popAhead pops the next item if it was read ahead, by a Pop before or by this one: it deletes the
+// item without a claim, in one commit, see T9 in queue.go. If it reports false without an
+// error, nothing was deleted, and the caller takes an item as others do.
+func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped bool, err error) {
+	if ctx.Err() != nil || q.c.IsClosing() || q.c.HasLeftovers(q.items) {
+		return false, nil // a claim that has timed out is being removed: its item comes first
+	}
+	s, r := q.nextRead()
+	if r == nil {
+		q.listNext(ctx)
+		if s, r = q.nextRead(); r == nil {
+			return false, nil
+		}
+	}
+	began := time.Now()
+	var failed error
+	defer func() {
+		mine := q.popped(r)
+		if !popped {
+			q.forget() // the item precedes those that are remembered
+		}
+		if failed != nil && !mine {
+			q.overtaken(failed)
+		}
+	}()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return false, nil
+	case <-q.c.Closing():
+		return false, nil
+	}
+	if r.err != nil {
+		return false, nil
+	}
+	if !decodes(decode, r.data) {
+		return false, nil
+	}
+	q.readNext(s)
+	zxid, err := q.deleteUnclaimed(ctx, s, &r.e)
+	switch {
+	case err == nil:
+		q.decoded(nil)
+		q.tellPopped(ctx, &r.e, 1, zxid, began)
+		return true, nil
+	case core.IsUncertain(err):
+		return false, err
+	}
+	failed = err
+	return false, nil
+}
+
+// popUnclaimed pops the next item on a service that has no space for a claim: it reads the item and deletes it in one
+// commit, see T9 in queue.go. If it reports false without an error, nothing was deleted, and there is no item that
+// can be popped so.
+func (q *Queue) popUnclaimed(ctx context.Context, decode func([]byte) error) (popped bool, err error) {
+	s, err := q.c.Live(ctx)
+	if err != nil {
+		return false, nil
+	}
+	for range maxRefused {
+		began := time.Now()
+		e, data, err := q.first(ctx, s)
+		if err != nil {
+			return false, nil
+		}
+		attempt := 1
+		if e.State {
+			r, err := readAttempts(ctx, s, e)
+			if err != nil {
+				continue
+			}
+			attempt = r.n + 1
+		}
+		if !decodes(decode, data) {
+			return false, nil
+		}
+		zxid, err := q.deleteUnclaimed(ctx, s, e)
+		switch {
+		case err == nil:
+			q.decoded(nil)
+			q.tellPopped(ctx, e, attempt, zxid, began)
+			return true, nil
+		case core.IsUncertain(err):
+			return false, err
+		case !errors.Is(err, core.ErrAgain) && !core.Raced(err):
+			return false, nil
+		}
+	}
+	return false, nil
+}
+
+// decodes decodes an item that nobody has claimed. It reports false if the codec fails
+// or panics: then the item is claimed first, so that this counts as an attempt.
+func decodes(decode func([]byte) error, data []byte) (ok bool) {
+	defer func() {
+		if !ok {
+			recover()
+		}
+	}()
+	return decode(data) == nil
 }

@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const itemSlots = 6
 
 // wait waits for a reason to look again after the feeder found nothing. It gets a place first. A
 // consumer that has just taken a slot looks once more, with watches, before it waits.
-func (f *feeder) wait(ctx context.Context, v sight) error {
+func (f *feeder) wait(ctx context.Context, v Sight) error {
 	if f.place.path == "" {
 		return f.place.enter(ctx)
 	}
@@ -39,7 +39,7 @@ func (f *feeder) wait(ctx context.Context, v sight) error {
 }
 
 // awaitOnce returns when there is a reason to look again.
-func (f *feeder) awaitOnce(ctx context.Context, v *sight) error {
+func (f *feeder) awaitOnce(ctx context.Context, v *Sight) error {
 	var due <-chan time.Time
 	var moved <-chan struct{}
 	if d, ok := v.rest(f.s); ok {
@@ -50,14 +50,14 @@ func (f *feeder) awaitOnce(ctx context.Context, v *sight) error {
 		due = t.C
 	}
 	if v.next > 0 {
-		moved = v.now.Moved // the timer may be wrong then
+		moved = v.Now.Moved // the timer may be wrong then
 	}
 	return f.await(ctx, f.ws.Ready(), due, moved)
 }
 
 // onlyLater reports whether the change of the directory of items that a watch has reported is of
 // no interest, and watches the directory again then: see W9.
-func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
+func (f *feeder) onlyLater(ctx context.Context, v *Sight) (bool, error) {
 	data, stat, err := f.s.Backend().Get(ctx, f.q.items, nil)
 	switch {
 	case core.IsNotFound(err):
@@ -81,7 +81,7 @@ func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
 
 // rest returns how long to wait before the next look if nothing changes. It reports false if
 // only a change can make an item available.
-func (v *sight) rest(s *core.Session) (d time.Duration, ok bool) {
+func (v *Sight) rest(s *core.Session) (d time.Duration, ok bool) {
 	if v.next > 0 {
 		d, ok = s.UntilDue(v.next), true
 	}

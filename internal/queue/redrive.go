@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -15,40 +15,9 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// Redrive puts dead letters of this queue back into it, and returns their number. It moves the
-// dead letters with the given ids. Without ids it moves all dead letters that no consumer has
-// claimed, as they were when Redrive began: so never pass an empty selection.
-//
-// An item keeps its id and bytes, and its attempts are counted anew. It goes to the end of a
-// Queue. In a PriorityQueue it has its old priority, or 0, ahead of up to some hundred items; in
-// a DelayQueue it is due at once. Each move is one atomic commit. If its outcome is unknown when
-// the session or ctx ends, the error matches ErrUncertain, and up to 16 more items may have been
-// moved: call Redrive again.
-//
-// Redrive stops with ErrFull when MaxLen is reached. With ids it moves the items that it can
-// move: ErrLocked means that a consumer has claimed an item, ErrNotFound that an item does not
-// exist or came from another queue. An item of unknown origin is moved only by its id. Other
-// errors: the context's, ErrLimit, ErrConflict, ErrNotEmpty, ErrDenied, ErrClosed, ErrBadPath,
-// ErrKind.
-func (q *Consumer[T]) Redrive(ctx context.Context, ids ...string) (n int, err error) {
-	const op = "redrive"
-	if err := q.q.path.Check(op); err != nil {
-		return 0, err
-	}
-	r := &redrive{q: q.q, span: q.q.newSpan(op), all: len(ids) == 0, wanted: make(map[string]error, len(ids))}
-	for _, id := range ids {
-		r.wanted[id] = ErrNotFound
-	}
-	_, err = core.OnSessionOnce(ctx, q.q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, r.run(ctx, s) })
-	if err == nil {
-		err = r.missed()
-	}
-	return r.moved, core.OpError(op, q.q.path.Full(), err)
-}
-
 // redrive is a Redrive under way. It goes on with the next session if one is lost.
 type redrive struct {
-	q      *queue
+	q      *Queue
 	span   *core.Span
 	all    bool
 	wanted map[string]error // the ids that are not moved, and why; with all: those that cannot be
@@ -72,10 +41,10 @@ func (end *deadEnd) behind(n int64, e *layout.QueueEntry) bool {
 const mostPasses = 10
 
 // errChanging is the error for an item that has changed in each pass.
-var errChanging = fmt.Errorf("%w: the item changed during each attempt", ErrConflict)
+var errChanging = fmt.Errorf("%w: the item changed during each attempt", core.ErrConflict)
 
 // errClaimed is the error for an item that a consumer has claimed.
-var errClaimed = fmt.Errorf("%w: a consumer has claimed the item", ErrLocked)
+var errClaimed = fmt.Errorf("%w: a consumer has claimed the item", core.ErrLocked)
 
 // missed returns the error for the items that were not moved, or nil.
 func (r *redrive) missed() error {
@@ -101,7 +70,7 @@ func (r *redrive) run(ctx context.Context, s *core.Session) error {
 	for pass := 0; changed && pass < mostPasses; pass++ {
 		changed = false
 		for id := range r.wanted {
-			r.wanted[id] = ErrNotFound
+			r.wanted[id] = core.ErrNotFound
 		}
 		if r.all {
 			clear(r.wanted)
@@ -202,15 +171,15 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		if !ours || r.all && !sure {
 			continue
 		}
-		h := homing{id: l.e.ID, data: l.data}
+		h := homing{id: l.E.ID, data: l.Data}
 		switch r.q.kind {
-		case priorityQueue:
-			h.key, h.due = l.why.Priority, l.why.DueAgain()
-		case delayQueue:
-			h.due = l.why.DueAgain()
+		case Priority:
+			h.key, h.due = l.Why.Priority, l.Why.DueAgain()
+		case Delay:
+			h.due = l.Why.DueAgain()
 			h.key = r.q.keyOf(0, h.due)
 		}
-		h.out, err = takeOut(ctx, s, &l.e)
+		h.out, err = takeOut(ctx, s, &l.E)
 		switch {
 		case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
 			r.changed(h.id)
@@ -293,7 +262,7 @@ func (r *redrive) done(ctx context.Context, some []homing) {
 
 // putBack is putItems for items that were dead letters. With MaxLen it fails with ErrFull if
 // there is no room.
-func (q *queue) putBack(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
+func (q *Queue) putBack(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
 	if q.maxLen == 0 {
 		return q.putItems(ctx, s, key, due, batch, with)
 	}
@@ -303,37 +272,14 @@ func (q *queue) putBack(ctx context.Context, s *core.Session, key, due int64, ba
 	return err
 }
 
-// Remove deletes the item with this id, wherever it is: in the queue, also if it is put off or
-// not due, or in the dead letters of the queue. Where several queues share a DeadLetterPath,
-// it deletes a dead letter of any of them. An item that a consumer has claimed is left alone,
-// and the error matches ErrLocked. If there is no such item, the error matches ErrNotFound.
-//
-// The item is deleted by one atomic commit, exactly once, even if replies are lost. If the
-// session is lost, or ctx ends, while the outcome is unknown, the error matches ErrUncertain.
-//
-// Remove searches the queue and then the dead letters, which costs one list for some hundred
-// items; then the deletion, and one request more for an item that was taken before. If it
-// finds no item, it has listed the queue twice.
-//
-// Errors: the context's; ErrLocked; ErrNotFound; ErrUncertain; ErrConflict if the item has
-// changed ten times while Remove tried to delete it; backend.ErrNotEmpty, if another program
-// made a node below the item; ErrDenied, ErrClosed, ErrBadPath, ErrKind.
-func (q *Consumer[T]) Remove(ctx context.Context, id string) error {
-	if err := q.q.path.Check("remove"); err != nil {
-		return err
-	}
-	_, err := core.OnSessionOnce(ctx, q.q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, q.q.remove(ctx, s, id) })
-	return core.OpError("remove", q.q.path.Full(), err)
-}
-
-func (q *queue) remove(ctx context.Context, s *core.Session, id string) error {
+func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 	for range mostPasses {
 		in, e, err := q.find(ctx, s, id)
 		switch {
 		case err != nil:
 			return err
 		case e == nil:
-			return ErrNotFound
+			return core.ErrNotFound
 		case e.Marked:
 			return errClaimed
 		}
@@ -363,8 +309,8 @@ func (q *queue) remove(ctx context.Context, s *core.Session, id string) error {
 
 // find returns the item with this id, and the queue that it is in: this one, or that of the dead letters. The item is nil if there is none. The queue comes
 // first, and again at the end, since the item can be moved in either direction meanwhile.
-func (q *queue) find(ctx context.Context, s *core.Session, id string) (in *queue, e *layout.QueueEntry, err error) {
-	for _, in := range []*queue{q, q.dead, q} {
+func (q *Queue) find(ctx context.Context, s *core.Session, id string) (in *Queue, e *layout.QueueEntry, err error) {
+	for _, in := range []*Queue{q, q.dead, q} {
 		if err := s.CheckKind(ctx, in.recipeDir()); err != nil {
 			return nil, nil, err
 		}
@@ -384,4 +330,30 @@ func (q *queue) find(ctx context.Context, s *core.Session, id string) (in *queue
 		}
 	}
 	return nil, nil, nil
+}
+
+// Redrive is Consumer.Redrive of package coord.
+func (q *Queue) Redrive(ctx context.Context, ids []string) (n int, err error) {
+	const op = "redrive"
+	if err := q.path.Check(op); err != nil {
+		return 0, err
+	}
+	r := &redrive{q: q, span: q.newSpan(op), all: len(ids) == 0, wanted: make(map[string]error, len(ids))}
+	for _, id := range ids {
+		r.wanted[id] = core.ErrNotFound
+	}
+	_, err = core.OnSessionOnce(ctx, q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, r.run(ctx, s) })
+	if err == nil {
+		err = r.missed()
+	}
+	return r.moved, core.OpError(op, q.path.Full(), err)
+}
+
+// RemoveItem is Consumer.Remove of package coord.
+func (q *Queue) RemoveItem(ctx context.Context, id string) error {
+	if err := q.path.Check("remove"); err != nil {
+		return err
+	}
+	_, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, q.remove(ctx, s, id) })
+	return core.OpError("remove", q.path.Full(), err)
 }

@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/trace"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -25,13 +26,13 @@ type parcel struct {
 
 // fits returns ErrTooLarge if an item with data would leave no room for the other operations
 // of the commit that moves it to the dead letters, or back.
-func (q *queue) fits(data []byte) error {
+func (q *Queue) fits(data []byte) error {
 	most, path := q.c.Rules().Limits().Bytes, len(q.items)
 	if q.dead != nil {
 		path = max(path, len(q.dead.items))
 	}
 	if room := most - min(16*(path+256), most/2); len(data) > room {
-		return fmt.Errorf("%w: the item has %d bytes, limit %d", ErrTooLarge, len(data), room)
+		return fmt.Errorf("%w: the item has %d bytes, limit %d", core.ErrTooLarge, len(data), room)
 	}
 	return nil
 }
@@ -39,7 +40,7 @@ func (q *queue) fits(data []byte) error {
 // put puts all parcels, in order, in as few commits as possible. It returns the
 // number of parcels that were certainly put. If the error matches ErrUncertain,
 // those of one further commit may have been put.
-func (q *queue) put(ctx context.Context, span *core.Span, priority, due int64, all []parcel) (int, error) {
+func (q *Queue) put(ctx context.Context, span *core.Span, priority, due int64, all []parcel) (int, error) {
 	for i := range all {
 		if err := q.fits(all[i].data); err != nil {
 			return 0, err
@@ -48,7 +49,7 @@ func (q *queue) put(ctx context.Context, span *core.Span, priority, due int64, a
 	done := 0
 	for done < len(all) {
 		m, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (int, error) {
-			n, size, most, room := 0, 0, s.Most(maxBatch, 1, 0, 1), s.Backend().Limits().Bytes*9/10
+			n, size, most, room := 0, 0, s.Most(MostPrefetched, 1, 0, 1), s.Backend().Limits().Bytes*9/10
 			for n < len(all)-done && n < most {
 				size += len(q.items) + 512 + len(all[done+n].data)
 				if n > 0 && size > room {
@@ -87,7 +88,7 @@ func (t tally) next(news []byte) []backend.Op {
 }
 
 // listBuckets lists the directory of items. The tally is not newer than the list.
-func (q *queue) listBuckets(ctx context.Context, s *core.Session) ([]string, backend.Stat, tally, error) {
+func (q *Queue) listBuckets(ctx context.Context, s *core.Session) ([]string, backend.Stat, tally, error) {
 	names, stat, err := s.Backend().Children(ctx, q.items, nil)
 	q.noteCounting(names)
 	if err != nil || stat.Version >= 0 && stat.Version < math.MaxInt32 {
@@ -111,7 +112,7 @@ func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, er
 		stat, err := s.Backend().Exists(ctx, path, nil)
 		switch {
 		case err == nil && stat.Version < 0:
-			return 0, errVersions // an outsider wrote it
+			return 0, core.ErrVersions // an outsider wrote it
 		case err == nil || !core.IsNotFound(err):
 			return stat.Version, err
 		}
@@ -134,7 +135,7 @@ func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, er
 // the operations of with. An error that blames one of these is returned unchanged,
 // with its index. The reasons of dead letters are left out if the commit would be too
 // large with them, or another client has made a node of that name.
-func (q *queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
+func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (q *queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		// Behind the items, so that neither their indexes nor their numbers change.
 		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.CommitOnce(ctx, ops...)
-		if q.kind == delayQueue && (err == nil || core.IsUncertain(err)) {
+		if q.kind == Delay && (err == nil || core.IsUncertain(err)) {
 			q.forgetAfter(due)
 		}
 		if err == nil {
@@ -191,7 +192,7 @@ func (q *queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 
 // fills reports whether a bucket has as many nodes as it should get, by the result of the
 // creation of its last item. stem is the name of the item without its number.
-func (q *queue) fills(res backend.Result, stem string) bool {
+func (q *Queue) fills(res backend.Result, stem string) bool {
 	if res.Siblings > 0 {
 		return int(res.Siblings) >= q.size
 	}
@@ -223,7 +224,7 @@ func (p *putPlan) target() int64 {
 }
 
 // planPut chooses a bucket for key, or in a DelayQueue for the key of a longer span: see D4.
-func (q *queue) planPut(ctx context.Context, s *core.Session, key int64, p *putPlan) error {
+func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putPlan) error {
 	own := key
 	q.mu.Lock()
 	o, known := q.open[own]
@@ -271,7 +272,7 @@ func (q *queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 		case p.use && !p.full:
 			return nil
 		case p.n >= layout.MaxNumber:
-			return fmt.Errorf("%w: bucket %q has the highest possible number", ErrLimit, layout.BucketPath(q.items, key, p.n))
+			return fmt.Errorf("%w: bucket %q has the highest possible number", core.ErrLimit, layout.BucketPath(q.items, key, p.n))
 		case len(all) < q.most:
 			return nil
 		}
@@ -280,17 +281,17 @@ func (q *queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 			return err
 		}
 		if !freed {
-			return fmt.Errorf("%w: the queue has %d buckets, the maximum; put again when consumers have emptied one", ErrLimit, len(all))
+			return fmt.Errorf("%w: the queue has %d buckets, the maximum; put again when consumers have emptied one", core.ErrLimit, len(all))
 		}
 	}
 }
 
 // keyBeside returns the key under which an item of the given key is put if the queue has these
 // buckets, and the bucket of the latest put of that key.
-func (q *queue) keyBeside(all []layout.Bucket, own int64) (key int64, o openBucket, known bool) {
+func (q *Queue) keyBeside(all []layout.Bucket, own int64) (key int64, o openBucket, known bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.many = q.kind == delayQueue && len(all) >= q.most/5*2
+	q.many = q.kind == Delay && len(all) >= q.most/5*2
 	if key = own; q.many && !slices.ContainsFunc(all, func(b layout.Bucket) bool { return b.Key == own }) {
 		key = q.coarser(own)
 	}
@@ -306,7 +307,7 @@ const (
 
 // coarser returns the key of the span that an item of a minute shares with others in a queue with
 // many buckets. The clock of the client decides, since any span is right.
-func (q *queue) coarser(minute int64) int64 {
+func (q *Queue) coarser(minute int64) int64 {
 	switch d := time.UnixMilli(minute).Sub(q.c.Wall()); {
 	case d > dayKeys:
 		return spanOf(minute, 24*time.Hour)
@@ -324,7 +325,7 @@ func spanOf(at int64, span time.Duration) int64 {
 
 // sweepEmpty deletes the empty buckets, except the last, and reports whether it
 // freed any. A client that found none does not try again within a minute.
-func (q *queue) sweepEmpty(ctx context.Context, s *core.Session, all []layout.Bucket) (freed bool, err error) {
+func (q *Queue) sweepEmpty(ctx context.Context, s *core.Session, all []layout.Bucket) (freed bool, err error) {
 	q.mu.Lock()
 	soon := time.Since(q.swept) < time.Minute
 	q.mu.Unlock()
@@ -353,7 +354,7 @@ func (q *queue) sweepEmpty(ctx context.Context, s *core.Session, all []layout.Bu
 // ops returns the operations that precede those that create the items, and the path
 // of the bucket of the items. If a bucket is made for a key without an open one, they
 // increment the tally of the list.
-func (p *putPlan) ops(q *queue, with []backend.Op) ([]backend.Op, string) {
+func (p *putPlan) ops(q *Queue, with []backend.Op) ([]backend.Op, string) {
 	ops := with[:len(with):len(with)]
 	target := layout.BucketPath(q.items, p.key, p.target())
 	switch {
@@ -363,7 +364,7 @@ func (p *putPlan) ops(q *queue, with []backend.Op) ([]backend.Op, string) {
 		ops = append(ops, backend.Check(target, 0))
 	default:
 		var news []byte
-		if q.kind == delayQueue {
+		if q.kind == Delay {
 			news = strconv.AppendInt(nil, p.key, 10) // see W9
 		}
 		ops = append(append(ops, p.tally.next(news)...), backend.Create(target, nil, backend.Persistent))
@@ -371,7 +372,7 @@ func (p *putPlan) ops(q *queue, with []backend.Op) ([]backend.Op, string) {
 	return ops, target
 }
 
-func (q *queue) setOpen(key int64, o openBucket) {
+func (q *Queue) setOpen(key int64, o openBucket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.open) >= maxOpen {
@@ -380,12 +381,161 @@ func (q *queue) setOpen(key int64, o openBucket) {
 	q.open[key] = o
 }
 
-func (q *queue) forgetOpen(key int64) {
+func (q *Queue) forgetOpen(key int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.open, key)
-	if q.kind == delayQueue {
+	if q.kind == Delay {
 		delete(q.open, spanOf(key, time.Hour))
 		delete(q.open, spanOf(key, 24*time.Hour))
 	}
+}
+
+// openBucket returns the bucket that takes the items of key, and makes one if there
+// is none or it is full. The transaction cannot make the bucket together with the
+// item: two items of one queue in one transaction would each make it.
+func (q *Queue) openBucket(ctx context.Context, s *core.Session, key int64) (string, error) {
+	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
+		return "", err
+	}
+	var pl putPlan
+	for {
+		err := q.planPut(ctx, s, key, &pl)
+		if core.IsNotFound(err) {
+			if err := q.makeItems(ctx, s); err != nil {
+				return "", err
+			}
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		pl.closed = false
+		if pl.use {
+			path := layout.BucketPath(q.items, pl.key, pl.n)
+			stat, err := s.Backend().Exists(ctx, path, nil)
+			switch {
+			case err != nil && !core.IsNotFound(err):
+				return "", err
+			case err == nil && stat.Version == 0:
+				// This is the number of items created so far. (Cversion is twice
+				// the number of creations, less the number of children. Without it
+				// the bucket is closed when it holds that many at a time.)
+				if int(max((stat.Cversion+stat.NumChildren)/2, stat.NumChildren)) < q.size {
+					q.setOpen(pl.key, openBucket{pl.n, false})
+					return path, nil
+				}
+				pl.full = true
+			default:
+				// It is closed or gone. The next list must be newer.
+				pl.closed, pl.was = err == nil, pl.n
+				q.forgetOpen(key)
+				if err := s.Backend().Sync(ctx, q.items); err != nil {
+					return "", err
+				}
+				continue
+			}
+		}
+		ops, _ := pl.ops(q, nil)
+		if _, _, err := s.CommitOnce(ctx, ops...); err != nil {
+			if core.Blamed(err) < 0 {
+				return "", err
+			}
+			q.forgetOpen(key)
+			if err := s.Backend().Sync(ctx, q.items); err != nil {
+				return "", err
+			}
+			continue
+		}
+		q.setOpen(pl.key, openBucket{pl.target(), false})
+	}
+}
+
+// PutValues encodes values and puts them. It returns the ids of all values and the number of values that were
+// certainly put.
+func (q *Queue) PutValues(ctx context.Context, op string, priority, due int64, count int, encode func(i int) ([]byte, error)) (ids []string, n int, err error) {
+	if err := q.path.Check(op); err != nil {
+		return nil, 0, err
+	}
+	if err := backend.ContextError(ctx); err != nil {
+		return nil, 0, core.OpError(op, q.path.Full(), err)
+	}
+	all := make([]parcel, count)
+	ids = make([]string, count)
+	for i := range count {
+		data, err := encode(i)
+		if err != nil {
+			return nil, 0, core.OpError(op, q.path.Full(), err)
+		}
+		ids[i] = q.c.NewGUID(q.path.Full())
+		all[i] = parcel{id: ids[i], data: data}
+	}
+	span := q.newSpan(op)
+	n, err = q.put(ctx, span, priority, due, all)
+	err = core.OpError(op, q.path.Full(), err)
+	span.Over(ctx, err)
+	if span != nil && n > 0 {
+		core.Emit(ctx, q.c, trace.ItemsPut{Subject: span.At(""), Items: ids[:n:n]})
+	}
+	return ids, n, err
+}
+
+// MayPut returns the error of a Put of data in a transaction.
+func (q *Queue) MayPut(data []byte) error {
+	if err := q.fits(data); err != nil {
+		return err
+	}
+	if q.maxLen > 0 {
+		return fmt.Errorf("%w: a transaction cannot put into a queue with MaxLen", core.ErrUnsupported)
+	}
+	return nil
+}
+
+// txnPut is a Put as a part of a transaction.
+type txnPut struct {
+	q        *Queue
+	key, due int64
+	data     []byte
+}
+
+func (q *Queue) NewTxnPut(priority, due int64, data []byte) *txnPut {
+	return &txnPut{q, q.keyOf(priority, due), due, data}
+}
+
+// Ops returns the operations of the transaction, and makes the bucket that it needs.
+func (p *txnPut) Ops(ctx context.Context, s *core.Session) ([]backend.Op, error) {
+	bucket, err := p.q.openBucket(ctx, s, p.key)
+	if err != nil {
+		return nil, err
+	}
+	return []backend.Op{
+		backend.Check(bucket, 0),
+		backend.Create(bucket+"/"+layout.ItemStem(p.q.c.NewGUID(bucket), p.due), p.data, backend.PersistentSequential),
+	}, nil
+}
+
+// Again is called when the transaction was refused because of one of the operations. It reports whether other operations
+// can succeed.
+func (p *txnPut) Again(err error) bool {
+	p.q.forgetOpen(p.key)
+	return core.Raced(err)
+}
+
+// Applied is called when the transaction is applied, or may be.
+func (p *txnPut) Applied() {
+	if p.q.kind == Delay {
+		p.q.forgetAfter(p.due)
+	}
+}
+
+// DueAfter returns the due time of DelayQueue.PutAfter.
+func (q *Queue) DueAfter(ctx context.Context, d time.Duration) (int64, error) {
+	if err := q.path.Check("put"); err != nil {
+		return 0, err
+	}
+	now, err := core.OnSession(ctx, q.c, func(s *core.Session) (core.Moment, error) { return s.Learn(ctx) })
+	if err != nil {
+		return 0, core.OpError("put", q.path.Full(), err)
+	}
+	return now.After(d), nil
 }

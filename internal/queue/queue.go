@@ -1,20 +1,22 @@
-package coord
+package queue
 
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/hook"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// This file and the queue_*.go beside it are the engine of the three queues.
+// This package is the engine of the three queues.
 //
 // # Nodes
 //
@@ -98,7 +100,7 @@ import (
 // each claim increments, so of two consumers with the same snapshot one fails. The
 // state is persistent: the attempt is counted even if the consumer dies. The
 // version must be that of the snapshot in which the item was free, see
-// session.attempts in queue_claim.go.
+// readAttempts in claim.go.
 //
 // The items are read beside the commit that claims them: their data does not change. If the
 // claim fails, the data is dropped.
@@ -123,7 +125,7 @@ import (
 // and giving back restores what the claim has found. The item
 // stays where it is, so it keeps its place. When a session expires, its marks are
 // deleted and nothing else. Each of these commits is applied exactly once or not at
-// all. Several Acks can share a commit, see queue_ack.go.
+// all. Several Acks can share a commit, see ack.go.
 //
 // T5. A claim is not cancellable: it is made for the callers that ask. If a caller
 // has given up in the meantime, its item is given back, and until that is done the
@@ -217,7 +219,7 @@ import (
 // W3. The claim of a dead consumer is a deleted child of a bucket that is watched.
 //
 // W4. The callers of one Queue value share one waiter, one set of watches and one
-// claim: see queue_feed.go.
+// claim: see feed.go.
 //
 // W5. A consumer whose claim fails reads again after a Sync; otherwise it could see
 // the same stale snapshot for ever. If the failed snapshot was not read after a
@@ -300,26 +302,26 @@ import (
 // at once.
 
 const (
-	bucketSize = 256    // items that a bucket gets before the next put closes it
-	maxBatch   = 128    // maximum of items in one commit
-	maxBuckets = 10_000 // their names fit into one packet
-	maxOpen    = 1024   // maximum of open buckets that a client remembers
+	bucketSize     = 256    // items that a bucket gets before the next put closes it
+	MostPrefetched = 128    // maximum of items in one commit
+	maxBuckets     = 10_000 // their names fit into one packet
+	maxOpen        = 1024   // maximum of open buckets that a client remembers
 )
 
-// queueKind distinguishes the three queues.
-type queueKind int8
+// Kind distinguishes the three queues.
+type Kind int8
 
 const (
-	fifoQueue queueKind = iota
-	priorityQueue
-	delayQueue
+	FIFO Kind = iota
+	Priority
+	Delay
 )
 
-// queue is the engine of a queue: everything except the type of the values.
-type queue struct {
+// Queue is the engine of a queue: everything except the type of the values.
+type Queue struct {
 	c         *core.Client
 	path      core.Path
-	kind      queueKind
+	kind      Kind
 	items     string    // <queue>/items
 	in, out   string    // in items
 	waiters   *slotLine // <queue>/waiters
@@ -331,20 +333,20 @@ type queue struct {
 	claimTimeout time.Duration // zero: none
 	size         int           // bucketSize, smaller in tests
 	most         int           // maxBuckets, fewer in tests
-	dead         *queue        // nil only in the engine that writes the dead letters
+	dead         *Queue        // nil only in the engine that writes the dead letters
 	lim          limit         // of a queue with maxLen
 	counted      atomic.Bool   // out exists, as far as is known
 
 	mu       sync.Mutex
 	open     map[int64]openBucket       // by key: the bucket of the latest put
 	many     bool                       // of a DelayQueue: the last list of a put showed many buckets
-	requests []*itemRequest             // callers that wait for items, see queue_feed.go
+	requests []*itemRequest             // callers that wait for items, see feed.go
 	feeding  bool                       // feed is running
 	idle     context.CancelFunc         // cancels the wait of feed; set while feed runs
 	more     chan struct{}              // of capacity 1: signals a new ask
 	ending   int                        // number of claims that are being given back in the background
 	ended    chan struct{}              // closed when ending returns to 0
-	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see queue_ack.go
+	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see ack.go
 	head     string                     // the bucket that was first, "" if not known
 	ahead    ahead                      // what the last list showed beyond the items that were taken
 	gen      int                        // incremented when what lists show cannot be used any more
@@ -360,15 +362,15 @@ type queue struct {
 }
 
 // NewSpan starts the trace of a call.
-func (q *queue) newSpan(op string) *core.Span {
+func (q *Queue) newSpan(op string) *core.Span {
 	return q.c.NewSpan(string(q.kind.recipe()), q.path.Full(), op)
 }
 
-func (k queueKind) recipe() layout.RecipeKind {
-	return [...]layout.RecipeKind{fifoQueue: layout.KindQueue, priorityQueue: layout.KindPriorityQueue, delayQueue: layout.KindDelayQueue}[k]
+func (k Kind) recipe() layout.RecipeKind {
+	return [...]layout.RecipeKind{FIFO: layout.KindQueue, Priority: layout.KindPriorityQueue, Delay: layout.KindDelayQueue}[k]
 }
 
-func (q *queue) recipeDir() core.RecipeDir { return core.NewRecipeDir(q.path.Full(), q.kind.recipe()) }
+func (q *Queue) recipeDir() core.RecipeDir { return core.NewRecipeDir(q.path.Full(), q.kind.recipe()) }
 
 // openBucket is the bucket that a put tries first.
 type openBucket struct {
@@ -376,8 +378,8 @@ type openBucket struct {
 	full bool
 }
 
-func newQueue(c *core.Client, path string, kind queueKind) *queue {
-	q := &queue{
+func newQueue(c *core.Client, path string, kind Kind) *Queue {
+	q := &Queue{
 		c: c, path: c.Path(path), kind: kind, size: cmp.Or(c.Hooks().BucketSize, bucketSize), most: maxBuckets,
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
@@ -390,7 +392,7 @@ func newQueue(c *core.Client, path string, kind queueKind) *queue {
 }
 
 // makeItems makes the directory of buckets.
-func (q *queue) makeItems(ctx context.Context, s *core.Session) error {
+func (q *Queue) makeItems(ctx context.Context, s *core.Session) error {
 	if err := s.ClaimKindAnew(ctx, q.recipeDir()); err != nil {
 		return err
 	}
@@ -400,18 +402,112 @@ func (q *queue) makeItems(ctx context.Context, s *core.Session) error {
 
 // batch is the maximum number of items in one commit that claims, acknowledges or deletes
 // items: maxBatch, or fewer if the path is long or the service takes less.
-func (q *queue) batch(s *core.Session) int { return s.Most(maxBatch, 5, 1, 5*(len(q.items)+300)) }
+func (q *Queue) batch(s *core.Session) int { return s.Most(MostPrefetched, 5, 1, 5*(len(q.items)+300)) }
 
 // deadPath is the default path of the dead letters of the queue at path.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }
 
 // keyOf returns the key of the bucket for an item with this priority or due time.
-func (q *queue) keyOf(priority, due int64) int64 {
+func (q *Queue) keyOf(priority, due int64) int64 {
 	switch q.kind {
-	case priorityQueue:
+	case Priority:
 		return priority
-	case delayQueue:
+	case Delay:
 		return spanOf(due, time.Duration(layout.DelayGrain)*time.Millisecond)
 	}
 	return 0
 }
+
+// Config is the options of a queue, see coord.QueueOptions.
+type Config struct {
+	MaxLen         int
+	FailWhenFull   bool
+	MaxAttempts    int
+	ClaimTimeout   time.Duration
+	DrainTimeout   time.Duration
+	Prefetch       int
+	DeadLetterPath string
+}
+
+// New returns the queue at path, with its dead letters. The first call reports bad options.
+func New(c *core.Client, path string, kind Kind, opts Config) *Queue {
+	q := newQueue(c, path, kind)
+	refuse := func(format string, args ...any) {
+		q.path.Refuse(fmt.Errorf("%w: "+format, append([]any{core.ErrInvalid}, args...)...))
+	}
+	switch {
+	case opts.MaxLen < 0:
+		refuse("MaxLen %d is negative", opts.MaxLen)
+	case opts.MaxAttempts < 0:
+		refuse("MaxAttempts %d is negative", opts.MaxAttempts)
+	case opts.ClaimTimeout < 0:
+		refuse("ClaimTimeout %v is negative", opts.ClaimTimeout)
+	case opts.DrainTimeout < 0:
+		refuse("DrainTimeout %v is negative", opts.DrainTimeout)
+	case opts.Prefetch < 0:
+		refuse("Prefetch %d is negative", opts.Prefetch)
+	case opts.Prefetch > MostPrefetched:
+		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, MostPrefetched)
+	}
+	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
+	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout
+	deadLetters := "DeadLetterPath"
+	if opts.DeadLetterPath == "" {
+		deadLetters = "no DeadLetterPath is set, and the default is not valid"
+		opts.DeadLetterPath = deadPath(path)
+	}
+	q.dead = newQueue(c, opts.DeadLetterPath, FIFO)
+	if err := q.dead.path.Err(); err != nil {
+		q.path.Refuse(fmt.Errorf("%s: %w", deadLetters, err))
+	}
+	switch {
+	case q.dead.path.Full() == q.path.Full():
+		refuse("DeadLetterPath is the path of the queue itself")
+	case within(q.dead.path.Full(), q):
+		refuse("DeadLetterPath %q is below the items, waiters or producers of the queue", opts.DeadLetterPath)
+	case within(q.path.Full(), q.dead):
+		refuse("the queue is below the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
+	}
+	return q
+}
+
+// within reports whether a queue at path would stand among the nodes of q.
+func within(path string, q *Queue) bool {
+	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.Dir+"/") || strings.HasPrefix(path+"/", q.producers.g.Dir+"/")
+}
+
+// Inside shows the inside of the queue to tests.
+func (e *Queue) Inside() hook.Queue {
+	return hook.Queue{
+		BucketSize: &e.size, DeadBucketSize: &e.dead.size, BucketLimit: &e.most,
+		AcksWaiting: func() (n int) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			for _, line := range e.acks {
+				n += len(line.waiting)
+			}
+			return n
+		},
+		AckLines: func() int {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return len(e.acks)
+		},
+		Rivals: func() int {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.rivals
+		},
+		Feeding: func() bool {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.feeding
+		},
+	}
+}
+
+func (q *Queue) Client() *core.Client { return q.c }
+
+func (q *Queue) FullPath() string { return q.path.Full() }
+
+func (q *Queue) CheckPath(op string) error { return q.path.Check(op) }

@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -280,7 +280,7 @@ func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, &backend.Error{Op: "wait", Path: p.l.slot(0), Index: -1, Err: fmt.Errorf("%w: all slots are persistent nodes of another program, delete them", ErrExists)}
+	return false, &backend.Error{Op: "wait", Path: p.l.slot(0), Index: -1, Err: fmt.Errorf("%w: all slots are persistent nodes of another program, delete them", core.ErrExists)}
 }
 
 // leave gives the place up, in the background. A waiter goes with the session if the client

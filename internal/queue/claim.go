@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -16,10 +16,10 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// itemClaim is the claim on an item that this client holds. Its hold stands on the
+// Claim is the claim on an item that this client holds. Its hold stands on the
 // mark.
-type itemClaim struct {
-	q       *queue
+type Claim struct {
+	q       *Queue
 	s       *core.Session
 	e       layout.QueueEntry
 	attempt int
@@ -51,7 +51,7 @@ const (
 	verbPop  // as verbAck, but if it fails the item is given back
 )
 
-// claimState is the state of an itemClaim.
+// claimState is the state of a Claim.
 //
 //	held:      a call releases the hold, for a verb         -> ending
 //	           the hold is lost                             -> lost
@@ -77,7 +77,7 @@ const (
 	claimLost
 )
 
-// claimEvent is an event in the life of an itemClaim.
+// claimEvent is an event in the life of a Claim.
 type claimEvent int8
 
 const (
@@ -89,7 +89,7 @@ const (
 
 // move moves the claim to the state that e leads to. It panics if the table has no such
 // transition: a verb would be committed twice, or after a loss.
-func (cl *itemClaim) move(e claimEvent) {
+func (cl *Claim) move(e claimEvent) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	if cl.timer != nil {
@@ -114,8 +114,8 @@ func (cl *itemClaim) move(e claimEvent) {
 // another consumer or went to the dead letters. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
 // (fresh is false), claim returns core.ErrAgain instead of going on without one of them:
-// see W5 in queue_engine.go. ctx bounds only the steps before the commit.
-func (q *queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*itemClaim, faster bool, err error) {
+// see W5 in queue.go. ctx bounds only the steps before the commit.
+func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*Claim, faster bool, err error) {
 	for _, e := range found {
 		cl, changed, err := q.prepare(ctx, s, e, fresh)
 		if err != nil {
@@ -129,7 +129,7 @@ func (q *queue) claim(ctx context.Context, s *core.Session, found []layout.Queue
 	if len(claims) == 0 {
 		return nil, faster, nil
 	}
-	var made []*itemClaim
+	var made []*Claim
 	var lost bool
 	core.Together(2, func(i int) {
 		if i == 0 {
@@ -146,8 +146,8 @@ func (q *queue) claim(ctx context.Context, s *core.Session, found []layout.Queue
 // prepare returns a claim on the item that is ready to be committed. It returns nil if
 // the item has vanished, if it has changed since the list, or if it was claimed as often
 // as MaxAttempts allows.
-func (q *queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntry, fresh bool) (cl *itemClaim, changed bool, err error) {
-	cl = &itemClaim{q: q, s: s, e: e, attempt: 1}
+func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntry, fresh bool) (cl *Claim, changed bool, err error) {
+	cl = &Claim{q: q, s: s, e: e, attempt: 1}
 	if e.State {
 		r, err := readAttempts(ctx, s, &e)
 		switch {
@@ -185,7 +185,7 @@ func (q *queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 
 // commitClaims commits the claims. If some cannot be committed, it commits the others.
 // faster reports whether another consumer was faster with one of them.
-func (q *queue) commitClaims(ctx context.Context, s *core.Session, claims []*itemClaim, waiter string, fresh bool) (made []*itemClaim, faster bool, err error) {
+func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Claim, waiter string, fresh bool) (made []*Claim, faster bool, err error) {
 	for len(claims) > 0 {
 		var ops []backend.Op
 		var owner []int // for each operation, the index of its claim; -1: none
@@ -235,7 +235,7 @@ func (q *queue) commitClaims(ctx context.Context, s *core.Session, claims []*ite
 }
 
 // ops appends the operations that make the claim.
-func (cl *itemClaim) ops(ops []backend.Op) []backend.Op {
+func (cl *Claim) ops(ops []backend.Op) []backend.Op {
 	e := &cl.e
 	ops = append(ops, backend.Check(e.Path(), backend.AnyVersion))
 	count := layout.Attempts(cl.attempt, false)
@@ -251,7 +251,7 @@ func (cl *itemClaim) ops(ops []backend.Op) []backend.Op {
 }
 
 // grantClaims turns the claims into holds.
-func grantClaims(s *core.Session, claims []*itemClaim, zxid int64) ([]*itemClaim, error) {
+func grantClaims(s *core.Session, claims []*Claim, zxid int64) ([]*Claim, error) {
 	for _, cl := range claims {
 		span := cl.q.newSpan("take")
 		span.SetSubject(cl)
@@ -270,7 +270,7 @@ func grantClaims(s *core.Session, claims []*itemClaim, zxid int64) ([]*itemClaim
 // limit. It reports false if the claim has ended, or an earlier limit is about to end it.
 // Without ClaimTimeout it does nothing. The goroutine of the timer only starts one that
 // Close joins.
-func (cl *itemClaim) limit(d time.Duration, end func()) bool {
+func (cl *Claim) limit(d time.Duration, end func()) bool {
 	if cl.q.claimTimeout == 0 {
 		return true
 	}
@@ -284,17 +284,17 @@ func (cl *itemClaim) limit(d time.Duration, end func()) bool {
 }
 
 // limitUnreceived gives the item back after d, unless a caller receives it before.
-func (cl *itemClaim) limitUnreceived(d time.Duration) bool {
+func (cl *Claim) limitUnreceived(d time.Duration) bool {
 	return cl.limit(d, func() { cl.later(verbGiveBack) })
 }
 
-// receive is called when a caller gets the item: from now on the claim is lost when
+// Receive is called when a caller gets the item: from now on the claim is lost when
 // ClaimTimeout has passed. It reports false if the item was not received in time; then
 // it must not be handed out.
-func (cl *itemClaim) receive() bool {
+func (cl *Claim) Receive() bool {
 	d := cl.q.claimTimeout
-	if !cl.limit(d, func() { cl.hold.Lose(ErrClaimTimeout) }) {
-		cl.tooLate()
+	if !cl.limit(d, func() { cl.hold.Lose(core.ErrClaimTimeout) }) {
+		cl.TooLate()
 		return false
 	}
 	if d > 0 {
@@ -306,15 +306,15 @@ func (cl *itemClaim) receive() bool {
 
 // noteDelivery logs that a caller gets an item that another one may have worked on. The log is
 // told here, not where the claim is made, since the item may be given back before.
-func (cl *itemClaim) noteDelivery() {
+func (cl *Claim) noteDelivery() {
 	if cl.afterLoss() {
 		cl.s.Client().Log().Info("coord: redelivering an item, since an earlier claim on it was lost", "path", cl.e.Path(), "attempt", cl.attempt)
 	}
 }
 
-// tooLate gives an item back that was not received in time: the goroutine of the timer may not have
+// TooLate gives an item back that was not received in time: the goroutine of the timer may not have
 // begun to, and the next item must not come before this one.
-func (cl *itemClaim) tooLate() {
+func (cl *Claim) TooLate() {
 	cl.mu.Lock()
 	held := cl.state == claimHeld
 	cl.mu.Unlock()
@@ -323,11 +323,11 @@ func (cl *itemClaim) tooLate() {
 	}
 }
 
-// offer is called before the item is offered to a receiver on a channel. The caller ends
+// Offer is called before the item is offered to a receiver on a channel. The caller ends
 // the claim if the item was not received when late is ready: only the caller knows that
 // at the moment at which the time has passed. It reports false as receive does; then the caller calls
 // tooLate.
-func (cl *itemClaim) offer() (late <-chan time.Time, ok bool) {
+func (cl *Claim) Offer() (late <-chan time.Time, ok bool) {
 	if cl.q.claimTimeout == 0 {
 		return nil, true
 	}
@@ -383,10 +383,10 @@ func readAttempts(ctx context.Context, s *core.Session, e *layout.QueueEntry) (r
 
 // afterLoss reports whether the claim on the item before this one was lost. (An item that was given
 // back says what it said before.)
-func (cl *itemClaim) afterLoss() bool { return cl.e.State && cl.before.n > 0 && !cl.before.nacked }
+func (cl *Claim) afterLoss() bool { return cl.e.State && cl.before.n > 0 && !cl.before.nacked }
 
 // failure is the verb for an item whose processing failed: it counts as an attempt.
-func (cl *itemClaim) failure() claimVerb {
+func (cl *Claim) failure() claimVerb {
 	if q := cl.q; q.maxAttempts > 0 && cl.attempt >= q.maxAttempts && q.dead != nil {
 		return verbBury
 	}
@@ -396,12 +396,12 @@ func (cl *itemClaim) failure() claimVerb {
 // finish ends the claim with a verb. The first verb counts; a later call with
 // another verb gets an error that matches ErrReleased. If ctx ends first, the work
 // continues in the background.
-func (cl *itemClaim) finish(ctx context.Context, v claimVerb, delay time.Duration) error {
+func (cl *Claim) finish(ctx context.Context, v claimVerb, delay time.Duration) error {
 	return cl.finishFor(ctx, v, delay, deadReason{})
 }
 
 // finishFor is finish with the reason for verbBury.
-func (cl *itemClaim) finishFor(ctx context.Context, v claimVerb, delay time.Duration, why deadReason) error {
+func (cl *Claim) finishFor(ctx context.Context, v claimVerb, delay time.Duration, why deadReason) error {
 	if cl.decide(v, delay) {
 		cl.why = why
 		cl.hold.EndRelease(cl.end(ctx, cl.commit(ctx, v)))
@@ -412,7 +412,7 @@ func (cl *itemClaim) finishFor(ctx context.Context, v claimVerb, delay time.Dura
 // decide ends the hold and makes v the verb of the claim. It reports false if the hold
 // has ended before. If it reports true, the caller commits v and completes the release
 // of the hold with what end returns.
-func (cl *itemClaim) decide(v claimVerb, delay time.Duration) bool {
+func (cl *Claim) decide(v claimVerb, delay time.Duration) bool {
 	if !cl.hold.BeginRelease() {
 		return false
 	}
@@ -421,14 +421,14 @@ func (cl *itemClaim) decide(v claimVerb, delay time.Duration) bool {
 }
 
 // decided records the verb for which the release of the hold has begun.
-func (cl *itemClaim) decided(v claimVerb, delay time.Duration) {
+func (cl *Claim) decided(v claimVerb, delay time.Duration) {
 	cl.move(claimRelease)
 	cl.verb, cl.delay = v, delay
 }
 
 // outcome waits for the end of the claim, if it is under way, and returns the result of
 // a call that wanted the verb v.
-func (cl *itemClaim) outcome(v claimVerb) error {
+func (cl *Claim) outcome(v claimVerb) error {
 	err := cl.hold.Release()
 	if err == nil && cl.verb != v {
 		return cl.hold.Err()
@@ -438,17 +438,17 @@ func (cl *itemClaim) outcome(v claimVerb) error {
 
 // Lost implements recipe. The mark is gone, or goes with its session; that makes
 // the item available to other consumers.
-func (cl *itemClaim) Lost(*core.Hold) { cl.move(claimLose) }
+func (cl *Claim) Lost(*core.Hold) { cl.move(claimLose) }
 
 // Leftovers is the mark, if the claim has timed out, or Work has ended it since the client closes.
 // (When the session is being closed, no removal begins any more, and the mark goes with it.)
-func (cl *itemClaim) Leftovers(_ *core.Hold, cause error) core.Leftovers {
+func (cl *Claim) Leftovers(_ *core.Hold, cause error) core.Leftovers {
 	cl.q.forget() // before Done is closed, since the item precedes others of a list
 	r := core.Leftovers{Dir: cl.q.items, Paths: []string{cl.mark}}
 	switch {
-	case errors.Is(cause, ErrClaimTimeout):
+	case errors.Is(cause, core.ErrClaimTimeout):
 		r.Remove = cl.fail
-	case errors.Is(cause, ErrClosed):
+	case errors.Is(cause, core.ErrClosed):
 		r.Remove = cl.restore
 	default:
 		return core.Leftovers{}
@@ -457,22 +457,22 @@ func (cl *itemClaim) Leftovers(_ *core.Hold, cause error) core.Leftovers {
 }
 
 // restore gives the item of a lost claim back, which counts no attempt, unless its mark is gone.
-func (cl *itemClaim) restore(ctx context.Context, _ string) error {
+func (cl *Claim) restore(ctx context.Context, _ string) error {
 	err := cl.commit(ctx, verbGiveBack)
-	if errors.Is(err, ErrLost) {
+	if errors.Is(err, core.ErrLost) {
 		return nil
 	}
 	return err
 }
 
 // fail gives the item of a lost claim back as a failed attempt, unless its mark is gone.
-func (cl *itemClaim) fail(ctx context.Context, _ string) error {
+func (cl *Claim) fail(ctx context.Context, _ string) error {
 	v := cl.failure()
 	cl.why = timedOut // this claim is lost, so no call has decided its end
 	err := cl.commit(ctx, v)
 	cl.q.forget() // a list from before shows the item as claimed
 	switch {
-	case errors.Is(err, ErrLost):
+	case errors.Is(err, core.ErrLost):
 		return nil
 	case err == nil && v == verbBury:
 		cl.q.tellBuried(&cl.e, cl.attempt, cl.why)
@@ -482,14 +482,14 @@ func (cl *itemClaim) fail(ctx context.Context, _ string) error {
 
 // Release implements recipe, for a caller that released the hold itself: it gives the
 // item back.
-func (cl *itemClaim) Release(*core.Hold) error {
+func (cl *Claim) Release(*core.Hold) error {
 	ctx := context.Background()
 	cl.decided(verbGiveBack, 0)
 	return cl.end(ctx, cl.commit(ctx, verbGiveBack))
 }
 
 // Granted is the trace event for the start of a claim.
-func (cl *itemClaim) Granted(token int64, waited time.Duration) trace.Event {
+func (cl *Claim) Granted(token int64, waited time.Duration) trace.Event {
 	return trace.ItemClaimed{
 		Subject: cl.hold.Span().At(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		AfterLoss: cl.afterLoss(), Token: token, Waited: waited,
@@ -497,7 +497,7 @@ func (cl *itemClaim) Granted(token int64, waited time.Duration) trace.Event {
 }
 
 // Settled is the trace event for the end of a claim.
-func (cl *itemClaim) Settled(lost bool, held time.Duration, err error) trace.Event {
+func (cl *Claim) Settled(lost bool, held time.Duration, err error) trace.Event {
 	e := trace.ItemSettled{
 		Subject: cl.hold.Span().At(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
@@ -519,13 +519,13 @@ func (cl *itemClaim) Settled(lost bool, held time.Duration, err error) trace.Eve
 
 // end ends the claim after the commit of its verb has returned err, and returns the
 // error for the caller.
-func (cl *itemClaim) end(ctx context.Context, err error) error {
+func (cl *Claim) end(ctx context.Context, err error) error {
 	mine := ctx.Err() != nil && cl.s.Backend().Err() == nil // the error of an ended ctx matches its cause, which can be any error
 	switch {
 	case err == nil:
 	case core.IsOver(err) && !mine:
 		err = core.NewLoss(cl.mark, err) // the item goes back with the session
-	case errors.Is(err, ErrLost) && !mine:
+	case errors.Is(err, core.ErrLost) && !mine:
 	default:
 		cl.insist()
 		return err
@@ -537,7 +537,7 @@ func (cl *itemClaim) end(ctx context.Context, err error) error {
 // insist repeats the commit in the background. No other consumer can get the item in the
 // meantime. If the commit that returned an error was applied after all, the mark is gone,
 // and nothing is done twice. The feeder waits for the first attempt.
-func (cl *itemClaim) insist() {
+func (cl *Claim) insist() {
 	cl.move(claimInsist)
 	v := cl.verb
 	if v == verbPop {
@@ -546,7 +546,7 @@ func (cl *itemClaim) insist() {
 	tried := cl.q.begin()
 	if cl.s.CleanUp("end the claim of an item", cl.e.Path(), func(ctx context.Context) error {
 		defer tried()
-		if err := cl.commit(ctx, v); err != nil && !errors.Is(err, ErrLost) {
+		if err := cl.commit(ctx, v); err != nil && !errors.Is(err, core.ErrLost) {
 			return err
 		}
 		cl.move(claimSettle)
@@ -559,7 +559,7 @@ func (cl *itemClaim) insist() {
 // commit commits v, exactly once: the verb of the claim, or what insist makes of it. If
 // the mark is gone, the error matches ErrLost. If another node is gone, removed by an
 // outsider or with its producer's session, it commits the rest without that node.
-func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
+func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 	e := &cl.e
 	if v == verbGiveBack || v == verbNack {
 		// The item precedes others of a list.
@@ -612,7 +612,7 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty) && ops[i].Path != e.ReasonAt():
 			return err
 		case i == 0:
-			return core.NewLoss(cl.mark, ErrDeleted)
+			return core.NewLoss(cl.mark, core.ErrDeleted)
 		}
 		gone := ops[i].Path
 		ops = slices.Delete(slices.Clone(ops), i, i+1)
@@ -633,7 +633,7 @@ func (cl *itemClaim) commit(ctx context.Context, v claimVerb) error {
 // MaxAttempts allows, by consumers that died. If the item has vanished, it does nothing.
 // If another client has claimed the item since the list, it returns core.ErrAgain: the item
 // lives, and can be free again. ctx does not cancel the commit.
-func (q *queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry, attempts int, version int32) error {
+func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry, attempts int, version int32) error {
 	data, _, err := s.Backend().Get(ctx, e.Path(), nil)
 	if core.IsNotFound(err) {
 		return nil
@@ -670,7 +670,7 @@ func (q *queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 
 // logBuried logs that an item was moved to the dead letters, without the text of the error, which can
 // quote the item.
-func (q *queue) logBuried(e *layout.QueueEntry, attempts int, why deadReason) {
+func (q *Queue) logBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 	if why.reason == trace.ReasonUndecodable {
 		return // decodeClaim logs it, with the error of the codec
 	}
@@ -678,7 +678,7 @@ func (q *queue) logBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 }
 
 // tellBuried traces that an item was moved to the dead letters without a claim.
-func (q *queue) tellBuried(e *layout.QueueEntry, attempts int, why deadReason) {
+func (q *Queue) tellBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 	if t := q.newSpan("take"); t != nil {
 		w := t.At(e.Path())
 		w.ID = 0 // there was no claim

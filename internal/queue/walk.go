@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// sight is a consumer's view of a queue.
-type sight struct {
-	found []layout.QueueEntry  // items that can be taken, in order
+// Sight is a consumer's view of a queue.
+type Sight struct {
+	Found []layout.QueueEntry  // items that can be taken, in order
 	stuck map[string]time.Time // items to ignore, by path, and until when
-	now   core.Moment
+	Now   core.Moment
 	next  int64     // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
 	retry time.Time // if nothing was found: until when the first of the items to ignore is ignored, or zero
 	doubt bool      // the walk has stopped at an item that may be due, and learnsLater
@@ -63,15 +63,15 @@ func (l *bucketList) read(ctx context.Context, s *core.Session, w *backend.Watch
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or
 // stops there in doubt.
-func (q *queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (sight, error) {
-	if q.kind == fifoQueue && ws == nil {
+func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (Sight, error) {
+	if q.kind == FIFO && ws == nil {
 		if head := q.knownHead(); head != "" {
 			names, stat, err := s.Backend().Children(ctx, head, nil)
 			if err != nil && !core.IsNotFound(err) {
-				return sight{}, err
+				return Sight{}, err
 			}
-			v := sight{stuck: stuck, now: s.Now()}
-			if err := v.look(ctx, s, layout.ParseBucket(head, names, stat.AsOf).Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
+			v := Sight{stuck: stuck, Now: s.Now()}
+			if err := v.look(ctx, s, layout.ParseBucket(head, names, stat.AsOf).Items, want, l); err != nil || v.doubt || len(v.Found) > 0 {
 				return v, err
 			}
 		}
@@ -86,7 +86,7 @@ func (q *queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 		})
 	}
 	var head bucketList
-	if q.kind == priorityQueue || q.kind == fifoQueue && ws != nil {
+	if q.kind == Priority || q.kind == FIFO && ws != nil {
 		head.path = q.knownHead()
 	}
 	if head.path == "" {
@@ -105,12 +105,12 @@ func (q *queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	}
 	q.noteCounting(names)
 	if err != nil {
-		return sight{}, err
+		return Sight{}, err
 	}
-	v := sight{stuck: stuck, now: s.Now()}
+	v := Sight{stuck: stuck, Now: s.Now()}
 	all, first := layout.Buckets(q.items, names), ""
 	for i, b := range all {
-		if q.kind == delayQueue {
+		if q.kind == Delay {
 			due := v.due(b.Key)
 			if v.doubt {
 				if err := v.settle(ctx, s, b.Key, l); err != nil {
@@ -133,7 +133,7 @@ func (q *queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 				continue
 			}
 			if list.err != nil {
-				return sight{}, list.err
+				return Sight{}, list.err
 			}
 		}
 		c := layout.ParseBucket(b.Path, list.names, list.stat.AsOf)
@@ -145,7 +145,7 @@ func (q *queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 			first = b.Path
 			q.setHead(first)
 		}
-		if err := v.look(ctx, s, c.Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
+		if err := v.look(ctx, s, c.Items, want, l); err != nil || v.doubt || len(v.Found) > 0 {
 			return v, err
 		}
 	}
@@ -155,29 +155,29 @@ func (q *queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 // shows reports whether a list shows an item that can be taken, or may be. The list of the first
 // bucket was read beside that of the buckets. If it shows none and the bucket is not the last, it can
 // be older than the last put into that bucket, so the walk lists it again before it passes over it.
-func (v sight) shows(l *bucketList) bool {
-	v.found = nil
-	v.add(layout.ParseBucket(l.path, l.names, l.stat.AsOf).Items, 1)
-	return len(v.found) > 0 || v.doubt
+func (v Sight) shows(l *bucketList) bool {
+	v.Found = nil
+	v.Add(layout.ParseBucket(l.path, l.names, l.stat.AsOf).Items, 1)
+	return len(v.Found) > 0 || v.doubt
 }
 
 // look adds the items that can be taken, until v has want of them. If it is in doubt about the
 // first one, it learns the time of the service, or leaves the doubt.
-func (v *sight) look(ctx context.Context, s *core.Session, items []layout.QueueEntry, want int, l learning) error {
-	rest := v.add(items, want)
-	if !v.doubt || len(v.found) > 0 {
+func (v *Sight) look(ctx context.Context, s *core.Session, items []layout.QueueEntry, want int, l learning) error {
+	rest := v.Add(items, want)
+	if !v.doubt || len(v.Found) > 0 {
 		return nil
 	}
 	err := v.settle(ctx, s, rest[0].Ready(), l)
 	if err == nil && !v.doubt {
-		v.add(rest, want)
+		v.Add(rest, want)
 	}
 	return err
 }
 
-// add adds the items that can be taken, until v has want of them. It stops at an item that is in
+// Add adds the items that can be taken, until v has want of them. It stops at an item that is in
 // doubt, and returns that item and those after it.
-func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEntry) {
+func (v *Sight) Add(items []layout.QueueEntry, want int) (rest []layout.QueueEntry) {
 	now := time.Now()
 	for i := range items {
 		e := &items[i]
@@ -192,7 +192,7 @@ func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEnt
 				v.retry = until
 			}
 		default:
-			if v.found = append(v.found, *e); len(v.found) == want {
+			if v.Found = append(v.Found, *e); len(v.Found) == want {
 				return nil
 			}
 		}
@@ -202,8 +202,8 @@ func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEnt
 
 // due reports whether the service's clock certainly shows a time. If not, it notes the time or
 // the doubt.
-func (v *sight) due(at int64) bool {
-	switch v.now.Judge(at) {
+func (v *Sight) due(at int64) bool {
+	switch v.Now.Judge(at) {
 	case core.Reached:
 		return true
 	case core.InDoubt:
@@ -216,13 +216,13 @@ func (v *sight) due(at int64) bool {
 
 // settle ends the doubt about a time by learning the time of the service, unless that can be
 // done later.
-func (v *sight) settle(ctx context.Context, s *core.Session, at int64, l learning) error {
+func (v *Sight) settle(ctx context.Context, s *core.Session, at int64, l learning) error {
 	if l == learnsLater && at > s.Client().Wall().UnixMilli() {
 		return nil
 	}
 	now, err := s.Learn(ctx)
 	if err == nil {
-		v.now, v.doubt = now, false
+		v.Now, v.doubt = now, false
 	}
 	return err
 }
@@ -238,7 +238,7 @@ func earlier(a, b int64) int64 {
 // sweep deletes litter and, with whole, the bucket if it is empty then, whether it
 // is open or not. If the commit fails, the next walk tries again. sweep reports
 // whether it removed something.
-func (q *queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, litter []string, whole bool) bool {
+func (q *Queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, litter []string, whole bool) bool {
 	var ops []backend.Op
 	batch := q.batch(s)
 	for _, name := range litter {
@@ -261,7 +261,7 @@ func (q *queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, lit
 	return err == nil
 }
 
-func (q *queue) knownHead() string {
+func (q *Queue) knownHead() string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.head
@@ -284,7 +284,7 @@ const (
 )
 
 // generation returns the present generation of lists.
-func (q *queue) generation() int {
+func (q *Queue) generation() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.gen
@@ -292,7 +292,7 @@ func (q *queue) generation() int {
 
 // forget makes the client list the items again: it has given an item back, or has put one that
 // can come before the others.
-func (q *queue) forget() {
+func (q *Queue) forget() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.gen++
@@ -301,7 +301,7 @@ func (q *queue) forget() {
 
 // forgetAfter makes the client list the items again if it remembers one that is due after the
 // given time, at which an item that it has put is due.
-func (q *queue) forgetAfter(due int64) {
+func (q *Queue) forgetAfter(due int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.gen++ // a list that is under way may not show the item
@@ -313,10 +313,10 @@ func (q *queue) forgetAfter(due int64) {
 // keep remembers the items that a list has shown, less those that are being claimed, unless the
 // generation is over, and reports whether it does. It ends the generation: another list that was
 // under way can show items that are claimed by this one.
-func (q *queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
+func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *Sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.kind == priorityQueue || gen != q.gen || !v.retry.IsZero() {
+	if q.kind == Priority || gen != q.gen || !v.retry.IsZero() {
 		return false
 	}
 	q.gen++
@@ -327,7 +327,7 @@ func (q *queue) keep(s *core.Session, began time.Time, gen int, v *sight, items 
 // atOnce returns how many of items, from the first on and want at most, one commit may claim. An
 // item that was claimed before is claimed alone: if it is what killed its consumer, it takes no
 // other item along. If the first attempt is the last, every item is claimed alone.
-func (q *queue) atOnce(items []layout.QueueEntry, want int) int {
+func (q *Queue) atOnce(items []layout.QueueEntry, want int) int {
 	want = min(want, len(items))
 	if q.maxAttempts == 1 {
 		return min(want, 1)
@@ -342,13 +342,13 @@ func (q *queue) atOnce(items []layout.QueueEntry, want int) int {
 
 // next returns items of those that are remembered, want at most, to claim in one commit. It
 // returns none if fewer are remembered than one commit may claim.
-func (q *queue) next(s *core.Session, want int) []layout.QueueEntry {
+func (q *Queue) next(s *core.Session, want int) []layout.QueueEntry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.nextLocked(s, want)
 }
 
-func (q *queue) nextLocked(s *core.Session, want int) []layout.QueueEntry {
+func (q *Queue) nextLocked(s *core.Session, want int) []layout.QueueEntry {
 	a := &q.ahead
 	n := q.atOnce(a.items, want)
 	short := n < want && n == len(a.items) // the list may not show all that one commit may claim
@@ -365,7 +365,7 @@ func (q *queue) nextLocked(s *core.Session, want int) []layout.QueueEntry {
 // choose returns the items of a list to claim in one commit, want at most, and those behind them. If other consumers take
 // from the head of the queue, it passes over a few, but of four lists in turn it takes one from its
 // head: nobody else may take the first item.
-func (q *queue) choose(items []layout.QueueEntry, want int) (found, rest []layout.QueueEntry) {
+func (q *Queue) choose(items []layout.QueueEntry, want int) (found, rest []layout.QueueEntry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	want = min(want, len(items))
@@ -380,11 +380,11 @@ func (q *queue) choose(items []layout.QueueEntry, want int) (found, rest []layou
 const mostRivals = 32
 
 // met records whether another consumer was faster with an item.
-func (q *queue) met(rival bool) {
+func (q *Queue) met(rival bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case q.kind != fifoQueue:
+	case q.kind != FIFO:
 	case rival:
 		q.rivals = min(q.rivals+4, mostRivals)
 	case q.rivals > 0:
@@ -392,7 +392,7 @@ func (q *queue) met(rival bool) {
 	}
 }
 
-func (q *queue) setHead(path string) {
+func (q *Queue) setHead(path string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.head = path
@@ -403,7 +403,7 @@ func (q *queue) setHead(path string) {
 const stickPause = time.Minute
 
 // stick makes the client ignore an item for stickPause.
-func (q *queue) stick(path string) {
+func (q *Queue) stick(path string) {
 	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -416,7 +416,7 @@ func (q *queue) stick(path string) {
 }
 
 // stuckItems returns the paths of the items to ignore, and until when.
-func (q *queue) stuckItems() map[string]time.Time {
+func (q *Queue) stuckItems() map[string]time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.stuck) == 0 {
@@ -427,7 +427,7 @@ func (q *queue) stuckItems() map[string]time.Time {
 
 // eachBucket lists every bucket of the queue. It calls f with each bucket, whether
 // it is the last one, and its contents.
-func (q *queue) eachBucket(ctx context.Context, s *core.Session, f func(b layout.Bucket, last bool, c layout.BucketContents) error) error {
+func (q *Queue) eachBucket(ctx context.Context, s *core.Session, f func(b layout.Bucket, last bool, c layout.BucketContents) error) error {
 	names, _, err := s.Backend().Children(ctx, q.items, nil)
 	if err != nil {
 		return err
@@ -450,7 +450,7 @@ func (q *queue) eachBucket(ctx context.Context, s *core.Session, f func(b layout
 }
 
 // countItems returns the number of items.
-func (q *queue) countItems(ctx context.Context, s *core.Session) (n int, err error) {
+func (q *Queue) countItems(ctx context.Context, s *core.Session) (n int, err error) {
 	err = q.eachBucket(ctx, s, func(_ layout.Bucket, _ bool, c layout.BucketContents) error {
 		n += len(c.Items)
 		return nil

@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// This file keeps MaxLen: see L1 to L6 in queue_engine.go.
+// This file keeps MaxLen: see L1 to L6 in queue.go.
 
 // limit is what a queue with MaxLen knows of its length. One producer at a time has the turn: it
 // puts, or waits for room. So the producers of one queue value do not compete, and only one of
@@ -87,7 +87,7 @@ func (c counts) remember() counts {
 }
 
 // ops returns the operations that count n new items, or fail if the nodes have changed since.
-func (c counts) ops(q *queue, n int) []backend.Op {
+func (c counts) ops(q *Queue, n int) []backend.Op {
 	data := []byte(strconv.FormatUint(uint64(c.after(n).in), 10))
 	var ops []backend.Op
 	switch {
@@ -124,7 +124,7 @@ func (c counts) after(n int) counts {
 
 // readCounts reads the two nodes. It reads in first: so if the queue seems to be full, it was
 // full when out was read.
-func (q *queue) readCounts(ctx context.Context, s *core.Session, age countsAge) (counts, error) {
+func (q *Queue) readCounts(ctx context.Context, s *core.Session, age countsAge) (counts, error) {
 	if age == countsCurrent {
 		if err := s.Backend().Sync(ctx, q.items); err != nil {
 			return counts{}, err
@@ -234,14 +234,14 @@ func (p *limitedPut) recount(ctx context.Context, c counts) (counts, error) {
 
 // limitedPut is a put into a queue with MaxLen.
 type limitedPut struct {
-	q        *queue
+	q        *Queue
 	lim      *limit
 	s        *core.Session
 	span     *core.Span
 	key, due int64
 	batch    []parcel
 	with     []backend.Op // that are committed with the items, before all others
-	now      bool         // fails with ErrFull instead of waiting
+	now      bool         // fails with core.ErrFull instead of waiting
 	place    slotPlace    // among the producers that wait
 	counted  bool         // the items need not be counted once more for this put
 	told     bool         // the span knows that the put waits
@@ -249,7 +249,7 @@ type limitedPut struct {
 
 // putLimited puts as much of the batch as there is room for. If there is no room, it waits for
 // some, or fails with ErrFull.
-func (q *queue) putLimited(ctx context.Context, s *core.Session, span *core.Span, key, due int64, batch []parcel) (int, error) {
+func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *core.Span, key, due int64, batch []parcel) (int, error) {
 	p := &limitedPut{q: q, lim: &q.lim, s: s, span: span, key: key, due: due, batch: batch, told: span == nil}
 	for {
 		if err := q.takeTurn(ctx, s, span); err != nil {
@@ -304,7 +304,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 		case p.doubts(c):
 			c, err = p.recount(ctx, c)
 		case q.reject, p.now:
-			return 0, fmt.Errorf("%w: it has %d items", ErrFull, c.length())
+			return 0, fmt.Errorf("%w: it has %d items", core.ErrFull, c.length())
 		case !p.told:
 			return 0, core.ErrAgain
 		default:
@@ -375,7 +375,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 		case <-fired:
 		case <-ready:
 		case <-q.c.Closing():
-			return ErrClosed
+			return core.ErrClosed
 		case <-s.Backend().Done():
 			return s.Backend().Err()
 		case <-ctx.Done():
@@ -428,7 +428,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 }
 
 // takeTurn waits until no other producer of the queue value has the turn.
-func (q *queue) takeTurn(ctx context.Context, s *core.Session, span *core.Span) error {
+func (q *Queue) takeTurn(ctx context.Context, s *core.Session, span *core.Span) error {
 	for told := span == nil; ; {
 		var dry chan struct{}
 		if !told {
@@ -450,10 +450,10 @@ func (q *queue) takeTurn(ctx context.Context, s *core.Session, span *core.Span) 
 	}
 }
 
-func (q *queue) giveTurn() { <-q.lim.turn }
+func (q *Queue) giveTurn() { <-q.lim.turn }
 
 // setDry says whether the producer that has the turn waits for room.
-func (q *queue) setDry(dry bool) {
+func (q *Queue) setDry(dry bool) {
 	q.lim.mu.Lock()
 	defer q.lim.mu.Unlock()
 	if dry {
@@ -466,7 +466,7 @@ func (q *queue) setDry(dry bool) {
 // counting returns the operations that count n items that are deleted in the same commit, one
 // for each: it is the version of out that counts. There are none if the queue has no such node,
 // as far as this client knows.
-func (q *queue) counting(n int) []backend.Op {
+func (q *Queue) counting(n int) []backend.Op {
 	if !q.counted.Load() {
 		return nil
 	}
@@ -475,7 +475,7 @@ func (q *queue) counting(n int) []backend.Op {
 
 // CommitOnce is that of the session. On a service without space deleted items leave uncounted, as MaxLen allows: their
 // count would be a write.
-func (q *queue) commitOnce(ctx context.Context, s *core.Session, ops ...backend.Op) (zxid int64, err error) {
+func (q *Queue) commitOnce(ctx context.Context, s *core.Session, ops ...backend.Op) (zxid int64, err error) {
 	_, zxid, err = s.CommitOnce(ctx, ops...)
 	if !core.Answers(err, backend.ErrNoSpace) || core.IsUncertain(err) {
 		return zxid, err
@@ -489,7 +489,7 @@ func (q *queue) commitOnce(ctx context.Context, s *core.Session, ops ...backend.
 
 // noteCounting notes that a list of the directory of items shows the node out. Only a commit
 // proves that it is missing.
-func (q *queue) noteCounting(names []string) {
+func (q *Queue) noteCounting(names []string) {
 	if slices.Contains(names, layout.OutName) {
 		q.counted.Store(true)
 	}

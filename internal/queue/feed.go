@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"cmp"
@@ -18,20 +18,20 @@ import (
 // itemRequest is a caller that waits for items.
 type itemRequest struct {
 	want  int  // the maximum
-	try   bool // fails with ErrEmpty instead of waiting
+	try   bool // fails with core.ErrEmpty instead of waiting
 	reply chan handOut
 	waits chan struct{} // closed when the feeder begins to wait; nil without Trace, and once it is closed
 }
 
 type handOut struct {
-	claims []*itemClaim
+	claims []*Claim
 	err    error
 }
 
 // request waits for at least one item and returns at most want. With try it fails with
 // ErrEmpty if no item is available. If ctx ends first, no claim is left behind for
 // the caller.
-func (q *queue) request(ctx context.Context, op string, want int, try bool) (claims []*itemClaim, err error) {
+func (q *Queue) request(ctx context.Context, op string, want int, try bool) (claims []*Claim, err error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (q *queue) request(ctx context.Context, op string, want int, try bool) (cla
 	} else if q.feeding = q.c.GoWork(q.feed); !q.feeding {
 		q.requests = nil
 		q.mu.Unlock()
-		return nil, ErrClosed
+		return nil, core.ErrClosed
 	}
 	q.mu.Unlock()
 	select {
@@ -83,7 +83,7 @@ func (q *queue) request(ctx context.Context, op string, want int, try bool) (cla
 	}
 	q.mu.Unlock()
 	if i >= 0 {
-		return nil, cmp.Or(q.c.ContextError(ctx), ErrClosed)
+		return nil, cmp.Or(q.c.ContextError(ctx), core.ErrClosed)
 	}
 	ans := <-a.reply // the answer came at the same moment
 	return ans.claims, ans.err
@@ -91,7 +91,7 @@ func (q *queue) request(ctx context.Context, op string, want int, try bool) (cla
 
 // answer distributes the claims over the asks that are still present, in order, at
 // least one to each as far as they go. It gives the rest back.
-func (q *queue) answer(asks []*itemRequest, claims []*itemClaim) {
+func (q *Queue) answer(asks []*itemRequest, claims []*Claim) {
 	q.mu.Lock()
 	asks = slices.DeleteFunc(slices.Clone(asks), func(a *itemRequest) bool { return !slices.Contains(q.requests, a) })
 	for i, a := range asks {
@@ -111,7 +111,7 @@ func (q *queue) answer(asks []*itemRequest, claims []*itemClaim) {
 }
 
 // tellWaits signals to all callers that the feeder waits, so that they trace it.
-func (q *queue) tellWaits() {
+func (q *Queue) tellWaits() {
 	if !q.c.IsTraced() {
 		return
 	}
@@ -127,7 +127,7 @@ func (q *queue) tellWaits() {
 
 // tellClaims traces claims. began is when the caller that receives them began to
 // ask, or zero if no caller receives them.
-func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.Time) {
+func (q *Queue) tellClaims(ctx context.Context, claims []*Claim, began time.Time) {
 	if !q.c.IsTraced() {
 		return
 	}
@@ -141,10 +141,10 @@ func (q *queue) tellClaims(ctx context.Context, claims []*itemClaim, began time.
 
 // later ends a claim in the background. Close waits for it. Until then the feeder
 // takes nothing, so that a single consumer does not get a later item first.
-func (cl *itemClaim) later(v claimVerb) { cl.laterFor(v, deadReason{}) }
+func (cl *Claim) later(v claimVerb) { cl.laterFor(v, deadReason{}) }
 
 // laterFor is later with the reason for verbBury.
-func (cl *itemClaim) laterFor(v claimVerb, why deadReason) {
+func (cl *Claim) laterFor(v claimVerb, why deadReason) {
 	done := cl.q.begin()
 	if cl.q.c.GoCleanUp(func(context.Context, *core.CleanUp) {
 		defer done()
@@ -156,7 +156,7 @@ func (cl *itemClaim) laterFor(v claimVerb, why deadReason) {
 
 // begin makes the feeder wait until done is called. done may be called more than
 // once.
-func (q *queue) begin() (done func()) {
+func (q *Queue) begin() (done func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ending++; q.ending == 1 {
@@ -173,7 +173,7 @@ func (q *queue) begin() (done func()) {
 
 // begun returns a channel that is closed when no claim is being given back any
 // more, or nil if none is.
-func (q *queue) begun() <-chan struct{} {
+func (q *Queue) begun() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ending == 0 {
@@ -182,9 +182,9 @@ func (q *queue) begun() <-chan struct{} {
 	return q.ended
 }
 
-// awaitGivenBack waits for the claims that are being given back, as long as a call
+// AwaitGivenBack waits for the claims that are being given back, as long as a call
 // that is given up waits for its clean-up, see core.CleanUp.
-func (q *queue) awaitGivenBack() {
+func (q *Queue) AwaitGivenBack() {
 	if ended := q.begun(); ended != nil {
 		q.c.Present().WaitFor(ended, core.GiveUpWait)
 	}
@@ -211,7 +211,7 @@ func (f *feeder) settle(ctx context.Context) error {
 }
 
 // fail answers the asks with an error.
-func (q *queue) fail(asks []*itemRequest, err error) {
+func (q *Queue) fail(asks []*itemRequest, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, a := range asks {
@@ -224,7 +224,7 @@ func (q *queue) fail(asks []*itemRequest, err error) {
 
 // feed claims items for the callers of this client until no caller asks. So the
 // callers share one set of watches and one waiter, and get the items in order.
-func (q *queue) feed() {
+func (q *Queue) feed() {
 	for {
 		ctx, cancel := context.WithCancel(context.Background())
 		q.mu.Lock()
@@ -246,14 +246,14 @@ func (q *queue) feed() {
 }
 
 // present returns a copy of the current asks.
-func (q *queue) present() []*itemRequest {
+func (q *Queue) present() []*itemRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.requests)
 }
 
 // feedOn runs feeders, on one session after the other, until no caller asks.
-func (q *queue) feedOn(ctx context.Context) error {
+func (q *Queue) feedOn(ctx context.Context) error {
 	_, err := core.OnSession(ctx, q.c, func(s *core.Session) (struct{}, error) {
 		f := &feeder{q: q, s: s, place: slotPlace{l: q.waiters, s: s}}
 		defer f.place.leave()
@@ -264,7 +264,7 @@ func (q *queue) feedOn(ctx context.Context) error {
 
 // feeder serves the asks of a queue on one session.
 type feeder struct {
-	q     *queue
+	q     *Queue
 	s     *core.Session
 	stale bool   // the last snapshot may be stale: Sync first
 	later bool   // others had the item that this holder of a slot tried to claim: W8
@@ -307,7 +307,7 @@ func (f *feeder) run(ctx context.Context) error {
 			return err
 		case took:
 		default:
-			f.q.fail(slices.DeleteFunc(asks, func(a *itemRequest) bool { return !a.try }), ErrEmpty)
+			f.q.fail(slices.DeleteFunc(asks, func(a *itemRequest) bool { return !a.try }), core.ErrEmpty)
 			if len(f.q.present()) == 0 {
 				continue
 			}
@@ -320,11 +320,11 @@ func (f *feeder) run(ctx context.Context) error {
 
 // takeFor takes items for the asks and reports whether it found any. Close waits
 // for it, so that items claimed for an ask that is gone are given back first.
-func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, sight, error) {
+func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, Sight, error) {
 	u := f.q.c.BeginCleanUp()
 	if u == nil || f.q.c.IsClosing() {
 		u.End()
-		return false, sight{}, ErrClosed
+		return false, Sight{}, core.ErrClosed
 	}
 	defer u.End()
 	claims, v, err := f.take(ctx, want, tries)
@@ -337,16 +337,16 @@ func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tri
 
 // take looks for items once and claims those it finds. It returns core.ErrAgain if it
 // found items but claimed none.
-func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, sight, error) {
+func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, Sight, error) {
 	if claims, err := f.takeAhead(ctx, want); len(claims) > 0 || err != nil {
-		return claims, sight{}, err
+		return claims, Sight{}, err
 	}
 	l := learnsNow
 	if f.place.path == "" && !sync {
 		l = learnsLater
 	}
 	syncs := 0
-	if sync || f.stale || f.q.kind == priorityQueue {
+	if sync || f.stale || f.q.kind == Priority {
 		syncs++
 	}
 	yields := f.yields()
@@ -358,7 +358,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 		// do not travel with it: a leader answers the Sync of a client of its own at once, and
 		// reads that are sent with it can be older than what a follower has answered before.
 		if err := f.s.Backend().Sync(ctx, f.q.items); err != nil {
-			return nil, sight{}, err
+			return nil, Sight{}, err
 		}
 	}
 	f.unwatch()
@@ -368,10 +368,10 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*itemClaim, s
 	began, gen := time.Now(), f.q.generation()
 	v, err := f.q.walk(ctx, f.s, math.MaxInt, f.ws, f.q.stuckItems(), l)
 	f.stale = false
-	if err != nil || len(v.found) == 0 {
+	if err != nil || len(v.Found) == 0 {
 		return nil, v, err
 	}
-	found, rest := f.q.choose(f.q.spare(v.found), want)
+	found, rest := f.q.choose(f.q.spare(v.Found), want)
 	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
 	if f.place.slot && (faster || errors.Is(err, core.ErrAgain)) {
 		f.later = true
@@ -409,7 +409,7 @@ func (f *feeder) yields() bool {
 // list. If an item cannot be claimed, another consumer has had it, and takeAhead tries the next
 // one. It returns core.ErrAgain after two of them, or if one of several items cannot be claimed: the
 // others precede the next ones.
-func (f *feeder) takeAhead(ctx context.Context, want int) ([]*itemClaim, error) {
+func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 	if f.place.slot || f.stale {
 		return nil, nil
 	}

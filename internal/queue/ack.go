@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const maxRefused = 3
 
 // acking is an Ack under way.
 type acking struct {
-	cl   *itemClaim
+	cl   *Claim
 	turn chan ackTurn // of capacity 1
 }
 
@@ -41,7 +41,7 @@ type ackLine struct{ waiting []*acking }
 
 // ackInLine acknowledges the item. If an Ack of the session is under way, it shares
 // a commit with the others that wait for it.
-func (cl *itemClaim) ackInLine() error {
+func (cl *Claim) ackInLine() error {
 	q, a := cl.q, newAcking(cl)
 	q.mu.Lock()
 	line := q.acks[cl.s]
@@ -74,7 +74,7 @@ func (cl *itemClaim) ackInLine() error {
 }
 
 // pass hands the turn to the next Ack, after that of cl.
-func (line *ackLine) pass(cl *itemClaim) {
+func (line *ackLine) pass(cl *Claim) {
 	cl.q.mu.Lock()
 	defer cl.q.mu.Unlock()
 	if len(line.waiting) == 0 {
@@ -84,7 +84,7 @@ func (line *ackLine) pass(cl *itemClaim) {
 	line.waiting[0].turn <- ackTurn{lead: true}
 }
 
-func newAcking(cl *itemClaim) *acking { return &acking{cl: cl, turn: make(chan ackTurn, 1)} }
+func newAcking(cl *Claim) *acking { return &acking{cl: cl, turn: make(chan ackTurn, 1)} }
 
 // outcome carries out an Ack's turn and returns its result.
 func (a *acking) outcome(turn ackTurn) error {
@@ -152,7 +152,7 @@ func ackTogether(batch []*acking) {
 
 // ackOps appends the operations of an Ack: those on the mark, the state, the item and, if
 // the item is a dead letter with a reason, on the reason.
-func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
+func (cl *Claim) ackOps(ops []backend.Op) []backend.Op {
 	ops = append(ops,
 		backend.Delete(cl.mark, backend.AnyVersion),
 		backend.Delete(cl.e.StateAt(), backend.AnyVersion),
@@ -161,37 +161,6 @@ func (cl *itemClaim) ackOps(ops []backend.Op) []backend.Op {
 		ops = append(ops, backend.Delete(cl.e.ReasonAt(), backend.AnyVersion))
 	}
 	return ops
-}
-
-// AckAll acknowledges items that were taken from this queue, up to 128 in one commit,
-// or fewer if the service takes less. Each item has the outcome of its own Ack,
-// independent of the others. AckAll returns nil if all items were acknowledged. Otherwise
-// it returns the joined errors of the items; the Ack of an item, called again, returns
-// its own error. If an item is nil, or was not taken from this queue value, nothing is
-// done, and the error matches ErrInvalid.
-func (q *Consumer[T]) AckAll(items ...*Item[T]) error {
-	for i, it := range items {
-		if it == nil || it.claim == nil || it.claim.q != q.q {
-			return core.OpError("ackall", q.q.path.Full(), fmt.Errorf("%w: item %d of %d was not taken from this queue", ErrInvalid, i+1, len(items)))
-		}
-	}
-	for rest := items; len(rest) > 0; {
-		n := min(len(rest), q.q.batch(rest[0].claim.s))
-		var acks []*acking
-		for _, it := range rest[:n] {
-			if it.claim.decide(verbAck, 0) {
-				acks = append(acks, newAcking(it.claim))
-			}
-		}
-		ackAll(acks)
-		rest = rest[n:]
-	}
-	// Only now may this wait for other calls, which may wait for these Acks.
-	errs := make([]error, len(items))
-	for i, it := range items {
-		errs[i] = core.OpError("ack", it.claim.e.Path(), it.claim.outcome(verbAck))
-	}
-	return errors.Join(errs...)
 }
 
 // ackAll carries out Acks that were decided on, in one commit for each session, and ends
@@ -214,4 +183,38 @@ func ackAll(acks []*acking) {
 		a := acks[i]
 		a.cl.hold.EndRelease(a.cl.end(context.Background(), a.outcome(<-a.turn)))
 	})
+}
+
+// Ack is Item.Ack of package coord.
+func (cl *Claim) Ack() error {
+	if cl.decide(verbAck, 0) {
+		cl.hold.EndRelease(cl.end(context.Background(), cl.ackInLine()))
+	}
+	return core.OpError("ack", cl.e.Path(), cl.outcome(verbAck))
+}
+
+// AckClaims is Consumer.AckAll of package coord. A nil claim is that of an item which is none.
+func (q *Queue) AckClaims(claims []*Claim) error {
+	for i, cl := range claims {
+		if cl == nil || cl.q != q {
+			return core.OpError("ackall", q.path.Full(), fmt.Errorf("%w: item %d of %d was not taken from this queue", core.ErrInvalid, i+1, len(claims)))
+		}
+	}
+	for rest := claims; len(rest) > 0; {
+		n := min(len(rest), q.batch(rest[0].s))
+		var acks []*acking
+		for _, cl := range rest[:n] {
+			if cl.decide(verbAck, 0) {
+				acks = append(acks, newAcking(cl))
+			}
+		}
+		ackAll(acks)
+		rest = rest[n:]
+	}
+	// Only now may this wait for other calls, which may wait for these Acks.
+	errs := make([]error, len(claims))
+	for i, cl := range claims {
+		errs[i] = core.OpError("ack", cl.e.Path(), cl.outcome(verbAck))
+	}
+	return errors.Join(errs...)
 }

@@ -1,0 +1,183 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/trace"
+)
+
+// deadReason is why an item is moved to the dead letters.
+type deadReason struct {
+	reason trace.Reason
+	text   string // for people
+}
+
+var (
+	timedOut         = deadReason{trace.ReasonTimeout, core.ErrClaimTimeout.Error()}
+	abandoned        = deadReason{trace.ReasonAbandoned, "its consumer died, or lost its session"}
+	decodingPanicked = deadReason{trace.ReasonFailed, "the codec panicked"}
+)
+
+// failedFor is the reason for an item whose processing failed. It runs foreign code, the
+// method of the error, in the goroutine of the caller.
+func failedFor(cause error) deadReason {
+	if cause == nil {
+		return deadReason{reason: trace.ReasonFailed}
+	}
+	return deadReason{trace.ReasonFailed, fmt.Sprint(cause)} // survives a panic of the method
+}
+
+func undecodable(err error) deadReason { return deadReason{trace.ReasonUndecodable, err.Error()} }
+
+// word returns the reason as a word.
+func (why deadReason) word() trace.Reason {
+	if why.reason == "" {
+		return trace.ReasonFailed
+	}
+	return why.reason
+}
+
+// core.ReasonOf returns the data of the node that says why e is a dead letter. s is the session of
+// the last consumer, nil if it is not known.
+func (q *Queue) reasonOf(e *layout.QueueEntry, attempts int, s *core.Session, why deadReason) []byte {
+	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due}
+	if s != nil {
+		r.Session = core.SessionID(s.Backend().ID())
+	}
+	if q.kind == Priority {
+		r.Priority = e.Key()
+	}
+	return r.Encode()
+}
+
+// withReasons appends the operations that create the reasons of dead letters, unless the
+// commit would be too large with them.
+func withReasons(s *core.Session, ops []backend.Op, bucket string, batch []parcel) []backend.Op {
+	all := ops[:len(ops):len(ops)]
+	for _, p := range batch {
+		if p.reason != nil {
+			all = append(all, backend.Create(bucket+"/"+layout.ReasonPrefix+p.id, p.reason, backend.Persistent))
+		}
+	}
+	if len(all) > len(ops) && s.Backend().Limits().Refuse(append(all, s.Client().Proof())) != nil {
+		return ops
+	}
+	return all
+}
+
+// withoutReasons returns batch without the reasons.
+func withoutReasons(batch []parcel) []parcel {
+	plain := make([]parcel, len(batch))
+	for i, p := range batch {
+		plain[i] = parcel{id: p.id, data: p.data}
+	}
+	return plain
+}
+
+// Letter is an item that was read in a queue of dead letters.
+type Letter struct {
+	E     layout.QueueEntry
+	Data  []byte
+	Stat  backend.Stat
+	Why   layout.DeadReason
+	known bool // why was read
+}
+
+// ours reports whether l came from q, as far as is known. An item of unknown origin in the
+// default place of q's dead letters did.
+func (q *Queue) ours(l *Letter) (ours, known bool) {
+	if l.known {
+		return l.Why.Queue == q.path.Full(), true
+	}
+	return true, q.dead.path.Full() == deadPath(q.path.Full())
+}
+
+// lettersAtOnce is the number of dead letters that are read at once, and moved in one commit.
+// It bounds the memory, since each can have a megabyte.
+const lettersAtOnce = 16
+
+// EachLetter calls f with the dead letters of q until f returns false. No session is needed
+// while f runs.
+func (q *Queue) EachLetter(ctx context.Context, f func(l *Letter) bool) error {
+	buckets, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]layout.Bucket, error) { return q.deadBuckets(ctx, s) })
+	if err != nil {
+		return err
+	}
+	for _, b := range buckets {
+		c, err := core.OnSession(ctx, q.c, func(s *core.Session) (layout.BucketContents, error) { return listBucket(ctx, s, b) })
+		if err != nil {
+			return err
+		}
+		for some := range slices.Chunk(c.Items, lettersAtOnce) {
+			letters, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]*Letter, error) { return readLetters(ctx, s, some) })
+			if err != nil {
+				return err
+			}
+			for _, l := range letters {
+				if ours, _ := q.ours(l); ours && !f(l) {
+					return nil
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// deadBuckets lists the buckets of the dead letters.
+func (q *Queue) deadBuckets(ctx context.Context, s *core.Session) ([]layout.Bucket, error) {
+	if err := s.CheckKind(ctx, q.dead.recipeDir()); err != nil {
+		return nil, err
+	}
+	names, err := s.List(ctx, q.dead.items)
+	return layout.Buckets(q.dead.items, names), err
+}
+
+// listBucket lists a bucket. One that is gone is empty.
+func listBucket(ctx context.Context, s *core.Session, b layout.Bucket) (layout.BucketContents, error) {
+	names, stat, err := s.Backend().Children(ctx, b.Path, nil)
+	if err != nil && !core.IsNotFound(err) {
+		return layout.BucketContents{}, err
+	}
+	return layout.ParseBucket(b.Path, names, stat.AsOf), nil
+}
+
+// readLetters reads items and their reasons. It leaves out the items that are gone.
+func readLetters(ctx context.Context, s *core.Session, items []layout.QueueEntry) ([]*Letter, error) {
+	var paths []string
+	for i := range items {
+		e := &items[i]
+		if paths = append(paths, e.Path()); e.Reason {
+			paths = append(paths, e.ReasonAt())
+		}
+	}
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	read, err := s.GetAll(ctx, paths)
+	if err != nil {
+		return nil, err
+	}
+	var letters []*Letter
+	for _, e := range items {
+		l := &Letter{E: e, Data: read[0].Data, Stat: read[0].Stat}
+		itemErr := read[0].Err
+		if read = read[1:]; e.Reason {
+			if read[0].Err == nil {
+				l.Why, l.known = layout.ParseDeadReason(read[0].Data)
+			}
+			read = read[1:]
+		}
+		switch {
+		case itemErr == nil:
+			letters = append(letters, l)
+		case !core.IsNotFound(itemErr):
+			return nil, itemErr
+		}
+	}
+	return letters, nil
+}

@@ -1,0 +1,223 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+)
+
+// readClaims reads the items of claims, which are of one session.
+func readClaims(ctx context.Context, claims []*Claim) []backend.ReadResult {
+	if len(claims) > 1 && claims[0].s.Backend().Features().Has(backend.Batches) {
+		reads := make([]backend.Read, len(claims))
+		for i, cl := range claims {
+			reads[i].Path = cl.e.Path()
+		}
+		read, err := claims[0].s.Backend().ReadMany(ctx, reads...)
+		switch {
+		case err == nil:
+			return read
+		case !errors.Is(err, backend.ErrUnsupported):
+			return slices.Repeat([]backend.ReadResult{{Err: err}}, len(claims))
+		}
+	}
+	read := make([]backend.ReadResult, len(claims))
+	core.Together(len(claims), func(i int) {
+		r := &read[i]
+		r.Data, r.Stat, r.Err = claims[i].s.Backend().Get(ctx, claims[i].e.Path(), nil)
+	})
+	return read
+}
+
+// took handles the read of the item. It returns false if there is no item to hand out.
+func (cl *Claim) took(ctx context.Context, data []byte, err error) (bool, error) {
+	switch {
+	case core.IsNotFound(err):
+		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session
+		return false, nil
+	case errors.Is(err, backend.ErrSessionLost):
+		// The claim is lost as well, and the caller takes another item; or
+		// ErrSessionLost is only the cause of a ctx that has ended.
+		return false, backend.ContextError(ctx)
+	case err != nil:
+		return false, err
+	}
+	cl.data = data
+	return true, nil
+}
+
+// maxUndecodable is the number of items in a row that a queue value moves to the dead letters
+// because its codec cannot decode them. A few of them are the producers' mistakes. More are
+// as a rule the mistake of this consumer, which has the wrong codec or is older than its
+// producers, and would move the whole queue.
+const maxUndecodable = 5
+
+// decoded counts the items in a row that could not be decoded, and reports whether they are
+// too many.
+func (q *Queue) decoded(err error) (tooMany bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err == nil {
+		q.undecoded = 0
+		return false
+	}
+	if q.undecoded == maxUndecodable {
+		return true
+	}
+	q.undecoded++
+	return false
+}
+
+// undecodable is the verb for an item that cannot be decoded.
+func (cl *Claim) undecodable() claimVerb {
+	if cl.q.dead == nil {
+		return verbAck
+	}
+	return verbBury
+}
+
+// openClaims reads claimed items, has decode decode each, and accept take those that are to be handed out. It moves items that cannot be
+// decoded to the dead letters, and leaves out items that have vanished. If it
+// fails, it gives all of them back. If the codec panics, it gives all back but the
+// item being decoded: that item counts as a failed attempt, or it would be the
+// first of the queue for ever. If too many items in a row cannot be decoded, it gives back
+// the one beyond and those behind it; it fails if it has no item then.
+func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(data []byte) error, accept func(*Claim)) (err error) {
+	opened := 0
+	var decoding *Claim
+	defer func() {
+		if decoding != nil || err != nil {
+			for _, cl := range claims {
+				// This does nothing for a claim that has ended.
+				if cl == decoding {
+					cl.laterFor(cl.failure(), decodingPanicked)
+				} else {
+					cl.later(verbGiveBack)
+				}
+			}
+		}
+	}()
+	found := make([]bool, len(claims))
+	errs := make([]error, len(claims))
+	var again []*Claim
+	for _, cl := range claims {
+		if cl.read.Err != nil { // such as the end of a context that was not this one
+			again = append(again, cl)
+		}
+	}
+	for i, r := range readClaims(ctx, again) {
+		again[i].read = r
+	}
+	core.Together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
+	for i, cl := range claims {
+		switch {
+		case errs[i] != nil:
+			err = errs[i]
+		case found[i] && err == nil:
+			// This runs the caller's code, in the caller's goroutine.
+			decoding = cl
+			ok, tooMany := cl.decode(ctx, decode)
+			decoding = nil
+			switch {
+			case tooMany != nil && opened > 0: // the next call meets the same item
+				for _, cl := range claims[i:] {
+					cl.later(verbGiveBack)
+				}
+				return nil
+			case tooMany != nil:
+				err = tooMany
+			case ok:
+				opened++
+				accept(cl)
+			}
+		}
+	}
+	return err
+}
+
+// decode reports false if there is no item to hand out. If too many items in a row cannot
+// be decoded, it returns an error, and the claim stands.
+func (cl *Claim) decode(ctx context.Context, decode func(data []byte) error) (ok bool, tooMany error) {
+	err := decode(cl.data)
+	if cl.q.decoded(err) {
+		return false, fmt.Errorf("%d items in a row are undecodable, the last is %s: %w", maxUndecodable+1, cl.e.Path(), err)
+	}
+	if err != nil {
+		cl.s.Client().Log().Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)
+		if err := cl.finishFor(ctx, cl.undecodable(), 0, undecodable(err)); err != nil && ctx.Err() == nil {
+			cl.s.Client().Log().Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", cl.e.Path(), "error", err)
+		}
+		return false, nil
+	}
+	if !cl.limitUnreceived(cl.q.claimTimeout) {
+		cl.later(verbGiveBack) // the timer's goroutine may not have begun to
+		return false, nil      // lost, or given back because the codec took too long
+	}
+	return true, nil
+}
+
+// Held returns the hold of the claim, id the id of the item, attempts how often it was taken.
+func (cl *Claim) Held() *core.Hold { return cl.hold }
+func (cl *Claim) Id() string       { return cl.e.ID }
+func (cl *Claim) Attempts() int    { return cl.attempt }
+func (cl *Claim) ItemPath() string { return cl.e.Path() }
+
+// StopTimer stops the timer of the ClaimTimeout, for tests.
+func (cl *Claim) StopTimer() {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.timer.Stop()
+}
+
+// GiveBackLater gives the item back in the background, as if it had not been taken.
+func (cl *Claim) GiveBackLater() { cl.later(verbGiveBack) }
+
+// Nack is Item.NackCause of package coord.
+func (cl *Claim) Nack(delay time.Duration, cause error) error {
+	v, why := cl.failure(), deadReason{}
+	if v == verbBury {
+		why = failedFor(cause)
+	}
+	return core.OpError("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
+}
+
+// Some takes at least one item and at most want. It calls decode with the bytes of each, and accept
+// with the claim if decode has returned nil; if some fails, no claim that was accepted stands.
+func (q *Queue) Some(ctx context.Context, op string, want int, try bool, decode func([]byte) error, accept func(*Claim)) error {
+	if err := q.path.Check(op); err != nil {
+		return err
+	}
+	u := q.c.BeginCleanUp()
+	defer u.End()
+	for {
+		claims, err := q.request(ctx, op, want, try)
+		if err != nil {
+			return core.OpError(op, q.path.Full(), err)
+		}
+		var opened []*Claim
+		err = q.openClaims(ctx, claims, decode, func(cl *Claim) {
+			opened = append(opened, cl)
+			accept(cl)
+		})
+		if err == nil && len(opened) > 0 && q.c.IsClosing() {
+			for _, cl := range opened {
+				cl.later(verbGiveBack)
+			}
+			err = core.ErrClosed
+		}
+		if core.IsDecode(err) {
+			q.AwaitGivenBack() // a consumer with the right codec can take them now
+		}
+		if err != nil {
+			return core.OpError(op, q.path.Full(), err)
+		}
+		if len(opened) > 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// first returns the item that the next take would get, and its data.
+func (q *Queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry, []byte, error) {
+	stuck := q.stuckItems()
+	if stuck == nil {
+		stuck = make(map[string]time.Time)
+	}
+	for {
+		if err := s.Backend().Sync(ctx, q.items); err != nil {
+			return nil, nil, err
+		}
+		v, err := q.walk(ctx, s, 1, nil, stuck, learnsNow)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(v.Found) == 0 {
+			return nil, nil, core.ErrEmpty
+		}
+		e := &v.Found[0]
+		if e.State && q.maxAttempts > 0 {
+			r, err := readAttempts(ctx, s, e)
+			switch {
+			case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
+				continue
+			case err != nil:
+				return nil, nil, err
+			case r.n >= q.maxAttempts:
+				stuck[e.Path()] = time.Now().Add(stickPause) // a take moves it to the dead letters
+				continue
+			}
+		}
+		data, _, err := s.Backend().Get(ctx, e.Path(), nil)
+		if !core.IsNotFound(err) {
+			q.forget() // an earlier list can show a later item as the first
+			return e, data, err
+		}
+	}
+}
+
+// purge deletes the unclaimed items, bucket after bucket. An item that was never
+// claimed is claimed and deleted in one commit, which fails if another consumer has
+// claimed the item. For an item that was claimed before, the commit deletes the
+// state at the version that was read.
+func (q *Queue) purge(ctx context.Context, s *core.Session, total *int) error {
+	if err := s.Backend().Sync(ctx, q.items); err != nil {
+		return err
+	}
+	err := q.eachBucket(ctx, s, func(b layout.Bucket, last bool, c layout.BucketContents) error {
+		claimed := slices.ContainsFunc(c.Items, func(e layout.QueueEntry) bool { return e.Marked })
+		for len(c.Items) > 0 {
+			n := min(len(c.Items), q.batch(s))
+			if err := q.purgeSome(ctx, s, c.Items[:n], total); err != nil {
+				return err
+			}
+			c.Items = c.Items[n:]
+		}
+		q.sweep(ctx, s, b, c.Litter, !last && !claimed)
+		return nil
+	})
+	if core.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (q *Queue) purgeSome(ctx context.Context, s *core.Session, items []layout.QueueEntry, total *int) error {
+	var each [][]backend.Op
+	for i := range items {
+		e := &items[i]
+		ops, err := takeOut(ctx, s, e)
+		switch {
+		case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
+			continue
+		case err != nil:
+			return err
+		}
+		each = append(each, ops)
+	}
+	for len(each) > 0 {
+		var ops []backend.Op
+		var owner []int
+		for i, o := range each {
+			ops = append(ops, o...)
+			for range o {
+				owner = append(owner, i)
+			}
+		}
+		err := q.commitRemoval(ctx, s, items, append(ops, q.counting(len(each))...)...)
+		if err == nil {
+			*total += len(each)
+			return nil
+		}
+		i := core.Blamed(err)
+		if i < 0 {
+			return err
+		}
+		if i >= len(owner) {
+			q.counted.Store(false)
+			continue
+		}
+		if rest, ok := withoutReason(each[owner[i]], ops[i].Path); ok {
+			each[owner[i]] = rest
+			continue
+		}
+		each = slices.Delete(each, owner[i], owner[i]+1)
+	}
+	return nil
+}
+
+// takeOut returns the operations that delete an item that no consumer has claimed, with its
+// other nodes. If a consumer has claimed it since the list, they are refused. If that is
+// known already, takeOut returns core.ErrAgain, or ErrNotFound.
+func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]backend.Op, error) {
+	if e.Marked {
+		return nil, core.ErrAgain
+	}
+	ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
+	if e.State {
+		r, err := readAttempts(ctx, s, e)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, backend.Delete(e.StateAt(), r.version))
+	} else {
+		ops = append(ops, backend.Create(e.StateAt(), nil, backend.Persistent), backend.Delete(e.StateAt(), 0))
+	}
+	if e.PutOff != "" {
+		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
+	}
+	if e.Reason {
+		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))
+	}
+	return ops, nil
+}
+
+// withoutReason removes the operation on the path of a reason. It reports false if path is not
+// one. A reason that an outsider has changed is no reason to leave its item.
+func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
+	if !strings.HasPrefix(core.Base(path), layout.ReasonPrefix) {
+		return ops, false
+	}
+	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == path }), true
+}
+
+// Length is Consumer.Len of package coord.
+func (q *Queue) Length(ctx context.Context) (int, error) {
+	if err := q.CheckPath("len"); err != nil {
+		return 0, err
+	}
+	n, err := core.OnSession(ctx, q.c, func(s *core.Session) (int, error) {
+		if err := s.Backend().Sync(ctx, q.items); err != nil {
+			return 0, err
+		}
+		n, err := q.countItems(ctx, s)
+		if core.IsNotFound(err) {
+			return 0, nil
+		}
+		return n, err
+	})
+	return n, core.OpError("len", q.FullPath(), err)
+}
+
+// PurgeAll is Consumer.Purge of package coord.
+func (q *Queue) PurgeAll(ctx context.Context) (int, error) {
+	if err := q.CheckPath("purge"); err != nil {
+		return 0, err
+	}
+	total := 0
+	_, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (struct{}, error) {
+		if err := s.CheckKind(ctx, q.recipeDir()); err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, q.purge(ctx, s, &total)
+	})
+	return total, core.OpError("purge", q.FullPath(), err)
+}
+
+// Peek is Consumer.Peek of package coord, before the codec.
+func (q *Queue) Peek(ctx context.Context) ([]byte, error) {
+	if err := q.path.Check("peek"); err != nil {
+		return nil, err
+	}
+	data, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]byte, error) {
+		_, data, err := q.first(ctx, s)
+		return data, err
+	})
+	return data, core.OpError("peek", q.path.Full(), err)
+}
