@@ -2,18 +2,11 @@ package coord
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/go-coord/coord/internal/line"
-
 	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/semaphore"
 )
 
 // SemaphoreOptions may be nil.
@@ -53,46 +46,16 @@ type SemaphoreOptions struct {
 // the limit was set after that request, Acquire waits.) Other holds of the process do not count.
 //
 // A Semaphore is safe for concurrent use and needs no closing. layout.md has its nodes.
-type Semaphore struct {
-	c        *core.Client
-	path     core.Path
-	requests string // the directory of requests
-	limit    string // the node of the limit
-	data     []byte // of the node
-	hasID    bool
-	bad      error // of the options
-	adopt    bool
-	want     atomic.Int64            // the limit that this client expects
-	seen     atomic.Pointer[permits] // the limit that was last found and accepted
-
-	mu  sync.Mutex
-	set setting // from which want comes
-}
-
-// setting is a SetLimit that was applied. The zxids of two sessions are not compared: the service can have
-// been restored from a backup between them.
-type setting struct {
-	session int64 // session.nth
-	zxid    int64
-}
-
-func (x setting) after(other setting) bool {
-	return x.session > other.session || x.session == other.session && x.zxid > other.zxid
-}
+type Semaphore struct{ s *semaphore.Semaphore }
 
 // NewSemaphore returns the semaphore at path, which the caller expects to have limit
 // permits. It does no I/O; a bad path or limit is reported by the first call.
 func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semaphore {
-	s := &Semaphore{c: c.core(), path: c.core().Path(path)}
-	s.requests = s.path.Full() + "/requests"
-	s.limit = s.path.Full() + "/limit"
-	s.want.Store(int64(limit))
+	var cfg semaphore.Config
 	if o != nil {
-		s.adopt = o.AdoptLimit
-		s.data, s.bad = line.EncodeContender(o.ID, 0, slices.Clone(o.Data))
-		s.hasID = o.ID != ""
+		cfg = semaphore.Config{ID: o.ID, Data: o.Data, AdoptLimit: o.AdoptLimit}
 	}
-	return s
+	return &Semaphore{semaphore.New(c.core(), path, limit, cfg)}
 }
 
 // Acquire acquires n permits, waiting until ctx ends. ctx bounds the wait only, not the
@@ -107,13 +70,13 @@ func NewSemaphore(c *Client, path string, limit int, o *SemaphoreOptions) *Semap
 // wait, when this client may not write its own node in path/requests. And the errors of
 // Mutex.Lock.
 func (s *Semaphore) Acquire(ctx context.Context, n int) (*Hold, error) {
-	return asHold(s.acquire(ctx, &acquisition{sem: s, op: "acquire", n: n}))
+	return asHold(s.s.Acquire(ctx, n))
 }
 
 // TryAcquire acquires n permits if it need not wait for holders or waiters, and returns
 // ErrLocked if not.
 func (s *Semaphore) TryAcquire(ctx context.Context, n int) (*Hold, error) {
-	return asHold(s.acquire(ctx, &acquisition{sem: s, op: "tryacquire", n: n, try: true}))
+	return asHold(s.s.TryAcquire(ctx, n))
 }
 
 // Locker returns n permits as a Locker: its Lock is Acquire, its TryLock TryAcquire.
@@ -128,49 +91,14 @@ type permitLocker struct {
 func (p permitLocker) Lock(ctx context.Context) (*Hold, error)    { return p.s.Acquire(ctx, p.n) }
 func (p permitLocker) TryLock(ctx context.Context) (*Hold, error) { return p.s.TryAcquire(ctx, p.n) }
 func (p permitLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
-	return doUnder(ctx, p.s.path.Full(), func(ctx context.Context) (*core.Hold, error) {
-		return p.s.acquire(ctx, &acquisition{sem: p.s, op: "acquire", n: p.n})
-	}, f)
+	return doUnder(ctx, p.s.s.FullPath(), func(ctx context.Context) (*core.Hold, error) { return p.s.s.Acquire(ctx, p.n) }, f)
 }
 
-func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*core.Hold, error) {
-	if err := s.check(ctx, a.op); err != nil {
-		return nil, err
+func (p permitLocker) orderKey() (k line.Key) {
+	if p.s != nil {
+		k = p.s.s.Key()
 	}
-	if err := s.bad; err != nil {
-		return nil, core.OpError(a.op, s.path.Full(), err)
-	}
-	want := int(s.want.Load())
-	switch {
-	case a.n < 1:
-		return nil, core.OpError(a.op, s.path.Full(), fmt.Errorf("%w: %d permits requested, want at least 1", ErrInvalid, a.n))
-	case a.n > layout.MaxPermits:
-		return nil, core.OpError(a.op, s.path.Full(), tooHeavy(a.n, layout.MaxPermits))
-	case a.n > want && !s.adopt:
-		return nil, core.OpError(a.op, s.path.Full(), tooHeavy(a.n, want))
-	}
-	if err := a.heldUnder(ctx); err != nil {
-		return nil, core.OpError(a.op, s.path.Full(), err)
-	}
-	a.span = s.c.NewSpan("semaphore", s.path.Full(), a.op)
-	a.HolderLookup = line.NewHolderLookup(s.hasID)
-	return a.run(ctx)
-}
-
-func (s *Semaphore) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(s.path.Full(), layout.KindSemaphore)
-}
-
-// check returns the error for a bad semaphore or an ended ctx.
-func (s *Semaphore) check(ctx context.Context, op string) error {
-	if err := s.path.Check(op); err != nil {
-		return err
-	}
-	err := checkLimit(s.want.Load())
-	if err == nil {
-		err = backend.ContextError(ctx)
-	}
-	return core.OpError(op, s.path.Full(), err)
+	return k
 }
 
 // SetLimit changes the limit for all clients. This Semaphore expects the new limit from
@@ -180,40 +108,11 @@ func (s *Semaphore) check(ctx context.Context, op string) error {
 //
 // If the outcome is unknown when ctx or the session ends, the error matches
 // ErrUncertain.
-func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
-	if err := s.check(ctx, "setlimit"); err != nil {
-		return err
-	}
-	if err := checkLimit(int64(limit)); err != nil {
-		return core.OpError("setlimit", s.path.Full(), err)
-	}
-	// Not repeated on another session: a later change by another client could be
-	// undone.
-	now, err := core.OnSessionOnce(ctx, s.c, func(ss *core.Session) (setting, error) {
-		zxid, err := s.setLimit(ctx, ss, limit)
-		return setting{ss.Number(), zxid}, err
-	})
-	if err != nil {
-		return core.OpError("setlimit", s.path.Full(), err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.after(s.set) { // the replies of two calls may come in any order
-		s.set = now
-		s.want.Store(int64(limit))
-	}
-	return nil
-}
+func (s *Semaphore) SetLimit(ctx context.Context, limit int) error { return s.s.SetLimit(ctx, limit) }
 
 // Limit returns the limit that is stored on the service, or ErrNotFound if the
 // semaphore has not been used yet.
-func (s *Semaphore) Limit(ctx context.Context) (int, error) {
-	if err := s.check(ctx, "limit"); err != nil {
-		return 0, err
-	}
-	l, err := core.OnSession(ctx, s.c, func(ss *core.Session) (permits, error) { return readLimit(ctx, ss, s.limit, nil) })
-	return l.n, core.OpError("limit", s.path.Full(), err)
-}
+func (s *Semaphore) Limit(ctx context.Context) (int, error) { return s.s.Limit(ctx) }
 
 // A SemaphoreContender is a request for permits of a Semaphore.
 type SemaphoreContender struct {
@@ -231,103 +130,13 @@ type SemaphoreContender struct {
 // without waiting can appear as not granted, until the contenders before it have left.
 // Contenders costs three requests and one more for each contender.
 func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error) {
-	if err := s.check(ctx, "contenders"); err != nil {
+	list, err := s.s.Contenders(ctx)
+	if list == nil {
 		return nil, err
 	}
-	list, err := core.OnSession(ctx, s.c, func(ss *core.Session) ([]SemaphoreContender, error) { return s.permitContenders(ctx, ss) })
-	return list, core.OpError("contenders", s.path.Full(), err)
-}
-
-func (s *Semaphore) permitContenders(ctx context.Context, ss *core.Session) ([]SemaphoreContender, error) {
-	names, err := ss.List(ctx, s.requests)
-	if len(names) == 0 || err != nil {
-		return nil, err
+	faces := make([]SemaphoreContender, len(list))
+	for i, x := range list {
+		faces[i] = SemaphoreContender(x)
 	}
-	l, err := readLimit(ctx, ss, s.limit, nil)
-	if err != nil && !core.IsNotFound(err) {
-		return nil, err
-	}
-	var list []SemaphoreContender
-	granted, sum := 0, int64(0) // the length of the granted prefix of the list
-	for _, q := range layout.OrderPermits(names) {
-		sum += int64(q.Weight)
-		path := s.requests + "/" + q.Name
-		data, stat, err := ss.Backend().Get(ctx, path, nil)
-		if core.IsNotFound(err) {
-			continue // deleted since the listing
-		}
-		if err != nil {
-			return nil, err
-		}
-		x := SemaphoreContender{
-			Path: path, Weight: q.Weight, Session: stat.EphemeralOwner,
-			Since: time.UnixMilli(stat.Ctime),
-		}
-		x.ID, x.Data = layout.OpenContender(data)
-		list = append(list, x)
-		if sum <= int64(l.n) || stat.Version > 0 {
-			granted = len(list)
-		}
-	}
-	for i := range granted {
-		list[i].Granted = true
-	}
-	return list, nil
-}
-
-// permitHolds is a Semaphore as the recipe of its holds.
-type permitHolds Semaphore
-
-func (s *permitHolds) Release(h *core.Hold) error {
-	q, ok := layout.ParsePermit(core.Base(h.Path()))
-	if !ok || !line.IsHighNumber(h.On(), q.Seq) {
-		return h.Remove(nil)
-	}
-	_, err := h.RemoveWith(s.requests)
-	return err
-}
-
-func (s *permitHolds) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
-
-func (s *permitHolds) Lost(*core.Hold) {}
-
-// remove deletes a request. If its number is high, it deletes the directory too,
-// provided that it is otherwise empty: see layout.LeftSoft.
-func (s *Semaphore) remove(ctx context.Context, ss *core.Session, path string) error {
-	if q, ok := layout.ParsePermit(core.Base(path)); ok && line.IsHighNumber(ss, q.Seq) {
-		return line.RemoveWithDir(ctx, ss, path, s.requests)
-	}
-	return ss.Remove(ctx, path)
-}
-
-// checkNumber returns nil for a place whose number is valid. Otherwise it removes the
-// node. The last contender to leave deletes the directory too, so that the numbers
-// begin anew.
-func (s *Semaphore) checkNumber(ctx context.Context, p *line.Place) error {
-	if line.NumbersLeft(p.S, p.Seq) > layout.LeftClose {
-		return nil
-	}
-	if err := s.remove(ctx, p.S, p.Path); err != nil {
-		p.S.RemoveAndWait(p.Path)
-		return err
-	}
-	switch _, err := p.S.Backend().Exists(ctx, s.requests, nil); {
-	case core.IsNotFound(err):
-		return core.ErrDrained
-	case err != nil:
-		return err
-	}
-	return fmt.Errorf("%w: the sequence numbers of the directory are exhausted until all holders and waiters have left", ErrLimit)
-}
-
-// tooHeavy returns the error for a request that exceeds the limit.
-func tooHeavy(n, limit int) error {
-	return fmt.Errorf("%w: %d permits requested, limit %d", ErrLimit, n, limit)
-}
-
-func (p permitLocker) orderKey() (k line.Key) {
-	if p.s != nil {
-		k = line.Key{Client: p.s.c, Path: p.s.path}
-	}
-	return k
+	return faces, err
 }

@@ -95,10 +95,10 @@ func leavePlaces(list []joint) {
 		j.r.reserved = reservedNode{}
 		switch b.state {
 		case reservedStands:
-			leave(b.place.S, b.place.Path)
+			leave(b.place.s, b.place.Path)
 		case reservedKept:
 			b.kept.drop()
-			leave(b.kept.S, b.kept.Path)
+			leave(b.kept.s, b.kept.Path)
 		}
 	}
 	if live != nil {
@@ -132,7 +132,7 @@ func enterTogether(ctx context.Context, all []joint) {
 	}
 	nodes := createTogether(ctx, s, list)
 	for i, n := range nodes {
-		list[i].r.reserved = reservedNode{state: reservedStands, place: &Place{S: s, Node: n}}
+		list[i].r.reserved = reservedNode{state: reservedStands, place: &place{s: s, Node: n}}
 	}
 }
 

@@ -44,7 +44,7 @@ const mostKept = core.MaxDirs
 //   - The turn is passed in memory only between callers that write the same data.
 type keptLock struct {
 	q *localQueue
-	Place
+	place
 	data []byte        // of the node
 	keep time.Duration // MutexOptions.Keep
 
@@ -71,7 +71,7 @@ type keptLock struct {
 // listIdle adds k to the idle kept locks of the client. If there are too many, the one that is idle for
 // the longest time is told to end.
 func (k *keptLock) listIdle() {
-	x := LinesOf(k.S.Client())
+	x := linesOf(k.s.Client())
 	x.idleMu.Lock()
 	defer x.idleMu.Unlock()
 	k.entry = x.idle.PushBack(k)
@@ -86,7 +86,7 @@ func (k *keptLock) listIdle() {
 
 // unlistIdle removes k from the idle kept locks of the client.
 func (k *keptLock) unlistIdle() {
-	x := LinesOf(k.S.Client())
+	x := linesOf(k.s.Client())
 	x.idleMu.Lock()
 	defer x.idleMu.Unlock()
 	x.idle.Remove(k.entry)
@@ -111,12 +111,12 @@ const (
 
 // newKept returns the kept lock that begins with the grant of h for r at p, or nil if the client
 // does not keep the lock.
-func (q *localQueue) newKept(r *Request, p Place, h *core.Hold) core.NodeKeeper {
-	if r.keep == 0 || p.Siblings != 1 || IsHighNumber(p.S, p.Seq) || LinesOf(q.l.c).wasContended(q.l.dir) {
+func (q *localQueue) newKept(r *Request, p place, h *core.Hold) core.NodeKeeper {
+	if r.keep == 0 || p.Siblings != 1 || IsHighNumber(p.s, p.Seq) || linesOf(q.l.c).wasContended(q.l.dir) {
 		return nil
 	}
 	return &keptLock{
-		q: q, Place: p, data: r.Data, keep: r.keep,
+		q: q, place: p, data: r.Data, keep: r.keep,
 		own: backend.NewWatch(), dir: backend.NewWatch(),
 		armed: make(chan struct{}), rested: make(chan struct{}, 1), excess: make(chan struct{}, 1), over: make(chan struct{}),
 		hold: h,
@@ -138,7 +138,7 @@ func (x *clientLines) wasContended(dir string) bool {
 // noteContention notes that contention has ended the kept lock. Contenders that come again and again would
 // otherwise meet an idle client each time.
 func (k *keptLock) noteContention() {
-	x := LinesOf(k.S.Client())
+	x := linesOf(k.s.Client())
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	setIn(&x.contended, k.q.l.dir, time.Now().Add(max(k.keep, leastUnkept)))
@@ -176,7 +176,7 @@ func (k *keptLock) keepAt(h *core.Hold) bool {
 		k.drop()
 		return false
 	}
-	able := k.Watch() && k.S.Backend().Err() == nil
+	able := k.Watch() && k.s.Backend().Err() == nil
 	contended := k.isContended()
 	if contended && able {
 		defer k.noteContention()
@@ -230,9 +230,9 @@ func (q *localQueue) resume(ctx context.Context, r *Request, k *keptLock) *core.
 	case <-ctx.Done():
 	}
 	if r.keep > 0 && bytes.Equal(r.Data, k.data) && ctx.Err() == nil && !k.isOver() {
-		h := core.NewHold(k.S, k.Path, k.Czxid, r.Span, q, nil)
+		h := core.NewHold(k.s, k.Path, k.Czxid, r.Span, q, nil)
 		h.SetKeeper(k)
-		if k.S.Grant(h, k.own) == nil {
+		if k.s.Grant(h, k.own) == nil {
 			r.Span.Grant(ctx, h, 1)
 			q.mu.Lock()
 			k.hold = h
@@ -245,13 +245,13 @@ func (q *localQueue) resume(ctx context.Context, r *Request, k *keptLock) *core.
 		}
 	}
 	k.drop()
-	k.S.RemoveAndWait(k.Path)
+	k.s.RemoveAndWait(k.Path)
 	return nil
 }
 
 // drop ends the kept lock for a caller that has its node and removes it.
 func (k *keptLock) drop() {
-	if k.isContended() && k.S.Backend().Err() == nil {
+	if k.isContended() && k.s.Backend().Err() == nil {
 		k.noteContention()
 	}
 	k.finish()
@@ -270,14 +270,14 @@ func (k *keptLock) OwnWatch() *backend.Watch { return k.own }
 
 // Watch begins to watch the kept lock. It reports false if the client is closed.
 func (k *keptLock) Watch() bool {
-	k.begin.Do(func() { k.runs = k.S.Client().GoWork(k.run) })
+	k.begin.Do(func() { k.runs = k.s.Client().GoWork(k.run) })
 	return k.runs
 }
 
 // arm arms the watches of the kept lock.
 func (k *keptLock) arm(ctx context.Context) error {
 	dir := k.q.l.dir
-	err := k.S.Backend().Arm(ctx, k.Czxid,
+	err := k.s.Backend().Arm(ctx, k.Czxid,
 		backend.Target{Path: dir, Children: true, Watch: k.dir},
 		backend.Target{Path: k.Path, Watch: k.own})
 	if err != nil || k.isContended() {
@@ -285,11 +285,11 @@ func (k *keptLock) arm(ctx context.Context) error {
 	}
 	// Servers from 3.8.4 on withhold events of a node that the session may not read, see
 	// session.sees.
-	if readable := dir + "/"; !k.S.IsAllowed(readable) {
-		if _, _, err := k.S.Backend().Children(ctx, dir, nil); err != nil {
+	if readable := dir + "/"; !k.s.IsAllowed(readable) {
+		if _, _, err := k.s.Backend().Children(ctx, dir, nil); err != nil {
 			return err
 		}
-		k.S.SetAllowed(readable)
+		k.s.SetAllowed(readable)
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func (k *keptLock) run() {
 			waits = false
 		case <-k.own.Fired():
 			waits = false
-		case <-k.S.Backend().Done():
+		case <-k.s.Backend().Done():
 			waits = false
 		case <-k.over:
 			waits = false
@@ -328,7 +328,7 @@ func (k *keptLock) run() {
 	}
 	was, h := k.finish()
 	// A Release that ends the kept lock for another reason is no contention, though the watches fire then.
-	contended := (err != nil || k.wasContended()) && k.S.Backend().Err() == nil
+	contended := (err != nil || k.wasContended()) && k.s.Backend().Err() == nil
 	if contended {
 		k.noteContention()
 	}

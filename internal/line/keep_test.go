@@ -17,7 +17,7 @@ import (
 // lost, or the node deleted, before it goes on.
 func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 	for name, strike := range map[string]func(st *memory.Store, link *memory.Link, k *keptLock){
-		"session": func(_ *memory.Store, link *memory.Link, k *keptLock) { link.Expire(k.S.Backend().ID()) },
+		"session": func(_ *memory.Store, link *memory.Link, k *keptLock) { link.Expire(k.s.Backend().ID()) },
 		"node": func(st *memory.Store, _ *memory.Link, k *keptLock) {
 			other, _ := st.Open(context.Background())
 			defer other.Close()
@@ -42,7 +42,7 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 				}
 				synctest.Wait()
 				r := &Request{Op: "lock", Data: m.data, keep: m.keep}
-				q, w, err := LinesOf(c).join(*m.line(), r)
+				q, w, err := linesOf(c).join(*m.line(), r)
 				if err != nil || w != nil || r.reserved.state != reservedKept {
 					t.Fatal(err, w, r.reserved)
 				}
@@ -86,7 +86,7 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Request{Op: "lock", Data: m.data, keep: m.keep}
-	q, _, err := LinesOf(c).join(*m.line(), r)
+	q, _, err := linesOf(c).join(*m.line(), r)
 	if err != nil || r.reserved.state != reservedKept {
 		t.Fatal(err, r.reserved)
 	}

@@ -118,7 +118,7 @@ func (r *Request) willWait() {
 // waiter, or kept, so that the waiter creates none itself.
 type reservedNode struct {
 	state  reservedState
-	place  *Place    // of reservedStands
+	place  *place    // of reservedStands
 	prefix string    // of reservedMayStand
 	kept   *keptLock // of reservedKept
 }
@@ -139,9 +139,9 @@ type SessionStatus struct {
 	Changed <-chan struct{}
 }
 
-// Place is a node in the line, in the session that owns it.
-type Place struct {
-	S *core.Session
+// place is a node in the line, in the session that owns it.
+type place struct {
+	s *core.Session
 	core.Node
 	data []byte // as last read with the watch on the node
 }
@@ -217,18 +217,18 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 			h, err = l.await(ctx, r, p)
 			if err == nil {
 				if r.try {
-					LinesOf(l.c).SetCalm(l.dir, true)
+					SetCalm(l.c, l.dir, true)
 				}
 				return h, nil
 			}
 		}
-		endInquiry := l.beginLookup(ctx, r, p.S, p.Path, err)
+		endInquiry := l.beginLookup(ctx, r, p.s, p.Path, err)
 		if entered && !errors.Is(err, core.ErrGone) {
-			p.S.RemoveAndWait(p.Path)
+			p.s.RemoveAndWait(p.Path)
 		}
 		endInquiry()
 		if r.try {
-			LinesOf(l.c).SetCalm(l.dir, false)
+			SetCalm(l.c, l.dir, false)
 		}
 		err, again := l.c.AfterAttempt(ctx, err)
 		if !again {
@@ -244,25 +244,25 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 
 // enter takes a place at the tail of the queue. With an error, the place has no node any
 // more, and may have a session.
-func (l *Line) enter(ctx context.Context, r *Request) (Place, error) {
+func (l *Line) enter(ctx context.Context, r *Request) (place, error) {
 	b := r.reserved
 	r.reserved = reservedNode{}
-	if b.state == reservedStands && b.place.S.Backend().Err() == nil {
+	if b.state == reservedStands && b.place.s.Backend().Err() == nil {
 		return *b.place, l.checkNumber(ctx, *b.place, r)
 	}
 	if b.state != reservedMayStand { // a node that may exist must be looked for, whatever ends the call
 		if err := l.c.AwaitCleanUps(ctx, l.dir, ""); err != nil {
-			return Place{}, err
+			return place{}, err
 		}
 	}
 	s, err := l.c.Live(ctx) // without a session, a node that may exist goes with the lost one
 	if err != nil {
-		return Place{}, err
+		return place{}, err
 	}
 	asks := "" // the node of the keeper that the new node asks, see asksKeeper
-	if r.try && !LinesOf(l.c).IsCalm(l.dir) {
+	if r.try && !IsCalm(l.c, l.dir) {
 		if asks, err = l.look(ctx, s, r); err != nil {
-			return Place{S: s}, err
+			return place{s: s}, err
 		}
 	}
 	var sp core.Spec
@@ -273,12 +273,12 @@ func (l *Line) enter(ctx context.Context, r *Request) (Place, error) {
 	}
 	n, err := s.Create(ctx, &sp)
 	if err != nil {
-		return Place{}, err
+		return place{}, err
 	}
 	if asks != "" {
-		LinesOf(l.c).setSeen(l.dir, asks)
+		linesOf(l.c).setSeen(l.dir, asks)
 	}
-	p := Place{S: s, Node: n}
+	p := place{s: s, Node: n}
 	return p, l.checkNumber(ctx, p, r)
 }
 
@@ -326,7 +326,7 @@ func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *Request, queu
 		return false
 	}
 	path := l.dir + "/" + queue[0].Name
-	if LinesOf(l.c).hasSeen(l.dir, path) {
+	if linesOf(l.c).hasSeen(l.dir, path) {
 		return false
 	}
 	data, _, err := s.Backend().Get(ctx, path, nil)
@@ -336,7 +336,7 @@ func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *Request, queu
 	if layout.KeepOf(data) > 0 {
 		return true
 	}
-	LinesOf(l.c).setSeen(l.dir, path)
+	linesOf(l.c).setSeen(l.dir, path)
 	return false
 }
 
@@ -344,7 +344,7 @@ func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *Request, queu
 type clientLines struct {
 	mu        sync.Mutex
 	queues    map[string]*localQueue // the callers of the client on one path, by directory
-	calm      map[string]struct{}    // directories, see isCalm
+	calm      map[string]struct{}    // directories, see IsCalm
 	contended map[string]time.Time   // until when no lock is kept, by directory, see keptLock
 	seen      map[string]string      // paths of nodes, by directory, see asksKeeper
 
@@ -352,7 +352,7 @@ type clientLines struct {
 	idle   list.List  // of *keptLock: those that are idle, the longest first
 }
 
-func LinesOf(c *core.Client) *clientLines { return core.Kept[clientLines](c) }
+func linesOf(c *core.Client) *clientLines { return core.Kept[clientLines](c) }
 
 // setIn sets m[k], and makes room for that.
 func setIn[V any](m *map[string]V, k string, v V) {
@@ -387,16 +387,19 @@ func LookAt(ctx context.Context, s *core.Session, dir string) ([]string, error) 
 	return names, err
 }
 
-// IsCalm reports whether the latest try of this client in dir found no contender in its
+// IsCalm reports whether the latest try of the client in dir found no contender in its
 // way.
-func (x *clientLines) IsCalm(dir string) bool {
+func IsCalm(c *core.Client, dir string) bool {
+	x := linesOf(c)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	_, ok := x.calm[dir]
 	return ok
 }
 
-func (x *clientLines) SetCalm(dir string, calm bool) {
+// SetCalm records whether a try of the client in dir found no contender in its way.
+func SetCalm(c *core.Client, dir string, calm bool) {
+	x := linesOf(c)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if calm {
@@ -408,19 +411,19 @@ func (x *clientLines) SetCalm(dir string, calm bool) {
 
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
 // a watch is armed later. It returns core.ErrAgain if own has fired.
-func (l *Line) hold(ctx context.Context, r *Request, p Place, own *backend.Watch) (*core.Hold, error) {
+func (l *Line) hold(ctx context.Context, r *Request, p place, own *backend.Watch) (*core.Hold, error) {
 	token := p.Czxid
 	if r.Kind == layout.ReadInfix {
 		token = 0 // several readers hold it at a time
 	}
-	h := core.NewHold(p.S, p.Path, token, r.Span, r.Owner, own)
+	h := core.NewHold(p.s, p.Path, token, r.Span, r.Owner, own)
 	if q, ok := r.Owner.(*localQueue); ok {
 		h.SetKeeper(q.newKept(r, p, h))
 	}
 	if r.Status != nil {
-		r.Status.Phase, r.Status.Changed = p.S.Backend().Status()
+		r.Status.Phase, r.Status.Changed = p.s.Backend().Status()
 	}
-	if err := p.S.Grant(h, own); err != nil {
+	if err := p.s.Grant(h, own); err != nil {
 		return nil, err
 	}
 	r.Span.Grant(ctx, h, 1)

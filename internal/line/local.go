@@ -163,7 +163,7 @@ func (q *localQueue) pass(w *localWaiter, b reservedNode) bool {
 // advance passes on the turn of a caller that has no node. It does no I/O. If there is
 // no waiter, the queue ceases to exist.
 func (q *localQueue) advance() {
-	x := LinesOf(q.l.c)
+	x := linesOf(q.l.c)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	q.mu.Lock()
@@ -243,7 +243,7 @@ func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 		switch {
 		case err == nil:
 			if n, err := s.Made(ctx, &sp, res[1], &res[2].Stat); err == nil {
-				b = reservedNode{state: reservedStands, place: &Place{S: s, Node: n}}
+				b = reservedNode{state: reservedStands, place: &place{s: s, Node: n}}
 			}
 		case core.IsUncertain(err) && !core.IsOver(err):
 			// If the commit was applied, the node is found by its name. A later attempt

@@ -98,7 +98,7 @@ func (m *Mutex) begin(ctx context.Context, r *Request) error {
 // request may get a reserved node.
 func (m *Mutex) takeTurn(ctx context.Context, r *Request) error {
 	path := m.path.Full()
-	q, w, err := LinesOf(m.c).join(*m.line(), r)
+	q, w, err := linesOf(m.c).join(*m.line(), r)
 	if err != nil {
 		return core.OpError(r.Op, path, err)
 	}

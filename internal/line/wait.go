@@ -14,7 +14,7 @@ import (
 )
 
 // await waits until p is at the head of the queue, and turns it into a hold.
-func (l *Line) await(ctx context.Context, r *Request, p Place) (*core.Hold, error) {
+func (l *Line) await(ctx context.Context, r *Request, p place) (*core.Hold, error) {
 	if p.Siblings == 1 {
 		// Alone in the directory: the head.
 		return l.hold(ctx, r, p, nil)
@@ -102,8 +102,8 @@ func (t turnState) after(e turnEvent) turnState {
 }
 
 // watchTurn reads the queue until p is granted.
-func (l *Line) watchTurn(ctx context.Context, r *Request, p *Place, w *waits) (*core.Hold, error) {
-	s := p.S
+func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*core.Hold, error) {
+	s := p.s
 	for {
 		// A contender that nothing blocks needs no watch, since its hold arms one
 		// later. But an exclusive hold needs its token, so the node is read if its
@@ -170,8 +170,8 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *Place, w *waits) (*
 
 // watchOthers makes p, the last in queue, wait for its predecessor at j until the turn
 // is granted or unknown.
-func (l *Line) watchOthers(ctx context.Context, r *Request, p *Place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
-	s := p.S
+func (l *Line) watchOthers(ctx context.Context, r *Request, p *place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
+	s := p.s
 	// A deletion during the listing that shows the predecessor counts.
 	if w.before.gone(queue[j].Name) && turn.after(predecessorDeleted) == turnGranted {
 		return turnGranted, nil
@@ -277,9 +277,9 @@ func (l *Line) grants(queue []layout.Position, i, j int) bool {
 
 // WatchOwn reads the own node and arms a new watch on it, provided that the node exists
 // and belongs to this session.
-func (l *Line) watchOwn(ctx context.Context, p *Place, w *waits) (err error) {
+func (l *Line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 	w.own.Stop()
-	w.own, p.data, p.Czxid, err = p.S.WatchOwn(ctx, p.Path)
+	w.own, p.data, p.Czxid, err = p.s.WatchOwn(ctx, p.Path)
 	return err
 }
 
@@ -351,20 +351,20 @@ func RemoveWithDir(ctx context.Context, s *core.Session, path, dir string) error
 // node, waits until the queue has drained and the directory is deleted, and returns
 // core.ErrDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
 // layout.LeftHard, or if foreign nodes keep the directory.
-func (l *Line) checkNumber(ctx context.Context, p Place, r *Request) error {
-	if NumbersLeft(p.S, p.Seq) > layout.LeftClose {
+func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
+	if NumbersLeft(p.s, p.Seq) > layout.LeftClose {
 		return nil
 	}
-	if err := p.S.Remove(ctx, p.Path); err != nil {
-		p.S.RemoveAndWait(p.Path)
+	if err := p.s.Remove(ctx, p.Path); err != nil {
+		p.s.RemoveAndWait(p.Path)
 		return err
 	}
-	if NumbersLeft(p.S, p.Seq) <= layout.LeftHard {
+	if NumbersLeft(p.s, p.Seq) <= layout.LeftHard {
 		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", core.ErrLimit)
 	}
 	for {
 		w := backend.NewWatch()
-		names, stat, err := p.S.Backend().Children(ctx, l.dir, w)
+		names, stat, err := p.s.Backend().Children(ctx, l.dir, w)
 		if core.IsNotFound(err) {
 			return core.ErrDrained
 		}
@@ -373,7 +373,7 @@ func (l *Line) checkNumber(ctx context.Context, p Place, r *Request) error {
 		}
 		if stat.NumChildren == 0 {
 			w.Stop()
-			_, err := p.S.Backend().Commit(ctx, backend.Delete(l.dir, backend.AnyVersion))
+			_, err := p.s.Backend().Commit(ctx, backend.Delete(l.dir, backend.AnyVersion))
 			switch {
 			case err == nil, core.IsNotFound(err):
 				return core.ErrDrained
@@ -393,24 +393,29 @@ func (l *Line) checkNumber(ctx context.Context, p Place, r *Request) error {
 		r.willWait()
 		select {
 		case <-w.Fired():
-		case <-p.S.Backend().Done():
-			return p.S.Backend().Err()
+		case <-p.s.Backend().Done():
+			return p.s.Backend().Err()
 		case <-ctx.Done():
 			w.Stop()
-			return p.S.ContextError(ctx)
+			return p.s.ContextError(ctx)
 		}
 	}
 }
 
-// Release and lost make a line the recipe of holds that each have a node of their own.
-// If the number of the node is high, release deletes the directory too, provided that
-// it is otherwise empty.
+// Release, Leftovers and Lost make a line the recipe of holds that each have a node of
+// their own.
 func (l *Line) Release(h *core.Hold) error {
-	q, ok := l.kinds.Parse(core.Base(h.Path()))
-	if !ok || !IsHighNumber(h.On(), q.Seq) {
+	q, _ := l.kinds.Parse(core.Base(h.Path()))
+	return Release(h, q.Seq, l.dir)
+}
+
+// Release removes the node of a hold, whose number in dir is seq. If the number is high,
+// it deletes dir too, provided that dir is otherwise empty.
+func Release(h *core.Hold, seq int64, dir string) error {
+	if !IsHighNumber(h.On(), seq) {
 		return h.Remove(nil)
 	}
-	_, err := h.RemoveWith(l.dir)
+	_, err := h.RemoveWith(dir)
 	return err
 }
 

@@ -164,7 +164,7 @@ var etcdMutants = []mutant{
 	{"clusters with the same settings count as one", "backend/etcd/past.go",
 		"if !has.there {", "if !has.known {",
 		"TestEtcd_EndpointsOfTwoClustersAreRefused"},
-	{"zxids of two sessions are compared", "semaphore.go",
+	{"zxids of two sessions are compared", "internal/semaphore/limit.go",
 		"return x.session > other.session || x.session == other.session && x.zxid > other.zxid", "return x.zxid > other.zxid",
 		inEtcd + "TestEtcd_SetLimitAfterTheServiceWasReplaced"},
 	{"the same numbers mean the same data", "cache_mirror.go",

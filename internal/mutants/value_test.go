@@ -14,7 +14,7 @@ var valueMutants = []mutant{
 	{"a directory of a recipe is made without a look at its path", "internal/core/kinds.go",
 		"if Parent(part) != g.Dir {", "if true {",
 		inRecipes + "TestKind/AClientThatRemembersAnotherKindMakesNoDirectory"},
-	{"the limit of a semaphore is made without a look at the path", "semaphore_wait.go",
+	{"the limit of a semaphore is made without a look at the path", "internal/semaphore/limit.go",
 		"ss.ClaimKindAnew(ctx, s.recipeDir()); err != nil {\n\t\treturn err\n", "ss.ClaimKind(ctx, s.recipeDir()); err != nil {\n\t\treturn err\n",
 		inRecipes + "TestKind/AClientThatRemembersAnotherKindMakesNoDirectory"},
 	{"the directory of items is made without a look at the path", "internal/queue/queue.go",

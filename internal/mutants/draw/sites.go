@@ -337,7 +337,8 @@ var areas = map[string]string{
 	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "queue": "queues",
 	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",
 	"inspect/": "inspection", "internal/layout/": "layout", "trace": "events",
-	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper",
+	"internal/semaphore/": "semaphore",
+	"backend/memory/":     "memory", "backend/zookeeper/": "zookeeper",
 }
 
 func areaOf(file string) string {
