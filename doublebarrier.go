@@ -2,20 +2,14 @@ package coord
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
-	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/doublebarrier"
 )
 
 // DoubleBarrierOptions may be nil.
 type DoubleBarrierOptions struct {
-	// WaitForNextRound makes an entrant that arrives while a round is in progress
-	// wait for the next round. Without it the entrant joins the round in progress as
-	// an extra.
+	// WaitForNextRound makes an Enter that begins while a round is in progress wait for
+	// the next round. Without it Enter joins the round in progress as an extra.
 	WaitForNextRound bool
 }
 
@@ -31,64 +25,23 @@ type DoubleBarrierOptions struct {
 //
 // A member dies when the service ends its session; until then a dead member counts as
 // present. If a member dies before the round opens, the others keep waiting, and any other
-// entrant can complete the set. If a member dies inside, the others can still leave.
+// client can complete the set. If a member dies inside, the others can still leave.
 //
-// n is a minimum. An entrant that arrives while a member is inside joins the round as an
-// extra: Enter returns at once. Extras are not counted: Leave of the members does not wait
+// n is a minimum. An Enter that begins while a member is inside joins the round as an
+// extra, and returns at once. Extras are not counted: Leave of the members does not wait
 // for them, and an extra that is still inside does not count for the next round. With
-// WaitForNextRound the entrant waits for the next round instead. All clients must agree on
-// n: if the round that takes an entrant in has another number of members, the entrant
-// withdraws with ErrLimit.
+// WaitForNextRound, Enter waits for the next round instead. All clients must agree on n:
+// if the round has another number of members than n, Enter fails with ErrLimit.
 //
 // A DoubleBarrier is safe for concurrent use and needs no closing. Each Enter is a separate
 // member, also within one client. layout.md describes the nodes; double barriers of other
 // libraries cannot take part.
-type DoubleBarrier struct {
-	c       *core.Client
-	path    core.Path
-	members string // the directory of members
-	ready   string
-	n       int
-	next    bool
-}
-
-func (d *DoubleBarrier) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(d.path.Full(), layout.KindDoubleBarrier)
-}
+type DoubleBarrier struct{ b *doublebarrier.Barrier }
 
 // NewDoubleBarrier returns the double barrier at path for n members. It does no
 // I/O; a bad path or n is reported by the first call.
 func NewDoubleBarrier(c *Client, path string, n int, o *DoubleBarrierOptions) *DoubleBarrier {
-	d := &DoubleBarrier{c: c.core(), path: c.core().Path(path), n: n}
-	d.members = d.path.Full() + "/members"
-	d.ready = d.path.Full() + "/ready"
-	if o != nil {
-		d.next = o.WaitForNextRound
-	}
-	return d
-}
-
-func (d *DoubleBarrier) check(op string) error {
-	if err := d.path.Check(op); err != nil {
-		return err
-	}
-	// The commit that opens a round checks every member and lists their names.
-	const name, overhead, rest = 64, 160, 10_000
-	l := d.c.Rules().Limits()
-	most := max(0, l.Bytes-rest-4*len(d.path.Full())) / (len(d.members) + 2*name + overhead)
-	if l.Ops > 0 {
-		most = min(most, l.Ops-2)
-	}
-	if l.Checks > 0 {
-		most = min(most, l.Checks)
-	}
-	switch {
-	case d.n < 1:
-		return core.OpError(op, d.path.Full(), fmt.Errorf("%w: a double barrier of %d members, want at least 1", ErrInvalid, d.n))
-	case d.n > most:
-		return core.OpError(op, d.path.Full(), fmt.Errorf("%w: a double barrier of %d members, one request of the service can carry %d", ErrTooLarge, d.n, most))
-	}
-	return nil
+	return &DoubleBarrier{doublebarrier.New(c.core(), path, n, o != nil && o.WaitForNextRound)}
 }
 
 // Enter waits until n members stand at the barrier, and returns the entry. ctx bounds only
@@ -107,31 +60,11 @@ func (d *DoubleBarrier) check(op string) error {
 // below 1; ErrTooLarge for an n of some thousands, whose names do not fit into a request;
 // those of Mutex.Lock.
 func (d *DoubleBarrier) Enter(ctx context.Context) (*Entry, error) {
-	const op = "enter"
-	if err := d.check(op); err != nil {
+	e, err := d.b.Enter(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if err := backend.ContextError(ctx); err != nil {
-		return nil, core.OpError(op, d.path.Full(), err)
-	}
-	span := d.c.NewSpan("doublebarrier", d.path.Full(), op)
-	sp := core.NewSpec(d.c, d.recipeDir().Part(d.members, layout.KindMembers), layout.EntrantInfix, nil)
-	sp.Counted = true
-	for {
-		m := &entrant{d: d, span: span}
-		e, err := m.enter(ctx, sp)
-		if err == nil {
-			return e, nil
-		}
-		err, again := d.c.AfterAttempt(ctx, err)
-		if !again {
-			err = core.OpError(op, d.path.Full(), err)
-			span.Over(ctx, err)
-			return nil, err
-		}
-		d.c.Log().Debug("coord: entering the double barrier again", "path", d.path.Full(), "error", err)
-		span.Requeued(ctx, err)
-	}
+	return &Entry{&Hold{e.Hold()}, e}, nil
 }
 
 // DoubleBarrierState is the number of members and extras at a DoubleBarrier.
@@ -145,146 +78,40 @@ type DoubleBarrierState struct {
 // requests. The reads are not one snapshot, so the counts can miss a change that
 // comes in between.
 func (d *DoubleBarrier) State(ctx context.Context) (DoubleBarrierState, error) {
-	const op = "state"
-	if err := d.check(op); err != nil {
-		return DoubleBarrierState{}, err
-	}
-	st, err := core.OnSession(ctx, d.c, func(s *core.Session) (st DoubleBarrierState, err error) {
-		if err := s.Backend().Sync(ctx, d.members); err != nil {
-			return st, err
-		}
-		o, err := d.readReady(ctx, s)
-		if err != nil {
-			return st, err
-		}
-		list, members, err := s.Backend().Children(ctx, d.members, nil)
-		if err != nil && !core.IsNotFound(err) {
-			return st, err
-		}
-		r := layout.SortMembers(o.since(members.Czxid), list)
-		return DoubleBarrierState{Waiting: len(r.Waiting), Inside: len(r.Living), Extra: r.Extra}, nil
-	})
-	return st, core.OpError(op, d.path.Full(), err)
+	s, err := d.b.State(ctx)
+	return DoubleBarrierState(s), err
 }
 
-// How a round opens and ends. In the recipe guide's version, ready is an empty node:
-// a ready that survives a crash opens the next round, and a member that has died
-// counts. The rules below prevent that. Without any one of them a round opens too
-// early, or is destroyed while it is in progress, or a member waits for ever: an
-// exhaustive model in the tests shows it.
+// An Entry is a member's place in a round of a DoubleBarrier, from Enter to Leave.
 //
-//   - ready lists the names of the round, the n lowest members when it was created.
-//     It admits these members and no others.
-//   - ready is created by one commit {check that each of these members exists, bump
-//     the version of the directory, create ready}.
-//   - A call of Enter that starts again after its session was lost keeps its GUID, and
-//     two nodes with one GUID count as one: the service may not know yet that the old
-//     session is over, and would count the member twice.
-//   - A call keeps its GUID, and a recreated directory of members restarts its
-//     sequence numbers, so two nodes of one call can have the same name. A ready that
-//     is older than the directory lists none of the nodes in it.
-//   - If none of the nodes that ready lists exists, ready is stale: its round has
-//     died. An entrant that waits removes it by {check own node, bump the version of
-//     the directory, delete ready}, with the version that it read before ready. The
-//     version of ready itself would not do, since that of every new ready is 0: the
-//     commit would delete the ready of a round that has opened meanwhile.
-//   - A member that leaves counts the names of its own round, not the other nodes in
-//     the directory.
-//   - The last member leaves by {delete own node, delete ready}. In two steps, the
-//     next round could open between them, and lose its ready.
-//   - A late entrant joins by {check a member of the round, delete own node, create a
-//     node of another kind}, so that it never counts for the next round.
+// It is a Hold without a token, on the member's node. If the session is lost, or an
+// outsider deletes the node, the entry ends: Done fires, and the other members
+// do not wait for this member any more. The entry does not undo the work of the
+// member; a member that must stop when its entry ends uses the entry's Context. The
+// member can enter again: it joins its old round if that is still in progress, or waits
+// for the next.
 //
-// The version is that of path and not of path/members. s.create counts siblings by
-// setting the data of path/members: each arrival would bump that version, and the
-// service would refuse the commits of entrants that open a round or clean up, which
-// would send them again for each arrival meanwhile. That would be slow, not wrong.
-// The version of path changes with rounds alone, and members are created in one round
-// trip.
+// Release leaves without waiting for the others. While a Leave is under way Release
+// has no effect; the ctx of Leave ends it.
+type Entry struct {
+	*Hold
+	e *doublebarrier.Entry
+}
+
+// Extra reports whether the member joined a round that was open already.
+func (e *Entry) Extra() bool { return e.e.Extra() }
+
+// Leave ends the entry, so that Done fires, and waits until all other members of the
+// round have left or died. It does not wait for extras; an extra itself waits for the
+// members of its round.
 //
-// The directory is a container, and a recreated one counts from 0 again. It cannot
-// have been recreated between a read of the version and the commit, since the commit
-// checks nodes that existed below it at the read, the entrant's own among them.
-
-// round is the state of the barrier as an entrant reads it.
-type round struct {
-	data    []byte // of the directory
-	version int32  // of the directory
-	open    bool   // ready exists
-	names   []string
-	layout.Entrants
-}
-
-// read reads the whole state. It reads the version of the directory first: if a later
-// commit finds that version unchanged, ready is still the one that was read.
-func (m *entrant) read(ctx context.Context) (round, error) {
-	data, stat, err := m.s.Backend().Get(ctx, m.d.path.Full(), nil)
-	if err != nil {
-		return round{}, ownGone(err)
-	}
-	var o opening
-	open, err := m.watchReady(ctx)
-	if err == nil && open {
-		o, err = m.d.readReady(ctx, m.s)
-		if err == nil && o.zxid == 0 {
-			err = core.ErrAgain
-		}
-	}
-	if err != nil {
-		return round{}, err
-	}
-	list, members, err := m.s.Backend().Children(ctx, m.d.members, nil)
-	if err != nil {
-		return round{}, ownGone(err)
-	}
-	names := o.since(members.Czxid)
-	return round{data: data, version: stat.Version, open: open, names: names, Entrants: layout.SortMembers(names, list)}, nil
-}
-
-// ownGone turns the error of a missing directory into core.ErrGone: a node in that
-// directory is gone too.
-func ownGone(err error) error {
-	if core.IsNotFound(err) {
-		return core.ErrGone
-	}
-	return err
-}
-
-// opening is the round in progress, as ready lists it.
-type opening struct {
-	names []string
-	zxid  int64 // with which the round opened; 0: none is in progress
-}
-
-// since returns the names that ready lists, or none if ready is older than czxid. Then
-// it lists no node that was created at czxid or later: a node of a listed name is
-// another one.
-func (o opening) since(czxid int64) []string {
-	if o.zxid < czxid {
-		return nil
-	}
-	return o.names
-}
-
-// readReady reads the round in progress.
-func (d *DoubleBarrier) readReady(ctx context.Context, s *core.Session) (opening, error) {
-	data, stat, err := s.Backend().Get(ctx, d.ready, nil)
-	if core.IsNotFound(err) {
-		return opening{}, nil
-	}
-	if err != nil {
-		return opening{}, err
-	}
-	return opening{strings.Fields(string(data)), stat.Czxid}, nil
-}
-
-// watchReady reports whether ready exists, and arms a watch on it.
-func (m *entrant) watchReady(ctx context.Context) (bool, error) {
-	m.ready.Stop()
-	m.ready = backend.NewWatch()
-	_, err := m.s.Backend().Exists(ctx, m.d.ready, m.ready)
-	if core.IsNotFound(err) {
-		return false, nil
-	}
-	return err == nil, err
-}
+// If ctx ends first, the member has left nevertheless: only the wait ends early, and
+// its node is removed before Leave returns, with the limits of Enter. Another call
+// of Leave resumes the wait. A session that is lost while Leave waits does not end
+// the wait. If the entry was lost before Leave was called, Leave returns its Err at
+// once. After Release, Leave waits for the other members; during a Release, it waits
+// for the Release first.
+//
+// Each member that leaves wakes one other member (the recipe guide's rule of the
+// lowest and the highest).
+func (e *Entry) Leave(ctx context.Context) error { return e.e.Leave(ctx) }

@@ -165,8 +165,13 @@ func FuzzSettings(f *testing.F) {
 		if err != nil || len(list) != 1 || list[0].Err != nil && !errors.Is(list[0].Err, ErrDecode) {
 			t.Errorf("members: %+v, %v", list, err)
 		}
-		if o, err := (&DoubleBarrier{ready: "/s/limit"}).readReady(ctx, s); err != nil || o.zxid == 0 {
-			t.Errorf("ready: %+v, %v", o, err)
+		const member = "_c_" + fuzzID + "-member-0000000000"
+		commit(backend.Create("/d", nil, backend.Persistent))
+		commit(backend.Create("/d/members", nil, backend.Persistent))
+		commit(backend.Create("/d/members/"+member, nil, backend.Persistent))
+		commit(backend.Create("/d/ready", slices.Concat(data, []byte("\n"+member)), backend.Persistent))
+		if st, err := NewDoubleBarrier(c, "/d", 1, nil).State(ctx); err != nil || st != (DoubleBarrierState{Inside: 1}) {
+			t.Errorf("double barrier: %+v, %v", st, err)
 		}
 	})
 }

@@ -102,12 +102,12 @@ type Barrier struct {
 // A DoubleBarrier is the state of a double barrier.
 type DoubleBarrier struct {
 	// Open reports that a round is in progress. Stale reports that all of its members
-	// have gone; the next entrant ends it.
+	// have gone; the next Enter removes it.
 	Open  bool `json:"open"`
 	Stale bool `json:"stale,omitempty"`
 
 	// N is the number of members of the round in progress. Without a round it is 0:
-	// only the entrants know it.
+	// only the clients that wait know it.
 	N      int       `json:"n,omitempty"`
 	Left   int       `json:"left,omitempty"`   // members of the round that have left or died
 	Rounds int32     `json:"rounds"`           // changes of rounds since the directory was created
@@ -158,9 +158,9 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 	}
 	kept := func(list []string) []string {
 		r := layout.SortMembers(names, list)
-		all := slices.Concat(r.Living, r.Waiting)
+		all := slices.Concat(r.Inside, r.Waiting)
 		for _, name := range list {
-			if _, ok := layout.ParseSeq(name, layout.ExtraInfix); ok && layout.IsOurs(name) {
+			if _, ok := layout.ParseSeq(name, layout.BarrierExtraInfix); ok && layout.IsOurs(name) {
 				all = append(all, name)
 			}
 		}
@@ -171,7 +171,7 @@ func (x *inspector) doubleBarrier(ctx context.Context, k *nameKinds, add func(re
 		return err
 	}
 	r := layout.SortMembers(names, standing)
-	in.InsideCount, in.WaitingCount, in.ExtraCount = len(r.Living), len(r.Waiting), r.Extra
+	in.InsideCount, in.WaitingCount, in.ExtraCount = len(r.Inside), len(r.Waiting), r.Extra
 	in.Left = in.N - in.InsideCount
 	if in.Open && in.InsideCount == 0 && known && !x.in.Truncated {
 		if err := x.emptyRound(ctx, in, czxid); err != nil {
@@ -201,7 +201,7 @@ func (x *inspector) round(ctx context.Context, k *nameKinds, in *DoubleBarrier) 
 	}
 	names = strings.Fields(string(r.data))
 	foreign := len(names) == 0 && r.unread == "" || slices.ContainsFunc(names, func(name string) bool {
-		_, ok := layout.ParseSeq(name, layout.EntrantInfix)
+		_, ok := layout.ParseSeq(name, layout.BarrierMemberInfix)
 		return !ok
 	})
 	if r.stat.Czxid != 0 && !foreign {

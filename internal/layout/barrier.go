@@ -8,21 +8,21 @@ import (
 // wrap of the numbers affects only the order of the members, so the directory needs no
 // ceiling.
 const (
-	EntrantInfix = "member-"
-	ExtraInfix   = "guest-"
+	BarrierMemberInfix = "member-"
+	BarrierExtraInfix  = "guest-"
 )
 
-// Entrants is the members of a double barrier that are present.
-type Entrants struct {
-	Living  []string // of the round in progress, lowest first
+// BarrierMembers is the members of a double barrier that are present.
+type BarrierMembers struct {
+	Inside  []string // of the round in progress, lowest first
 	Waiting []string // in no round yet, lowest first
 	Extra   int
 }
 
 // SortMembers sorts the children of the directory of members by kind. names lists the
 // members of the round.
-func SortMembers(names, list []string) Entrants {
-	var r Entrants
+func SortMembers(names, list []string) BarrierMembers {
+	var r BarrierMembers
 	named := make(map[string]bool, len(names))
 	for _, name := range names {
 		named[name] = true
@@ -31,17 +31,17 @@ func SortMembers(names, list []string) Entrants {
 		if !IsOurs(name) {
 			continue
 		}
-		if _, ok := ParseSeq(name, ExtraInfix); ok {
+		if _, ok := ParseSeq(name, BarrierExtraInfix); ok {
 			r.Extra++
-		} else if _, ok := ParseSeq(name, EntrantInfix); !ok {
+		} else if _, ok := ParseSeq(name, BarrierMemberInfix); !ok {
 			continue
 		} else if named[name] {
-			r.Living = append(r.Living, name)
+			r.Inside = append(r.Inside, name)
 		} else {
 			r.Waiting = append(r.Waiting, name)
 		}
 	}
-	slices.SortFunc(r.Living, ByNumber)
+	slices.SortFunc(r.Inside, ByNumber)
 	slices.SortFunc(r.Waiting, ByNumber)
 	// Of several nodes of one call, only the last belongs to a live session.
 	seen := make(map[string]bool, len(r.Waiting))
@@ -57,7 +57,7 @@ func SortMembers(names, list []string) Entrants {
 
 // ByNumber orders the names of members by arrival.
 func ByNumber(a, b string) int {
-	i, _ := ParseSeq(a, EntrantInfix)
-	j, _ := ParseSeq(b, EntrantInfix)
+	i, _ := ParseSeq(a, BarrierMemberInfix)
+	j, _ := ParseSeq(b, BarrierMemberInfix)
 	return BySeq(i, a, j, b)
 }

@@ -101,10 +101,10 @@ func FuzzNames(f *testing.F) {
 			taken("a state", "")
 		}
 		r := layout.SortMembers([]string{name}, []string{name, "README"})
-		if len(r.Living)+len(r.Waiting)+r.Extra > 1 || len(r.Waiting) > 0 {
+		if len(r.Inside)+len(r.Waiting)+r.Extra > 1 || len(r.Waiting) > 0 {
 			t.Errorf("%q: %+v", name, r)
 		}
-		for _, m := range r.Living {
+		for _, m := range r.Inside {
 			taken("one in a double barrier", "")
 			layout.ByNumber(m, name)
 		}

@@ -116,7 +116,7 @@ var numbered = []struct {
 }{
 	{LatchInfix, KindElection, false}, {ReadInfix, KindRWMutex, false}, {WriteInfix, KindRWMutex, false},
 	{LockInfix, KindMutex, false}, {KazooInfix, KindKazooLock, false}, {ReadyInfix, KindReady, true},
-	{EntrantInfix, KindMembers, true}, {ExtraInfix, KindMembers, true}, {WaiterInfix, KindWaiters, true},
+	{BarrierMemberInfix, KindMembers, true}, {BarrierExtraInfix, KindMembers, true}, {WaiterInfix, KindWaiters, true},
 	{RoomInfix, KindWaiters, true},
 	{"lease-", KindCuratorLeases, true},
 }

@@ -334,7 +334,7 @@ func rewrite(src []byte, sites []*site) []byte {
 var areas = map[string]string{
 	"line": "locks", "cell": "values", "lock": "locks", "hold": "locks", "semaphore": "semaphore",
 	"mutex": "locks", "rwmutex": "locks",
-	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "queue": "queues",
+	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers", "queue": "queues",
 	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",
 	"inspect/": "inspection", "internal/layout/": "layout", "trace": "events",
 	"internal/semaphore/": "semaphore",
