@@ -284,11 +284,11 @@ func TestWaitsForIdleConsumersAreFound(t *testing.T) {
 			wait{at: sec(2, 8), rest: 6 * time.Second, still: 3500 * time.Millisecond}},
 		{"an election", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{outages: spans{sec(3, 5)}}, wait{at: sec(2, 8), outage: 2 * time.Second, rest: 4 * time.Second, still: 3 * time.Second}},
 		{"a starved consumer", []idler{{"c", "q", spans{sec(0, 10)}, spans{sec(1, 3)}}}, spans{sec(2, 8)}, hindrances{starved: spans{sec(7, 9)}}, wait{at: sec(2, 8), starved: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
-		{"five silent sessions", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six[:5]}, wait{at: sec(2, 8), silent: 5, rest: 6 * time.Second, still: 6 * time.Second}},
-		{"six silent sessions", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six}, wait{at: sec(2, 8), silent: 6, behind: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
+		{"five silent sessions", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six[:5]}, wait{at: sec(2, 8), silent: 5, silence: 7 * time.Second, rest: 6 * time.Second, still: 6 * time.Second}},
+		{"six silent sessions", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six}, wait{at: sec(2, 8), silent: 6, silence: 7 * time.Second, behind: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
 		{"five silent sessions, and a holder that starves", idle(sec(0, 10)), spans{sec(2, 8)}, hindrances{silent: six[:5], absent: append(slices.Clone(six[:5]), spans{sec(1, 7.5)})},
-			wait{at: sec(2, 8), silent: 5, starved: 2 * time.Second, rest: 4 * time.Second, still: 3 * time.Second}},
-		{"four that are left of six", idle(sec(0, 20)), spans{sec(8, 14)}, hindrances{silent: six}, wait{at: sec(8, 14), silent: 4, behind: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
+			wait{at: sec(2, 8), silent: 5, silence: 7 * time.Second, starved: 2 * time.Second, rest: 4 * time.Second, still: 3 * time.Second}},
+		{"four that are left of six", idle(sec(0, 20)), spans{sec(8, 14)}, hindrances{silent: six}, wait{at: sec(8, 14), silent: 4, silence: 7 * time.Second, behind: 2 * time.Second, rest: 4 * time.Second, still: 4 * time.Second}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			waits := longestWaits(tc.idlers, []available{{"a", "q", tc.ready}}, tc.h, time.Second/2)

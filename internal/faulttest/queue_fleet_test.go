@@ -890,7 +890,7 @@ func (f *fleet) summarize(p *passage, h *queueHistory, log []zklog.Txn, waits []
 			tell(w)
 		}
 		// It must not wait for more than one of the sessions.
-		if bound := silence + waitSlack + slack; w.behind > bound {
+		if bound := w.silence + waitSlack + slack; w.behind > bound {
 			t.Errorf("an item waited for %v behind silent consumers, bound %v: %v", w.behind, bound, w)
 			tell(w)
 		}

@@ -106,6 +106,7 @@ type wait struct {
 	rest           time.Duration // what these do not explain
 	still          time.Duration // the longest part of the rest in which no consumer claimed an item of the queue: the consumer has not lost a race
 	silent         int           // the most silent sessions at a time
+	silence        time.Duration // the longest silence of a session, before and after the wait too
 }
 
 func (w wait) length() time.Duration { return w.at.to - w.at.from }
@@ -160,6 +161,13 @@ func (w *wait) explain(c idler, h hindrances) {
 	rest = rest.minus(union(c.starved, h.starved))
 	crowded, most := h.crowded(w.at)
 	w.silent = most
+	for _, s := range h.silent {
+		for _, x := range s {
+			if x.from < w.at.to && x.to > w.at.from {
+				w.silence = max(w.silence, x.to-x.from)
+			}
+		}
+	}
 	rest = rest.minus(over(mostSilent, h.absent).minus(crowded))
 	w.starved = n - rest.total()
 	w.behind = rest.and(crowded).total()
