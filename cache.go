@@ -3,16 +3,12 @@ package coord
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"iter"
-	"slices"
 	"strings"
-	"sync"
-
-	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/trace"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/mirror"
 )
 
 // CacheOptions may be nil.
@@ -48,19 +44,7 @@ type CacheOptions struct {
 // If the service has trees and batches (see Features of package backend), one watch serves
 // the whole tree, and 128 reads share a request. Otherwise each node takes two watches. No
 // node needs a goroutine. sizing.md lists requests and memory.
-type Cache struct {
-	c      *core.Client
-	path   core.Path
-	limit  int
-	synced chan struct{}
-
-	passes uint32 // of the current Run, see mirror
-
-	mu      sync.RWMutex // short sections; only Run changes the copy
-	running bool
-	nodes   map[string]*cacheNode // the copy, by path without the namespace
-	readers map[*cacheReader]struct{}
-}
+type Cache struct{ m *mirror.Cache }
 
 // CachedNode is the state of a node in a Cache.
 type CachedNode struct {
@@ -72,24 +56,18 @@ type CachedNode struct {
 	// counts the children in the copy. Pzxid, Cversion and AsOf can be older than the
 	// copy. Events does not report changes of these fields.
 	Stat backend.Stat
-
-	history int32 // see cacheNode
 }
+
+func cachedNode(n mirror.Node) CachedNode { return CachedNode{Data: n.Data, Stat: n.Stat} }
 
 // NewCache returns a cache of the node at root and everything below it. It does no
 // I/O; a bad path or option is reported by Run and Events.
 func NewCache(c *Client, root string, o *CacheOptions) *Cache {
-	k := &Cache{
-		c:       c.core(),
-		path:    c.core().TreePath(root),
-		synced:  make(chan struct{}),
-		nodes:   make(map[string]*cacheNode),
-		readers: make(map[*cacheReader]struct{}),
-	}
+	limit := 0
 	if o != nil {
-		k.limit = o.MaxNodes
+		limit = o.MaxNodes
 	}
-	return k
+	return &Cache{mirror.New(c.core(), root, limit)}
 }
 
 // Run maintains the copy until ctx ends, over lost contact and lost sessions. It
@@ -105,84 +83,26 @@ func NewCache(c *Client, root string, o *CacheOptions) *Cache {
 // After Run has ended, the copy stays as it is and can be read. Another Run
 // continues from it: changes in the meantime are found and reported like any other
 // change.
-func (k *Cache) Run(ctx context.Context) error {
-	const op = "run"
-	if err := k.check(op); err != nil {
-		return err
-	}
-	k.mu.Lock()
-	second := k.running
-	k.running = true
-	k.mu.Unlock()
-	if second {
-		return core.OpError(op, k.path.Full(), fmt.Errorf("%w: the cache is already running", ErrInvalid))
-	}
-	defer func() {
-		k.mu.Lock()
-		k.running = false
-		k.mu.Unlock()
-	}()
-	err := k.c.FollowLive(ctx, func(ctx context.Context, v *core.WatchLoop) error { return k.mirror(ctx, v.S) })
-	err = core.OpError(op, k.path.Full(), err)
-	if ctx.Err() == nil {
-		core.Emit(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})
-	}
-	return err
-}
-
-func (k *Cache) subject() trace.Subject {
-	return trace.Subject{Recipe: "cache", Path: k.path.Full(), Op: "run", Node: k.path.Full()}
-}
-
-func (k *Cache) check(op string) error {
-	if err := k.path.Check(op); err != nil {
-		return err
-	}
-	if k.limit < 0 {
-		return core.OpError(op, k.path.Full(), fmt.Errorf("%w: MaxNodes %d is negative", ErrInvalid, k.limit))
-	}
-	return nil
-}
+func (k *Cache) Run(ctx context.Context) error { return k.m.Run(ctx) }
 
 // Synced returns a channel that is closed when the first complete copy exists:
 // every node found from the root downward has been read, or there is no root.
 // Before that the copy is partial. The channel is closed once; a later Run or
 // another session does not reopen it.
-func (k *Cache) Synced() <-chan struct{} { return k.synced }
+func (k *Cache) Synced() <-chan struct{} { return k.m.Synced() }
 
 // Len returns the number of nodes in the copy.
-func (k *Cache) Len() int {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return len(k.nodes)
-}
+func (k *Cache) Len() int { return k.m.Len() }
 
 // Get returns the node at path, and whether it is in the copy.
 func (k *Cache) Get(path string) (CachedNode, bool) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	n := k.nodes[path]
-	if n == nil {
-		return CachedNode{}, false
-	}
-	return n.cached(), true
+	n, ok := k.m.Get(path)
+	return cachedNode(n), ok
 }
 
 // Children returns the sorted names of the children of the node at path, and
 // whether the node is in the copy. The caller owns the slice.
-func (k *Cache) Children(path string) ([]string, bool) {
-	k.mu.RLock()
-	n := k.nodes[path]
-	var names []string
-	if n != nil {
-		for child := n.first; child != nil; child = child.next {
-			names = append(names, core.Base(child.path))
-		}
-	}
-	k.mu.RUnlock()
-	slices.Sort(names)
-	return names, n != nil
-}
+func (k *Cache) Children(path string) ([]string, bool) { return k.m.Children(path) }
 
 // Walk returns an iterator over the node at path and all nodes below it, in the
 // order of their paths, so parents come before their children. The loop sees the
@@ -190,44 +110,12 @@ func (k *Cache) Children(path string) ([]string, bool) {
 // use the cache. Walk needs memory for a list of the nodes.
 func (k *Cache) Walk(path string) iter.Seq2[string, CachedNode] {
 	return func(yield func(string, CachedNode) bool) {
-		for _, e := range k.list(path) {
-			if !yield(e.Path, e.Node) {
+		for path, n := range k.m.Walk(path) {
+			if !yield(path, cachedNode(n)) {
 				return
 			}
 		}
 	}
-}
-
-// list returns the nodes at and below path as events of their creation.
-func (k *Cache) list(path string) []CacheEvent {
-	k.mu.RLock()
-	list := k.listLocked(path)
-	k.mu.RUnlock()
-	slices.SortFunc(list, func(a, b CacheEvent) int { return strings.Compare(a.Path, b.Path) })
-	return list
-}
-
-func (k *Cache) listLocked(path string) []CacheEvent {
-	top := k.nodes[path]
-	if top == nil {
-		return nil
-	}
-	var list []CacheEvent
-	if path == k.path.Given() {
-		list = make([]CacheEvent, 0, len(k.nodes))
-	}
-	for n := range top.all {
-		list = append(list, CacheEvent{Kind: NodeCreated, Path: k.given(n.path), Node: n.cached()})
-	}
-	return list
-}
-
-// given returns the path without the namespace.
-func (k *Cache) given(full string) string {
-	if len(full) == len(k.c.Root()) {
-		return "/" // the node of the namespace
-	}
-	return full[len(k.c.Root()):]
 }
 
 // CacheEventKind is the kind of a change of a node in a Cache.
@@ -277,118 +165,60 @@ type CacheEvent struct {
 // ErrBadPath, ErrInvalid) the last pair is nil and the error.
 func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 	core.NeedContext(ctx)
-	return func(yield func([]CacheEvent, error) bool) {
-		const op = "events"
-		if err := k.check(op); err != nil {
-			yield(nil, err)
-			return
-		}
-		await := func(what <-chan struct{}) (goOn bool) {
-			select {
-			case <-what:
-			case <-ctx.Done():
-			case <-k.c.Closing():
-			}
-			// Of several reasons select picks any: an end comes before a batch.
-			if ctx.Err() != nil {
-				return false
-			}
-			if k.c.IsClosing() {
-				yield(nil, core.OpError(op, k.path.Full(), ErrClosed))
-				return false
-			}
-			return true
-		}
-		if !await(k.synced) {
-			return
-		}
-		r, batch := k.follow()
-		defer k.unfollow(r)
-		for yield(batch, nil) {
-			for batch = nil; len(batch) == 0; batch = k.news(r) {
-				if !await(r.ready) {
-					return
-				}
-			}
-		}
-	}
+	return mirror.Events(ctx, k.m, func(e mirror.Event) CacheEvent {
+		return CacheEvent{Kind: CacheEventKind(e.Kind), Path: e.Path, Node: cachedNode(e.Node)}
+	}, inBatchOrder)
 }
 
-// cacheReader is a loop over the events. It stores no nodes and no events, only the
-// paths that have changed and the versions of those nodes that its loop knows. Of
-// every other path its loop knows the state in the copy.
-type cacheReader struct {
-	ready chan struct{}          // of capacity 1: known may not be empty
-	known map[string]nodeVersion // guarded by Cache.mu
-}
-
-// follow registers a reader, and returns it with the current copy.
-func (k *Cache) follow() (*cacheReader, []CacheEvent) {
-	r := &cacheReader{ready: make(chan struct{}, 1)}
-	k.mu.Lock()
-	k.readers[r] = struct{}{}
-	list := k.listLocked(k.path.Given())
-	k.mu.Unlock()
-	slices.SortFunc(list, byPath)
-	return r, list
-}
-
-func (k *Cache) unfollow(r *cacheReader) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.readers, r)
-}
-
-// mark notes a change of the node at path for all readers. was is the version
-// before it, and there reports whether a node exists now. The caller holds mu.
-func (k *Cache) mark(path string, was nodeVersion, there bool) {
-	for r := range k.readers {
-		known, marked := r.known[path]
-		switch {
-		case !marked:
-			if r.known == nil {
-				r.known = make(map[string]nodeVersion)
-			}
-			r.known[path] = was
-		case !there && known == nodeVersion{}:
-			delete(r.known, path) // created and deleted: the reader need not know
-		}
-		select {
-		case r.ready <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// news returns the changes that the reader does not know yet.
-func (k *Cache) news(r *cacheReader) []CacheEvent {
-	// Only Run, under the write lock, and the loop that calls news use r.
-	k.mu.RLock()
-	known := r.known
-	r.known = nil // maps do not shrink
-	var deleted, others []CacheEvent
-	for path, was := range known {
-		n := k.nodes[path]
-		var is nodeVersion
-		if n != nil {
-			is = n.version()
-		}
-		if was.there && (!is.there || was.czxid != is.czxid) {
-			deleted = append(deleted, CacheEvent{Kind: NodeDeleted, Path: path})
-		}
-		switch {
-		case n == nil || was == is:
-		case was.there && was.czxid == is.czxid:
-			others = append(others, CacheEvent{Kind: NodeChanged, Path: path, Node: n.cached()})
-		default:
-			others = append(others, CacheEvent{Kind: NodeCreated, Path: path, Node: n.cached()})
-		}
-	}
-	k.mu.RUnlock()
+// inBatchOrder compares two events of a batch of Events.
+func inBatchOrder(a, b CacheEvent) int {
 	// A parent's path is a prefix of its children's, so it sorts before them.
-	slices.SortFunc(deleted, func(a, b CacheEvent) int { return cmp.Compare(b.Path, a.Path) })
-	slices.SortFunc(others, byPath)
-	return append(deleted, others...)
+	switch aDeleted, bDeleted := a.Kind == NodeDeleted, b.Kind == NodeDeleted; {
+	case aDeleted && bDeleted:
+		return cmp.Compare(b.Path, a.Path)
+	case aDeleted:
+		return -1
+	case bDeleted:
+		return 1
+	}
+	return strings.Compare(a.Path, b.Path)
 }
 
-func byPath(a, b CacheEvent) int { return strings.Compare(a.Path, b.Path) }
+// A CacheView reads the nodes of a Cache as values of type T, without a round trip. It decodes
+// the data of a node once, at the first read of each version, and not at each read. It has no
+// goroutine and holds nothing that needs closing: it is current as long as its Cache runs, and
+// a node that is not read is not decoded. Any number of views, of different types, can use one
+// Cache.
+//
+// If the codec refuses the data of a node, Get and All return that node with ErrDecode in Err and
+// a zero Value. To keep the last good value of a single node over a bad change, use Value.Load.
+//
+// All readers share the memory that a Value refers to, so it must not be changed. Decode runs in
+// the goroutine of the first reader of a version; other readers of that version wait for it. A
+// CacheView is safe for concurrent use. A decoded value stays in memory with its node, and for
+// some time after the node is deleted. The view keeps at most twice as many values as the Cache
+// has nodes, and 64 more.
+type CacheView[T any] struct {
+	v *mirror.View[Versioned[T]]
+}
+
+// NewCacheView returns a view of the cache. The zero Codec is JSON.
+func NewCacheView[T any](k *Cache, codec Codec[T]) *CacheView[T] {
+	codec = codec.orJSON()
+	return &CacheView[T]{mirror.NewView(k.m, func(path string, n mirror.Node) Versioned[T] {
+		val, err := codec.decode(n.Data)
+		return Versioned[T]{
+			Value: val, Czxid: n.Stat.Czxid, Version: n.Stat.Version, Mzxid: n.Stat.Mzxid,
+			Err: core.OpError("decode", k.m.Full(path), err),
+		}
+	})}
+}
+
+// Get returns the value of the node at path, and whether the copy has one. A directory without a
+// value has none. Cache describes the paths, and how far the copy can lag behind.
+func (v *CacheView[T]) Get(path string) (Versioned[T], bool) { return v.v.Get(path) }
+
+// All returns an iterator over the values of the node at path and of all nodes below it, in the
+// order of their paths. The loop sees the copy as it was at one moment, as with Cache.Walk. Like
+// Get it leaves out directories.
+func (v *CacheView[T]) All(path string) iter.Seq2[string, Versioned[T]] { return v.v.All(path) }

@@ -35,7 +35,7 @@ var directoryMutants = []mutant{
 	{"a set in a directory is written at any version", "cell.go",
 		"results, zxid, err := n.write(ctx, s, f, data, f.Version)", "results, zxid, err := n.write(ctx, s, f, data, backend.AnyVersion)",
 		inRecipes + "TestDirectory/TwoClientsAtOnce"},
-	{"a cache shows pins", "cache_reply.go",
+	{"a cache shows pins", "internal/mirror/reply.go",
 		"if name == layout.Pin {", "if name == layout.Pin && m == nil {",
 		inRecipes + "TestDirectory/PinsAreHidden"},
 	{"a node that was written again after a lost reply is not examined", "cell.go",

@@ -65,7 +65,7 @@ var nodeMutants = []mutant{
 	{"the rules of a service for its paths are ignored", "internal/core/client.go",
 		"p.err = errors.Unwrap(c.Rules().CheckPath(p.full))", "_ = c.Rules",
 		inRecipes + "TestClient_BadInputIsRefusedAtOnce"},
-	{"a cache reads what the service keeps to itself", "cache_reply.go",
+	{"a cache reads what the service keeps to itself", "internal/mirror/reply.go",
 		"if m.c.Rules().CheckPath(path) != nil {", "if false {",
 		inRecipes + "TestCache_ACacheLeavesOutTheNodesThatTheServiceKeepsToItself"},
 	{"a group does not know the limit of the service", "group_member.go",
@@ -116,7 +116,7 @@ var nodeMutants = []mutant{
 	{"Wait goes on without its Sync", "group_watch.go",
 		"\t\t\tif err := v.S.Backend().Sync(ctx, g.path.Full()); err != nil {\n\t\t\t\treturn err\n", "\t\t\tif err := v.S.Backend().Sync(ctx, g.path.Full()); err != nil {\n",
 		inRecipes + "TestGroup_WaitNeedsItsSync"},
-	{"a missing root that was created while it was looked for is not read", "cache_reply.go",
-		"\tm.settle(n)\n\tif again {\n", "\tm.settle(n)\n\tif false && again {\n",
+	{"a missing root that was created while it was looked for is not read", "internal/mirror/reply.go",
+		"\tm.markComplete(n)\n\tif again {\n", "\tm.markComplete(n)\n\tif false && again {\n",
 		inRecipes + "TestCache_ARootThatIsCreatedWhileItIsLookedFor"},
 }

@@ -1,4 +1,4 @@
-package coord
+package mirror
 
 import (
 	"context"
@@ -8,12 +8,13 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/core"
 )
 
-func TestCacheView_ForgetsNodesThatAreGone(t *testing.T) {
+func TestView_ForgetsNodesThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		c, err := Open(t.Context(), st.Link("a"), nil)
+		c, err := core.Open(t.Context(), st.Link("a"), &core.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,8 +31,8 @@ func TestCacheView_ForgetsNodesThatAreGone(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		k := NewCache(c, "/config", nil)
-		v := NewCacheView(k, Codec[int]{})
+		k := New(c, "/config", 0)
+		v := NewView(k, func(_ string, n Node) string { return string(n.Data) })
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- k.Run(ctx) }()
@@ -43,8 +44,8 @@ func TestCacheView_ForgetsNodesThatAreGone(t *testing.T) {
 		for i := range 500 {
 			path := "/config/" + strconv.Itoa(i)
 			commit(backend.Create(path, []byte("1"), backend.Persistent))
-			if got, ok := v.Get(path); !ok || got.Value != 1 {
-				t.Fatalf("%+v, %v", got, ok)
+			if got, ok := v.Get(path); !ok || got != "1" {
+				t.Fatalf("%q, %v", got, ok)
 			}
 			commit(backend.Delete(path, 0))
 		}
