@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
@@ -145,7 +146,7 @@ func (b *Barrier) remove(ctx context.Context, s *core.Session) error {
 		case err != nil && !core.IsNotFound(err):
 			return err
 		case err == nil && at.set:
-			err := unsetNode(ctx, s, b.path.Full(), at.stat.Version, core.NoPin, layout.KindDirectory)
+			err := cell.Unset(ctx, s, b.path.Full(), at.stat.Version, core.NoPin, layout.KindDirectory)
 			if core.IsNotFound(err) {
 				return nil
 			}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
@@ -233,88 +234,33 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 // The first use of a path by a client costs one read before the transaction is sent, or two if the
 // node has children.
 func (t *Txn) Set(path string, data []byte) *Txn {
-	n := &cell{t.c, t.c.Path(path), layout.KindValue}
-	return t.Add(setOp(n, slices.Clone(data), false, nil))
+	return t.Add(setOp(cell.New(t.c, path, layout.KindValue), slices.Clone(data), false, nil))
 }
 
 // setOp writes the node of n. invalid is the reason why data cannot be written. If the node is
 // missing, the operation creates it, or with create false is refused by the service.
-//
-// The operation includes the pin of the node, as each write of a Value does. A node that a Txn or
-// another program has created gets none from Set: it is no container.
-func setOp(n *cell, data []byte, create bool, invalid error) TxnOp {
-	path := n.path.Full()
-	op := TxnOp{op: "set", path: path, err: cmp.Or(n.path.Check("set"), invalid)}
-	op.expand = func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
-		// Earlier operations of the same transaction can change the state that a read finds. A
-		// node that one of them creates is no container.
-		set := []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
-		missing, _ := n.creation(data)
-		if !create {
-			missing = set
-		}
-		written, pinned := false, false
-		for _, o := range slices.Backward(before) {
-			switch {
-			case o.Path == path+"/"+layout.Pin:
-				pinned = true
-			case o.Path != path:
-			case o.Kind == backend.OpDelete:
-				return missing, nil
-			case o.Kind == backend.OpCreate:
-				return set, nil
-			case o.Kind == backend.OpSetData:
-				written = true
-			}
-		}
-		if written && (pinned || !create) {
-			return set, nil // beside another write of the node
-		}
-		f, err := n.dirStateInTxn(ctx, s, create)
-		switch {
-		case core.IsNotFound(err):
-		case err != nil:
-			return nil, err
-		case f.Directory && !written:
-			return n.writing(f, data, f.Version), nil
-		default:
-			return n.writing(f, data, backend.AnyVersion), nil
-		}
-		if dir := core.Parent(path); create && dir != "" && !core.Creates(before, dir) {
-			if err := s.Ensure(ctx, dir); err != nil {
-				return nil, err
-			}
-		}
-		return missing, nil
+func setOp(n *cell.Node, data []byte, create bool, invalid error) TxnOp {
+	return TxnOp{op: "set", path: n.FullPath(), err: cmp.Or(n.Check("set"), invalid),
+		expand: func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
+			return n.SetOps(ctx, s, before, data, create)
+		},
+		least:   []backend.Op{backend.SetData(n.FullPath(), data, backend.AnyVersion)},
+		again:   func(err error) bool { return n.SetAgain(err, create) },
+		examine: n.AfterSet,
 	}
-	op.least = []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
-	op.again = func(err error) bool {
-		n.c.ForgetState(path) // it can be another node by now, or have lost its pin
-		return core.IsNotFound(err) && (create || core.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
-	}
-	op.examine = n.setInTxn
-	return op
 }
 
 // Delete removes a node without children at any version. A Value that was set in a directory has
 // a child, see there; Delete removes it too, if the same client, or the same transaction, has set
 // the value.
 func (t *Txn) Delete(path string) *Txn {
-	n := &cell{t.c, t.c.Path(path), layout.KindValue}
-	remove, pin := backend.Delete(n.path.Full(), backend.AnyVersion), n.path.Full()+"/"+layout.Pin
-	return t.Add(TxnOp{op: "delete", path: n.path.Full(), err: n.path.Check("delete"),
+	n := cell.New(t.c, path, layout.KindValue)
+	return t.Add(TxnOp{op: "delete", path: n.FullPath(), err: n.Check("delete"),
 		expand: func(_ context.Context, _ *core.Session, before []backend.Op) ([]backend.Op, error) {
-			f, _ := n.c.KnownState(n.recipeDir())
-			if f.Pin == core.Pinned || core.Creates(before, pin) {
-				return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}, nil
-			}
-			return []backend.Op{remove}, nil
+			return n.DeleteOps(before), nil
 		},
-		again: func(err error) bool {
-			f, known := n.c.KnownState(n.recipeDir())
-			n.c.ForgetState(n.path.Full())
-			return core.IsNotFound(err) && core.AtPin(err, n.path.Full()) && known && f.Pin == core.Pinned
-		}})
+		again: n.DeleteAgain,
+	})
 }
 
 func (t *Txn) plain(path string, op backend.Op) *Txn {

@@ -2,11 +2,11 @@ package coord
 
 import (
 	"context"
-	"hash/maphash"
 	"iter"
+	"time"
 
+	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
-
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -43,9 +43,9 @@ type ValueOptions[T any] struct {
 // nothing else, so other programs can read and write it; layout.md says what they must know
 // of a value in a directory.
 type Value[T any] struct {
-	cell
-	codec Codec[T]
-	known known[T] // to its Watches, for Load
+	n        *cell.Node
+	codec    Codec[T]
+	follower *cell.Follower[T] // of the Watches, for Load
 }
 
 // Versioned is a value as it was at one time.
@@ -77,29 +77,25 @@ type Versioned[T any] struct {
 // NewValue returns the value at path. It does no I/O; a bad path is reported by the
 // first call.
 func NewValue[T any](c *Client, path string, o *ValueOptions[T]) *Value[T] {
-	v := &Value[T]{cell: cell{c.core(), c.core().Path(path), layout.KindValue}}
+	var codec Codec[T]
 	if o != nil {
-		v.codec = o.Codec
+		codec = o.Codec
 	}
-	v.codec = v.codec.orJSON()
-	return v
+	codec = codec.orJSON()
+	n := cell.New(c.core(), path, layout.KindValue)
+	decode := func(data []byte) (T, error) { return codec.decodeApart(c.core(), n.FullPath(), data) }
+	return &Value[T]{n, codec, cell.NewFollower(n, decode)}
 }
 
 // Get reads the value. Errors: ErrNotFound; ErrDecode, with all fields but the
 // Value set, so that CompareAndSet can repair the data.
 func (v *Value[T]) Get(ctx context.Context) (Versioned[T], error) {
-	if err := v.path.Check("get"); err != nil {
+	x, err := v.n.Get(ctx)
+	if err != nil {
 		return Versioned[T]{}, err
 	}
-	st, err := core.OnSession(ctx, v.c, func(s *core.Session) (content, error) { return v.read(ctx, s) })
-	if err == nil && st.created == 0 {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return Versioned[T]{}, core.OpError("get", v.path.Full(), err)
-	}
-	val, err := v.codec.decode(st.data)
-	return versioned(val, st), core.OpError("get", v.path.Full(), err)
+	val, err := v.codec.decode(x.Data)
+	return versioned(val, x), core.OpError("get", v.n.FullPath(), err)
 }
 
 // Set sets the value to val, whatever the value was before.
@@ -107,18 +103,12 @@ func (v *Value[T]) Get(ctx context.Context) (Versioned[T], error) {
 // Errors: ErrInvalid if the codec refuses val, and ErrTooLarge, both before a
 // request is sent; ErrNoChildren below an ephemeral node; ErrUncertain.
 func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
-	if err := v.path.Check("set"); err != nil {
+	data, err := v.encode("set", val)
+	if err != nil {
 		return Versioned[T]{}, err
 	}
-	data, err := v.encode(val)
-	if err != nil {
-		return Versioned[T]{}, core.OpError("set", v.path.Full(), err)
-	}
-	st, err := core.OnSessionOnce(ctx, v.c, func(s *core.Session) (content, error) { return v.set(ctx, s, data) })
-	if err != nil {
-		return Versioned[T]{}, core.OpError("set", v.path.Full(), err)
-	}
-	return versioned(val, st), nil
+	x, err := v.n.Set(ctx, data)
+	return written(val, x, err)
 }
 
 // CompareAndSet replaces old with val. It returns ErrConflict if old is not the
@@ -131,26 +121,12 @@ func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
 // See Value for the one case in which the value was written although the error
 // matches ErrConflict.
 func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (Versioned[T], error) {
-	const op = "compareandset"
-	if err := v.path.Check(op); err != nil {
+	data, err := v.encode("compareandset", val)
+	if err != nil {
 		return Versioned[T]{}, err
 	}
-	data, err := v.encode(val)
-	if err != nil {
-		return Versioned[T]{}, core.OpError(op, v.path.Full(), err)
-	}
-	want := content{created: old.Czxid, version: old.Version}
-	st, err := core.OnSessionOnce(ctx, v.c, func(s *core.Session) (content, error) {
-		if want.created == 0 { // the service itself refuses an existing node
-			return v.create(ctx, s, data)
-		}
-		old, err := v.expect(ctx, s, want)
-		if err != nil {
-			return content{}, err
-		}
-		return v.replace(ctx, s, old, data)
-	})
-	return v.written(op, val, st, err)
+	x, err := v.n.CompareAndSet(ctx, cell.Content{Czxid: old.Czxid, Version: old.Version}, data)
+	return written(val, x, err)
 }
 
 // Update reads the value, calls fn, and replaces the value with the result of fn. If
@@ -168,17 +144,17 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 // writes nothing; if fn saw a stale value, it is called again. Other errors: ErrDecode, and
 // those of CompareAndSet, with ErrConflict only if the value was written, see Value.
 func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versioned[T], error) {
-	if err := v.path.Check("update"); err != nil {
+	if err := v.n.Check("update"); err != nil {
 		return Versioned[T]{}, err
 	}
 	if fn == nil {
-		return Versioned[T]{}, core.OpError("update", v.path.Full(), core.ErrNoFunction)
+		return Versioned[T]{}, core.OpError("update", v.n.FullPath(), core.ErrNoFunction)
 	}
 	var val T
-	st, err := v.update(ctx, func(old content) (data []byte, err error) {
+	x, err := v.n.Update(ctx, func(old cell.Content) (data []byte, err error) {
 		var was T
-		if old.created != 0 {
-			was, err = v.codec.decode(old.data)
+		if old.Czxid != 0 {
+			was, err = v.codec.decode(old.Data)
 		}
 		if err == nil {
 			val, err = fn(was)
@@ -186,9 +162,9 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 		if err != nil {
 			return nil, err
 		}
-		return v.encode(val)
+		return v.codec.encode(val)
 	})
-	return v.written("update", val, st, err)
+	return written(val, x, err)
 }
 
 // Delete removes the value if it is still old. If not, it returns ErrConflict, as
@@ -198,41 +174,39 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 //
 // Nodes below the value stay. Other errors: ErrLimit as for CompareAndSet; ErrUncertain.
 func (v *Value[T]) Delete(ctx context.Context, old Versioned[T]) error {
-	if err := v.path.Check("delete"); err != nil {
-		return err
-	}
-	want := content{created: old.Czxid, version: old.Version}
-	_, err := core.OnSessionOnce(ctx, v.c, func(s *core.Session) (struct{}, error) { return struct{}{}, v.remove(ctx, s, want) })
-	return core.OpError("delete", v.path.Full(), err)
+	return v.n.Delete(ctx, cell.Content{Czxid: old.Czxid, Version: old.Version})
 }
 
-// encode returns the data for val, or an error if it cannot be written.
-func (v *Value[T]) encode(val T) ([]byte, error) {
-	data, err := v.codec.encode(val)
-	if err != nil {
+// encode returns the data of val for op. It checks the path first.
+func (v *Value[T]) encode(op string, val T) ([]byte, error) {
+	if err := v.n.Check(op); err != nil {
 		return nil, err
 	}
-	return data, v.fits(data)
+	data, err := v.codec.encode(val)
+	return data, core.OpError(op, v.n.FullPath(), err)
 }
 
-// written returns the result of a write. With an error st is zero, unless the value
-// was written all the same.
-func (v *Value[T]) written(op string, val T, st content, err error) (Versioned[T], error) {
-	if st.created == 0 {
-		return Versioned[T]{}, core.OpError(op, v.path.Full(), err)
+// written returns the result of a write. With an error x is zero, unless the value was written all the
+// same.
+func written[T any](val T, x cell.Content, err error) (Versioned[T], error) {
+	if x.Czxid == 0 {
+		return Versioned[T]{}, err
 	}
-	return versioned(val, st), core.OpError(op, v.path.Full(), err)
+	return versioned(val, x), err
 }
 
-func versioned[T any](val T, st content) Versioned[T] {
-	return Versioned[T]{Value: val, Czxid: st.created, Version: st.version, Mzxid: st.changed}
+func versioned[T any](val T, x cell.Content) Versioned[T] {
+	return Versioned[T]{Value: val, Czxid: x.Czxid, Version: x.Version, Mzxid: x.Mzxid}
 }
 
 // SetOp is a Set as a part of a Txn: the value is set to val if and only if the
 // transaction is applied.
 func (v *Value[T]) SetOp(val T) TxnOp {
-	data, err := v.encode(val)
-	return setOp(&v.cell, data, true, core.OpError("set", v.path.Full(), err))
+	data, err := v.encode("set", val)
+	if err == nil {
+		err = core.OpError("set", v.n.FullPath(), v.n.Fits(data))
+	}
+	return setOp(v.n, data, true, err)
 }
 
 // Watch returns a channel that receives the current value and then every change. It is
@@ -249,40 +223,7 @@ func (v *Value[T]) SetOp(val T) TxnOp {
 // ErrBadPath), the last element has that error in Err. Decode runs in a goroutine of the
 // client. A change costs the event and one read.
 func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
-	failed := func(err error) Versioned[T] { return Versioned[T]{Err: err} }
-	w := &valueWatch[T]{k: &v.known, c: v.c, path: v.path.Full()}
-	first := true
-	seed, sum := maphash.MakeSeed(), uint64(0) // of the latest data: a restored service can give it the same numbers
-	return core.Observe(ctx, v.c, "watch", &v.path, failed, w.end, func(ctx context.Context, g *core.WatchLoop, out core.Signal[Versioned[T]]) error {
-		w.doubt()
-		if g.First {
-			// The server of a new session may lag behind the last element.
-			if err := g.S.Backend().Sync(ctx, v.path.Full()); err != nil {
-				return err
-			}
-		}
-		for ; ; g.Renew() {
-			f, err := w.read(ctx, &v.cell, g)
-			if err != nil {
-				return err
-			}
-			now := maphash.Bytes(seed, f.data)
-			if !first && f.same(w.seen) && now == sum {
-				if w.see(w.last, f) {
-					return nil
-				}
-				continue
-			}
-			e := v.element(f.content)
-			if !w.see(e, f) { // before the element: its receiver finds no older one
-				continue
-			}
-			first, sum = false, now
-			e.Err = core.OpError("watch", v.path.Full(), e.Err)
-			out.Put(e)
-			return nil
-		}
-	})
+	return cell.Watch(ctx, v.follower, func(e cell.Versioned[T]) Versioned[T] { return Versioned[T](e) })
 }
 
 // Changes is Watch as a loop: it yields the elements of Watch until ctx ends, the watch fails
@@ -292,14 +233,21 @@ func (v *Value[T]) Changes(ctx context.Context) iter.Seq[Versioned[T]] {
 	return core.Each(ctx, v.Watch)
 }
 
-// element returns the element of Watch for st. Its error does not name the operation yet.
-func (v *Value[T]) element(st content) Versioned[T] {
-	var val T
-	err := error(ErrNotFound)
-	if st.created != 0 {
-		val, err = v.codec.decodeApart(v.c, v.path.Full(), st.data)
-	}
-	e := versioned(val, st)
-	e.Err = err
-	return e
+// Load returns the latest value that a Watch of this Value has seen, and its age. It sends
+// no request, waits for nothing and allocates nothing. Without a running Watch of this
+// Value, Load follows no changes; nothing has to receive from the channel of the Watch.
+//
+// If the value was deleted or cannot be decoded, Load still returns the last good value,
+// with ErrNotFound or ErrDecode in Err. A Czxid of 0 means that no good value was seen yet.
+// Before the first read of a Watch, Err is ErrNotFound (ErrBadPath for a bad path) and the
+// age is the greatest Duration. States never go back, except with a restored snapshot of
+// the service.
+//
+// The age is the time since the reported state was last known to be current, as a read of
+// this session is. It is 0 while a Watch has contact and knows of no change. It can be too
+// low until the client notices a loss of contact, for less than the session timeout, and
+// after a pause of the process. All callers share what Value refers to: do not change it.
+func (v *Value[T]) Load() (now Versioned[T], age time.Duration) {
+	latest, age := v.follower.Load()
+	return Versioned[T](latest), age
 }

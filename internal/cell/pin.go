@@ -1,0 +1,64 @@
+package cell
+
+import (
+	"context"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// addPin creates the pin of the node that w has written, unless the value was deleted since. The pin is
+// needed also if the data has changed: the later write of another client may have included no pin,
+// because that client has read the node as a value.
+func (n *Node) addPin(ctx context.Context, s *core.Session, w misdirected) error {
+	if w.pin != core.NoPin || !s.Backend().Features().Has(backend.Containers) {
+		return nil
+	}
+	need, stat := core.DirState{Pin: core.PinNeeded}, w.stat
+	for {
+		err := s.CommitAgain(ctx, append([]backend.Op{backend.Check(n.path.Full(), stat.Version)}, need.PinOps(n.path.Full())...)...)
+		switch {
+		case err == nil, core.Answers(err, backend.ErrExists):
+			return nil
+		case core.IsNotFound(err):
+			return n.errIfLost(s, w)
+		case core.Answers(err, backend.ErrDenied):
+			if core.UsedAsDir(stat) {
+				return backend.Uncertain(err)
+			}
+			return nil // it was created as a value
+		case !core.Answers(err, backend.ErrBadVersion):
+			return unconfirmed(err)
+		}
+		if err := s.Backend().Sync(ctx, n.path.Full()); err != nil {
+			return unconfirmed(err)
+		}
+		data, now, err := s.Backend().Get(ctx, n.path.Full(), nil)
+		switch {
+		case core.IsNotFound(err), err == nil && now.Czxid != stat.Czxid:
+			return n.errIfLost(s, w)
+		case err == nil && layout.IsDirectory(data, now):
+			return nil
+		case core.Answers(err, backend.ErrDenied):
+			return backend.Uncertain(err)
+		case err != nil:
+			return unconfirmed(err)
+		}
+		stat = now
+	}
+}
+
+// errIfLost returns the error of a write whose node is gone. Without a pin it can have been a
+// container that the service has removed, with what was written.
+func (n *Node) errIfLost(s *core.Session, w misdirected) error {
+	if w.pin != core.NoPin || !s.Backend().Features().Has(backend.Containers) {
+		return nil
+	}
+	return backend.Uncertain(errNotChecked)
+}
+
+// deletePinned returns the operations that delete the node at path with its pin.
+func deletePinned(path string, version int32) []backend.Op {
+	return []backend.Op{backend.Delete(path+"/"+layout.Pin, backend.AnyVersion), backend.Delete(path, version)}
+}

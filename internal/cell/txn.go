@@ -1,0 +1,129 @@
+package cell
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// SetOps returns the operations that write data at any version as a part of a transaction, after the
+// operations before. If the node is missing, they create it, or with create false the service refuses
+// them.
+//
+// They include the pin of the node, as each write of a Value does. A node that a Txn or another program
+// has created gets none with create false: it is no container.
+func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op, data []byte, create bool) ([]backend.Op, error) {
+	// Earlier operations of the same transaction can change the state that a read finds. A
+	// node that one of them creates is no container.
+	path := n.path.Full()
+	set := []backend.Op{backend.SetData(path, data, backend.AnyVersion)}
+	missing, _ := n.createOps(data)
+	if !create {
+		missing = set
+	}
+	written, pinned := false, false
+	for _, o := range slices.Backward(before) {
+		switch {
+		case o.Path == path+"/"+layout.Pin:
+			pinned = true
+		case o.Path != path:
+		case o.Kind == backend.OpDelete:
+			return missing, nil
+		case o.Kind == backend.OpCreate:
+			return set, nil
+		case o.Kind == backend.OpSetData:
+			written = true
+		}
+	}
+	if written && (pinned || !create) {
+		return set, nil // beside another write of the node
+	}
+	f, err := n.stateInTxn(ctx, s, create)
+	switch {
+	case core.IsNotFound(err):
+	case err != nil:
+		return nil, err
+	case f.Directory && !written:
+		return n.writeOps(f, data, f.Version), nil
+	default:
+		return n.writeOps(f, data, backend.AnyVersion), nil
+	}
+	if dir := core.Parent(path); create && dir != "" && !core.Creates(before, dir) {
+		if err := s.Ensure(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
+	return missing, nil
+}
+
+// SetAgain reports whether the service refused the operations of SetOps only because the state that
+// SetOps has read was outdated.
+func (n *Node) SetAgain(err error, create bool) bool {
+	path := n.path.Full()
+	n.c.ForgetState(path) // it can be another node by now, or have lost its pin
+	return core.IsNotFound(err) && (create || core.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
+}
+
+// stateInTxn returns the state of the node for a write of a transaction. The write of a Value reads the
+// node each time, since it may have to create it; the write of a plain node only at the first use.
+func (n *Node) stateInTxn(ctx context.Context, s *core.Session, value bool) (core.DirState, error) {
+	if value {
+		x, err := n.read(ctx, s)
+		if err == nil && !x.at.Directory && x.Czxid == 0 {
+			err = backend.ErrNotFound
+		}
+		return x.at, err
+	}
+	f, err := s.DirState(ctx, n.recipeDir())
+	if f.Plain && f.Pin == core.PinNeeded {
+		f.Pin, f.Directory = core.NoPin, false
+	}
+	return f, err
+}
+
+// AfterSet examines the node after a transaction of the operations all, which has set it, see
+// confirmKind. stat is zero if the node is missing: then another client has deleted it, or see errIfLost.
+func (n *Node) AfterSet(ctx context.Context, s *core.Session, all []backend.Op, stat backend.Stat, zxid int64) error {
+	w := misdirected{stat: stat, rewritten: stat.Mzxid != zxid}
+	for _, op := range all {
+		switch {
+		case op.Path == n.path.Full()+"/"+layout.Pin:
+			w.pin = core.Pinned
+		case op.Path == n.path.Full() && (op.Kind == backend.OpCreate || op.Kind == backend.OpDelete):
+			return nil
+		}
+	}
+	f, known := n.c.KnownState(n.recipeDir())
+	switch {
+	case stat.Czxid == 0 || stat.Czxid > zxid:
+		return n.errIfLost(s, w)
+	case !known || f.Czxid != stat.Czxid || w.pin == core.NoPin && stat.Container:
+		return n.confirmKind(ctx, s, w)
+	case f.Directory: // it is a value now
+		s.SetState(n.path.Full(), core.DirState{Kind: n.kind, Czxid: stat.Czxid, Version: backend.AnyVersion, Pin: w.pin})
+	}
+	return nil
+}
+
+// DeleteOps returns the operations that delete the node at any version as a part of a transaction, after
+// the operations before: with its pin, if this client or the transaction has created the pin.
+func (n *Node) DeleteOps(before []backend.Op) []backend.Op {
+	pin, remove := n.path.Full()+"/"+layout.Pin, backend.Delete(n.path.Full(), backend.AnyVersion)
+	f, _ := n.c.KnownState(n.recipeDir())
+	if f.Pin == core.Pinned || core.Creates(before, pin) {
+		return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}
+	}
+	return []backend.Op{remove}
+}
+
+// DeleteAgain reports whether the service refused the operations of DeleteOps only because the pin is
+// gone.
+func (n *Node) DeleteAgain(err error) bool {
+	f, known := n.c.KnownState(n.recipeDir())
+	n.c.ForgetState(n.path.Full())
+	return core.IsNotFound(err) && core.AtPin(err, n.path.Full()) && known && f.Pin == core.Pinned
+}
