@@ -19,15 +19,15 @@ import (
 )
 
 // shardsRun is one member of a Shards, from the begin of an All to the end of the last shard that
-// it has handed out. Its loop runs on one goroutine, which owns all of its state but the news.
+// it has handed out. Its loop runs on one goroutine, which owns all of its state but the reports.
 //
 // Whatever the assignment says, the line of a shard excludes a second owner. So the following rules
 // are about progress. Model checking (internal/model/shards_test.go) found, for each rule left out,
 // a shard that has no owner for ever, or that moves for nothing.
-//   - An owner gives up a shard that is assigned to another member. What does not give it up is
-//     forced, if the options say so: the hold ends, and its node is deleted.
-//   - A member asks again for a shard that has ended, for whatever reason, if the shard is still
-//     assigned to it.
+//   - An owner gives up a shard that is assigned to another member. If it does not, and the options
+//     say so, the hold ends by force, and its node is deleted.
+//   - If the hold of a shard has ended, for whatever reason, the member acquires the shard again
+//     while it is assigned to the member.
 //   - An acquisition that is not wanted any more is given up, and a grant that comes all the same
 //     is released.
 //   - A member that leaves gives up all of its shards.
@@ -36,34 +36,34 @@ import (
 //   - A member goes by the latest list that it is in itself. If it is missing, it does nothing: its
 //     membership joins again by itself, or ends.
 type shardsRun struct {
-	s      *Shards
-	op     string
-	id     string
-	data   []byte // of the nodes in the lines
-	m      *Membership[layout.ShardMember]
-	out    chan *Shard   // closed when the member leaves
-	gone   chan struct{} // closed when the member has left, and has only shards that were handed out
-	asks   context.Context
-	leave  context.CancelFunc // ends asks, and begins the leaving
-	former int64              // the session of the former process of the member; 0: there is none
+	s          *Shards
+	op         string
+	id         string
+	data       []byte // of the nodes in the lines
+	m          *Membership[layout.ShardMember]
+	out        chan *Shard   // closed when the member leaves
+	gone       chan struct{} // closed when the member has left, and has only shards that were handed out
+	acquireCtx context.Context
+	leave      context.CancelFunc // ends acquireCtx, and begins the leaving
+	former     int64              // the session of the former process of the member; 0: there is none
 
-	members []assign.Member
-	assign  []int32 // the index of the owner of each shard; nil before the first list, and after the leaving has begun
-	ought   int     // shards that are assigned to the member
-	shards  map[int]*ownShard
-	ready   []*ownShard        // in shardReady, in the order of the grants
-	moving  []*ownShard        // in shardMoving, with a time at which they end by force, in the order of time
-	left    bool               // the membership has ended
-	count   [shardOver + 1]int // of shards, by their state
-	told    trace.ShardsOwned  // the latest such event
+	members  []assign.Member
+	assign   []int32 // the index of the owner of each shard; nil before the first list, and after the leaving has begun
+	assigned int     // shards that are assigned to the member
+	shards   map[int]*ownShard
+	ready    []*ownShard        // in shardReady, in the order of the grants
+	moving   []*ownShard        // in shardMoving, with a time at which they end by force, in the order of time
+	left     bool               // the membership has ended
+	count    [shardOver + 1]int // of shards, by their state
+	reported trace.ShardsOwned  // the latest such event
 
-	mu   sync.Mutex
-	news []*ownShard   // whose acquisition or hold has ended
-	wake chan struct{} // has an element if news is not empty
-	err  error         // why the member leaves
+	mu      sync.Mutex
+	reports []*ownShard   // whose acquisition or hold has ended
+	wake    chan struct{} // has an element if reports is not empty
+	err     error         // why the member leaves
 }
 
-// ownShard is a shard that a member asks for or owns. It is the recipe of its hold.
+// ownShard is a shard that a member acquires or owns. It is the owner of its hold.
 type ownShard struct {
 	r      *shardsRun
 	l      *line.Line
@@ -71,7 +71,7 @@ type ownShard struct {
 	cancel context.CancelFunc // of the acquisition
 
 	// Owned by the loop.
-	shard Shard // the hold is nil in shardAsking
+	shard Shard // the hold is nil in shardAcquiring
 	state shardState
 	until time.Time // of moving
 
@@ -83,17 +83,17 @@ type ownShard struct {
 
 // shardState is the state of an ownShard.
 //
-//	asking: the lock is granted        -> ready
-//	        it is not wanted any more  -> ending; the acquisition is given up
-//	ready:  a caller receives it       -> owned
-//	        it is not wanted any more  -> ending; the hold is released
-//	owned:  it is not wanted any more  -> moving; the owner is asked to release it
-//	moving: ForceAfter has passed      -> ending; the hold is lost
-//	any:    the acquisition has failed, or the hold has ended -> over
+//	acquiring: the lock is granted        -> ready
+//	           it is not wanted any more  -> ending; the acquisition is given up
+//	ready:     a caller receives it       -> owned
+//	           it is not wanted any more  -> ending; the hold is released
+//	owned:     it is not wanted any more  -> moving; the owner is asked to release it
+//	moving:    ForceAfter has passed      -> ending; the hold is lost
+//	any:       the acquisition has failed, or the hold has ended -> over
 type shardState int8
 
 const (
-	shardAsking shardState = iota
+	shardAcquiring shardState = iota
 	shardReady
 	shardOwned
 	shardMoving
@@ -127,7 +127,7 @@ func (s *Shards) join(ctx context.Context, op string) (*shardsRun, error) {
 	if err != nil {
 		return nil, core.OpError(op, s.path.Full(), err)
 	}
-	r.asks, r.leave = context.WithCancel(ctx)
+	r.acquireCtx, r.leave = context.WithCancel(ctx)
 	if !s.c.GoWork(r.run) {
 		r.leave()
 		r.m.Leave()
@@ -166,17 +166,17 @@ func (r *shardsRun) enter(ctx context.Context) (err error) {
 // run is the loop. It ends when the member has left and the last of its shards has ended.
 func (r *shardsRun) run() {
 	defer r.leave()
-	watching, unwatch := context.WithCancel(context.WithoutCancel(r.asks))
+	watching, unwatch := context.WithCancel(context.WithoutCancel(r.acquireCtx))
 	defer unwatch()
 	lists := r.s.group.Watch(watching)
-	leaving, ended, closing := r.asks.Done(), r.m.Done(), r.s.c.Closing()
-	var parted chan struct{}
+	leaving, ended, closing := r.acquireCtx.Done(), r.m.Done(), r.s.c.Closing()
+	var groupLeft chan struct{}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	for told := false; !r.left || len(r.shards) > 0; {
-		r.tellOwned()
-		if r.left && !told && !r.holdsBack() {
-			told = true
+	for closed := false; !r.left || len(r.shards) > 0; {
+		r.emitOwned()
+		if r.left && !closed && !r.hasUnyielded() {
+			closed = true
 			close(r.gone)
 		}
 		var out chan *Shard
@@ -195,13 +195,13 @@ func (r *shardsRun) run() {
 			case list.Err != nil:
 				r.fail(list.Err)
 			default:
-				r.take(list.Members)
+				r.reassign(list.Members)
 			}
 		case out <- next:
 			r.ready[0].to(shardOwned)
 			r.ready = r.ready[1:]
 		case <-r.wake:
-			r.settle()
+			r.handleReports()
 		case now := <-timer.C:
 			r.force(now)
 		case <-ended:
@@ -213,22 +213,22 @@ func (r *shardsRun) run() {
 		case <-leaving:
 			leaving, lists, ended = nil, nil, nil
 			unwatch()
-			r.part()
+			r.beginLeaving()
 			// First the member leaves the group, so that its shards are assigned to others
 			// when their owners release them.
-			parted = make(chan struct{})
-			done := parted
+			groupLeft = make(chan struct{})
+			done := groupLeft
 			if !r.s.c.GoWork(func() {
 				defer close(done)
 				r.m.Leave()
 			}) {
 				close(done)
 			}
-		case <-parted:
-			parted, r.left = nil, true
+		case <-groupLeft:
+			groupLeft, r.left = nil, true
 		}
 	}
-	r.tellOwned()
+	r.emitOwned()
 	select {
 	case <-r.gone:
 	default:
@@ -236,15 +236,15 @@ func (r *shardsRun) run() {
 	}
 }
 
-// tellOwned reports how many shards the member owns, if that has changed. Grants that come together
+// emitOwned reports how many shards the member owns, if that has changed. Grants that come together
 // are one event.
-func (r *shardsRun) tellOwned() {
+func (r *shardsRun) emitOwned() {
 	e := trace.ShardsOwned{
-		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.Full(), Op: r.op}, Member: r.id, Ought: r.ought,
+		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.Full(), Op: r.op}, Member: r.id, Ought: r.assigned,
 		Owned: r.count[shardReady] + r.count[shardOwned] + r.count[shardMoving], Moving: r.count[shardMoving],
 	}
-	if e != r.told && (r.assign != nil || r.told.Member != "") {
-		r.told = e
+	if e != r.reported && (r.assign != nil || r.reported.Member != "") {
+		r.reported = e
 		core.Emit(context.Background(), r.s.c, e)
 	}
 }
@@ -252,7 +252,7 @@ func (r *shardsRun) tellOwned() {
 // fail makes the member leave because of err.
 func (r *shardsRun) fail(err error) {
 	r.mu.Lock()
-	if r.err == nil && r.asks.Err() == nil {
+	if r.err == nil && r.acquireCtx.Err() == nil {
 		r.err = core.OpError(r.op, r.s.path.Full(), err)
 	}
 	r.mu.Unlock()
@@ -266,17 +266,17 @@ func (r *shardsRun) failure() error {
 	return r.err
 }
 
-// part begins the leaving: no further shard is handed out, and all are to end.
-func (r *shardsRun) part() {
+// beginLeaving begins the leaving: no further shard is handed out, and all are to end.
+func (r *shardsRun) beginLeaving() {
 	close(r.out)
-	r.assign, r.ought = nil, 0
+	r.assign, r.assigned = nil, 0
 	for _, i := range slices.Sorted(maps.Keys(r.shards)) { // a simulation repeats itself exactly
-		r.shards[i].unwant(r.id, "the member leaves")
+		r.shards[i].unassign(r.id, "the member leaves")
 	}
 }
 
-// holdsBack reports whether the member has shards that it has not handed out.
-func (r *shardsRun) holdsBack() bool {
+// hasUnyielded reports whether the member has shards that it has not handed out.
+func (r *shardsRun) hasUnyielded() bool {
 	for _, x := range r.shards {
 		if x.state != shardOwned && x.state != shardMoving {
 			return true
@@ -285,10 +285,10 @@ func (r *shardsRun) holdsBack() bool {
 	return false
 }
 
-// take computes the assignment for a list of members, and acts on it.
-func (r *shardsRun) take(list []Member[layout.ShardMember]) {
+// reassign computes the assignment for a list of members, and acts on it.
+func (r *shardsRun) reassign(list []Member[layout.ShardMember]) {
 	own := slices.IndexFunc(list, func(m Member[layout.ShardMember]) bool { return m.ID == r.id })
-	if own < 0 || r.asks.Err() != nil {
+	if own < 0 || r.acquireCtx.Err() != nil {
 		return
 	}
 	members := make([]assign.Member, 0, len(list))
@@ -329,18 +329,18 @@ func (r *shardsRun) take(list []Member[layout.ShardMember]) {
 				e.Gained++
 			}
 			if x == nil {
-				r.ask(i)
+				r.startAcquire(i)
 			}
 		case before[i]:
 			e.Lost++
 			fallthrough
 		default:
 			if x != nil {
-				x.unwant(members[m].ID, "the shard moves to another member")
+				x.unassign(members[m].ID, "the shard moves to another member")
 			}
 		}
 	}
-	r.former, r.ought = 0, e.Shards
+	r.former, r.assigned = 0, e.Shards
 	core.Emit(context.Background(), r.s.c, e)
 }
 
@@ -349,13 +349,13 @@ func (r *shardsRun) wants(i int) bool {
 	return r.assign != nil && r.members[r.assign[i]].ID == r.id
 }
 
-// settle acts on the news.
-func (r *shardsRun) settle() {
+// handleReports acts on the reports of shards.
+func (r *shardsRun) handleReports() {
 	r.mu.Lock()
-	news := r.news
-	r.news = nil
+	reports := r.reports
+	r.reports = nil
 	r.mu.Unlock()
-	for _, x := range news {
+	for _, x := range reports {
 		r.mu.Lock()
 		granted, failed, ended := x.granted, x.failed, x.ended
 		x.granted = nil
@@ -365,14 +365,14 @@ func (r *shardsRun) settle() {
 		}
 		if granted != nil && !ended {
 			x.shard.Hold = &Hold{granted}
-			if x.state == shardAsking {
+			if x.state == shardAcquiring {
 				x.to(shardReady)
 				r.ready = append(r.ready, x)
 			} else {
 				x.giveBack()
 			}
 		}
-		if failed != nil && x.state == shardAsking {
+		if failed != nil && x.state == shardAcquiring {
 			r.fail(failed) // of no effect if the member leaves already
 		}
 		if failed == nil && !ended {
@@ -386,8 +386,8 @@ func (r *shardsRun) settle() {
 		}
 		x.to(shardOver)
 		delete(r.shards, x.shard.Index)
-		if r.wants(x.shard.Index) && r.asks.Err() == nil {
-			r.ask(x.shard.Index)
+		if r.wants(x.shard.Index) && r.acquireCtx.Err() == nil {
+			r.startAcquire(x.shard.Index)
 		}
 	}
 }
@@ -403,9 +403,9 @@ func (r *shardsRun) force(now time.Time) {
 	}
 }
 
-// ask begins the acquisition of a shard.
-func (r *shardsRun) ask(i int) {
-	ctx, cancel := context.WithCancel(r.asks)
+// startAcquire begins the acquisition of a shard.
+func (r *shardsRun) startAcquire(i int) {
+	ctx, cancel := context.WithCancel(r.acquireCtx)
 	x := &ownShard{r: r, l: r.s.line(i), former: r.former, cancel: cancel, shard: Shard{Index: i}}
 	r.shards[i] = x
 	r.count[x.state]++
@@ -442,24 +442,24 @@ func (x *ownShard) acquire(ctx context.Context) (*core.Hold, error) {
 	})
 }
 
-// report changes the news of x, and wakes the loop.
+// report changes the reported fields of x, and wakes the loop.
 func (x *ownShard) report(change func()) {
 	r := x.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
-	r.news = append(r.news, x)
+	r.reports = append(r.reports, x)
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// unwant ends what the member does with a shard that it ought not to own any more.
-func (x *ownShard) unwant(by, why string) {
+// unassign ends what the member does with a shard that it ought not to own any more.
+func (x *ownShard) unassign(by, why string) {
 	r := x.r
 	switch x.state {
-	case shardAsking:
+	case shardAcquiring:
 		x.to(shardEnding)
 		x.cancel()
 	case shardReady:
@@ -481,7 +481,7 @@ func (x *ownShard) unwant(by, why string) {
 // its session.
 func (x *ownShard) giveBack() { x.r.s.c.GoWork(func() { x.shard.Release() }) }
 
-// release, remains and lost make an ownShard the recipe of its hold.
+// Release, Leftovers and Lost make an ownShard the owner of its hold.
 
 func (x *ownShard) Release(h *core.Hold) error {
 	err := x.l.Release(h)
