@@ -374,7 +374,7 @@ func (on directoryTests) AndAnEphemeralBarrier(t *testing.T) {
 		coordtest.WantErr(w.T, b.Set(ctx), coord.ErrKind)
 		wants(false)
 		w.must(h.Release())
-		w.commit(backend.Delete(w.Path("/maint/stop/lock"), backend.AnyVersion)) // as the service does
+		w.collected("/maint/stop/lock")
 		w.must(b.Set(ctx))
 		w.must(b.Set(ctx))
 		wants(true)
