@@ -112,7 +112,7 @@ func (s *Set) test(ctx context.Context) error {
 
 // giveBack releases the holds of a set that was not completed for the reason why, and
 // returns all errors joined. When ctx has ended, it waits for the releases under way as
-// core.core.CleanUp.Wait does.
+// core.CleanUp.Wait does.
 func (s *Set) giveBack(ctx context.Context, why error) error {
 	type release struct {
 		h   *core.Hold

@@ -290,7 +290,7 @@ func adoptTogether(ctx context.Context, s *core.Session, err error, specs []core
 }
 
 // removeAllAttemptsLater is disown for nodes in several directories. It waits for the removals, see
-// core.core.CleanUp.Wait.
+// core.CleanUp.Wait.
 func removeAllAttemptsLater(s *core.Session, specs []core.Spec) {
 	all := make([]*core.CleanUp, len(specs))
 	for i, sp := range specs {

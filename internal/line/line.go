@@ -171,7 +171,7 @@ func (l *Line) HeldUnder(ctx context.Context, r *Request) error {
 
 // behindOwn returns the error for a contender whose ctx derives from a hold that is in
 // the queue ahead of it, so that it waits for that hold directly or behind others.
-// heldUnder cannot detect this when the hold is a reader's and a writer waits between
+// HeldUnder cannot detect this when the hold is a reader's and a writer waits between
 // the two, or when the hold is about to move to another node.
 func (l *Line) behindOwn(ctx context.Context, r *Request, ahead []layout.Position) error {
 	for name := range core.HoldsUnder(ctx, l.dir) {

@@ -186,7 +186,7 @@ func (q *localQueue) Release(h *core.Hold) error {
 
 // removeAndCall deletes the node of a hold that has ended, in one commit with the creation of a
 // node for the next local waiter, if there is one. If that waiter has returned meanwhile,
-// giveWay removes the new node and waits for that, see core.core.CleanUp.Wait.
+// removeAndCall removes the new node and waits for that, see core.CleanUp.Wait.
 func (q *localQueue) removeAndCall(h *core.Hold) error {
 	w := q.call()
 	if w == nil {
