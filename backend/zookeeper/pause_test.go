@@ -73,9 +73,9 @@ func TestPause_IsLoggedAndTraced(t *testing.T) {
 				}
 				p := s.(*session)
 				p.mu.Lock()
-				left := p.lease.Left(p.now())
+				left, length := p.lease.Left(p.now()), p.lease.Length
 				p.mu.Unlock()
-				if left > p.lease.Length-200*time.Millisecond {
+				if left > length-200*time.Millisecond {
 					break
 				}
 			}

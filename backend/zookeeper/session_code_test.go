@@ -183,7 +183,7 @@ func TestAServerThatAnswersOnlyPingsIsLeft(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, err = s.Commit(ctx, backend.Delete("/a", 3))
-		lease := s.(*session).lease.Length
+		lease := leaseLength(s)
 		if took := time.Since(start); !errors.Is(err, backend.ErrUncertain) || took < lease/2 || took > lease {
 			t.Errorf("commit after %v: %v", took, err)
 		}
@@ -191,6 +191,14 @@ func TestAServerThatAnswersOnlyPingsIsLeft(t *testing.T) {
 			t.Errorf("sync: %v, the session: %v", err, s.Err())
 		}
 	})
+}
+
+// leaseLength returns the length of the lease, which each new connection sets.
+func leaseLength(s backend.Session) time.Duration {
+	x := s.(*session)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.lease.Length
 }
 
 // A session can be sealed and not over yet, while the operating system closes its connection.
