@@ -52,7 +52,7 @@ func (n *Node) readAndWatch(ctx context.Context, g *core.WatchLoop) (Content, er
 	return x, err
 }
 
-// contentOf returns the content of the node, of which data and stat were read.
+// contentOf returns the content of a node from its data and Stat.
 func (n *Node) contentOf(ctx context.Context, s *core.Session, data []byte, stat backend.Stat) (Content, error) {
 	f, err := n.checkKind(ctx, s, data, stat)
 	switch {

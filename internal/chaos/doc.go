@@ -26,7 +26,7 @@
 //	COORD_CHAOS=10m go test -v -timeout 30m -run TestEvery ./internal/chaos
 //	cd backend/etcd; COORD_CHAOS=10m go test -v -timeout 30m -run TestEveryRecipeStandsAllFaultsOnEtcd
 //
-// COORD_LONG=1 stands for COORD_CHAOS=10m. COORD_SEED replays the order of the faults.
+// COORD_LONG=1 sets COORD_CHAOS=10m. COORD_SEED replays the order of the faults.
 // COORD_CHAOS_SUMMARY names a file for the summary as Markdown, COORD_CHAOS_KEEP a directory that
 // keeps the histories (those of a failed run are kept anyway), and COORD_CHAOS_JUDGE such a
 // directory for TestAKeptRun.

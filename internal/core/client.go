@@ -424,7 +424,7 @@ func (c *Client) Need() {
 	}
 }
 
-// IsTraced reports whether somebody receives events.
+// IsTraced reports whether the client has a Trace.
 func (c *Client) IsTraced() bool { return c.trace != nil }
 
 // Present returns the present or latest session.

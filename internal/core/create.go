@@ -315,7 +315,7 @@ func (s *Session) RemoveAttemptsLater(specs ...Spec) *CleanUp {
 }
 
 // RemoveOf removes the node at path if the session with the ID owner created it, and
-// spares a later node of the same name: a call that goes on over sessions keeps its GUID.
+// spares a later node of the same name: a call that continues on another session keeps its GUID.
 // The caller has made sure that the server has caught up.
 func (s *Session) RemoveOf(ctx context.Context, owner int64, path string) error {
 	stat, err := s.b.Exists(ctx, path, nil)

@@ -159,7 +159,7 @@ func IsDecode(err error) bool { return Answers(err, ErrDecode) }
 // IsUncertain reports whether err means that the outcome of a call is unknown.
 func IsUncertain(err error) bool { return backend.IsUncertain(err) }
 
-// AfterAttempt returns how a call goes on after its attempt to take a place failed with
+// AfterAttempt returns what a call does after its attempt to take a place has failed with
 // err. The call takes a new place if the old one was lost, with its session or to an
 // outsider, or if the directory was replaced. Otherwise final is the error of the call;
 // the end of ctx takes precedence over a failure.

@@ -84,7 +84,7 @@ type heldContext struct {
 type heldKey struct{}
 
 // NewHold returns a hold that recipe grants, on the node at path. own is the armed watch on that
-// node, or nil. It stands after Session.Grant.
+// node, or nil. The hold begins with Session.Grant.
 func NewHold(s *Session, path string, token int64, t *Span, by Owner, own *backend.Watch) *Hold {
 	return &Hold{s: s, path: path, token: token, span: t, recipe: by, own: own}
 }
@@ -696,7 +696,7 @@ func (h *Hold) WhenEnded(f func(error)) {
 	}
 }
 
-// On returns the session in which the hold stands, or nil if it never stood.
+// On returns the session of the hold, or nil if the hold was never granted.
 func (h *Hold) On() *Session { return h.s }
 
 // Span returns the span of the acquisition, or nil.
