@@ -8,11 +8,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/examples/internal/exampletest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestTheProgramRuns(t *testing.T) {
+	exampletest.Runs(t, func(ctx context.Context, b backend.Backend) error { return run(ctx, b, 4) }, `applies {Level:info Workers:4}`)
+}
 
 func TestProgramsFollowTheConfiguration(t *testing.T) {
 	exampletest.Tells(t, "config", story,

@@ -1,25 +1,93 @@
-// Members is a list of the instances of a service: each registers its address, and a caller
-// picks one of them for each call. One instance leaves cleanly, and another one is killed.
+// Members is an instance of a service. It registers its address, and calls one of the registered
+// instances every second. An instance that stops leaves the list first; one that is killed is in
+// the list until its session ends, and a caller tries another one meanwhile.
 //
 //	go run ./examples/members
-//	go run ./examples/members -backend zookeeper -servers host1:2181,host2:2181
-//	go run ./examples/members -backend etcd -servers host1:2379,host2:2379
+//	go run ./examples/members -name a -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/members -name b -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/members -name a -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-func main() { service.Main("members", story) }
+func main() {
+	log.SetFlags(0)
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	name := flag.String("name", "a", "the name of this instance")
+	flag.Parse()
+	b, err := newBackend(*kind, *servers)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, b, *name); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// run is one instance, until ctx ends.
+func run(ctx context.Context, b backend.Backend, name string) error {
+	c, err := coord.Open(ctx, b, &coord.Options{Namespace: "/coord-examples/members"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	i, err := start(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(callAll(ctx, c, name), i.stop(context.WithoutCancel(ctx)))
+}
+
+// callAll calls one instance every second.
+func callAll(ctx context.Context, c *coord.Client, name string) error {
+	picker, err := coord.NewGroup[Endpoint](c, "/instances", nil).Picker(ctx, coord.PickRoundRobin)
+	if err != nil {
+		return err
+	}
+	calls := &caller{picker: picker, http: http.Client{Timeout: 10 * time.Second}}
+	defer calls.http.CloseIdleConnections()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		answer, err := calls.call(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			log.Printf("%s is not answered: %v", name, err)
+		default:
+			log.Printf("%s is answered by %s", name, answer)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
 
 // Endpoint is the data that an instance publishes.
 type Endpoint struct{ Address string }
@@ -106,4 +174,18 @@ func (c *caller) get(ctx context.Context, url string) (string, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	return string(body), err
+}
+
+// newBackend returns the service that the flags name. A service in memory serves this process only.
+func newBackend(kind, servers string) (backend.Backend, error) {
+	list := strings.Split(servers, ",")
+	switch kind {
+	case "memory":
+		return memory.New(nil), nil
+	case "zookeeper":
+		return zookeeper.New(list, nil), nil
+	case "etcd":
+		return etcd.New(list, nil), nil
+	}
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
 }

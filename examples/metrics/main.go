@@ -11,8 +11,17 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,21 +33,61 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/oteltrace"
 )
 
-func main() { service.ServeMain("metrics", &site) }
+func main() {
+	log.SetFlags(0)
+	listen := flag.String("listen", "127.0.0.1:9464", "the `address` to serve at")
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	flag.Parse()
+	b, err := newBackend(*kind, *servers)
+	if err != nil {
+		log.Fatal(err)
+	}
+	l, err := net.Listen("tcp", *listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("metrics serves http://%s/metrics\n", l.Addr())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, b, l); err != nil {
+		log.Fatal(err)
+	}
+}
 
-var site = service.Site{
-	Listen: "127.0.0.1:9464",
-	Page:   "/metrics",
-	New: func(b backend.Backend) (http.Handler, func(ctx context.Context) error, error) {
-		o, handler, err := prometheusOptions()
-		mux := http.NewServeMux()
-		mux.Handle("/metrics", handler)
-		return mux, func(ctx context.Context) error { return work(ctx, b, o) }, err
-	},
+// run is the program, until ctx ends. The metrics are served from the beginning, also while the client
+// waits for the service.
+func run(ctx context.Context, b backend.Backend, l net.Listener) error {
+	o, handler, err := prometheusOptions()
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", handler)
+	server := &http.Server{Handler: mux}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	g.Go(func() error {
+		err := work(ctx, b, o)
+		if ctx.Err() != nil {
+			err = nil // stopped by a signal
+		}
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return errors.Join(err, server.Shutdown(ending))
+	})
+	return g.Wait()
 }
 
 // prometheusOptions returns the options of oteltrace, and the handler that serves its metrics. A
@@ -100,4 +149,18 @@ func work(ctx context.Context, b backend.Backend, o *oteltrace.Options) error {
 		})
 	})
 	return group.Wait()
+}
+
+// newBackend returns the service that the flags name. A service in memory serves this process only.
+func newBackend(kind, servers string) (backend.Backend, error) {
+	list := strings.Split(servers, ",")
+	switch kind {
+	case "memory":
+		return memory.New(nil), nil
+	case "zookeeper":
+		return zookeeper.New(list, nil), nil
+	case "etcd":
+		return etcd.New(list, nil), nil
+	}
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -16,8 +17,8 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/coordtest"
-	"github.com/go-coord/coord/examples/internal/service"
 	"github.com/go-coord/coord/oteltrace"
 	"github.com/go-coord/coord/trace"
 )
@@ -28,16 +29,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestTheProgramServesItsMetrics(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	out := make(lines, 1)
-	ended := make(chan error, 1)
-	go func() { ended <- service.Serve(ctx, "metrics", []string{"-listen", "127.0.0.1:0"}, out, &site) }()
-	var url string
-	select {
-	case line := <-out:
-		_, url, _ = strings.Cut(line, " serves ")
-	case err := <-ended:
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		t.Fatal(err)
 	}
+	url := "http://" + l.Addr().String() + "/metrics"
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, memory.New(nil), l) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
 		resp, err := client.Get(url)
@@ -59,14 +57,6 @@ func TestTheProgramServesItsMetrics(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-}
-
-// lines takes what the program prints.
-type lines chan string
-
-func (w lines) Write(p []byte) (int, error) {
-	w <- strings.TrimSpace(string(p))
-	return len(p), nil
 }
 
 // An exposition has the names of the samples that Prometheus gets, with their labels and the values

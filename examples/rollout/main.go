@@ -1,20 +1,65 @@
-// Rollout restarts all servers of a cluster, two at a time: a semaphore limits how many are
-// down.
+// Rollout restarts a server of a cluster, of which at most two are down at a time: a semaphore
+// limits them. Run it once for each server, on all machines at the same time.
 //
 //	go run ./examples/rollout
-//	go run ./examples/rollout -backend zookeeper -servers host1:2181,host2:2181
-//	go run ./examples/rollout -backend etcd -servers host1:2379,host2:2379
+//	go run ./examples/rollout -name server-1 -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/rollout -name server-1 -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-func main() { service.Main("rollout", story) }
+func main() {
+	log.SetFlags(0)
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	name := flag.String("name", "server-1", "the name of the server to restart")
+	flag.Parse()
+	b, err := newBackend(*kind, *servers)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, b, *name); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// run restarts one server.
+func run(ctx context.Context, b backend.Backend, name string) error {
+	c, err := coord.Open(ctx, b, &coord.Options{Namespace: "/coord-examples/rollout"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return upgrade(ctx, c, name, func(ctx context.Context) error {
+		log.Printf("%s goes down", name)
+		select {
+		case <-time.After(time.Second): // the restart, and the check of its health
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		log.Printf("%s is up", name)
+		return nil
+	})
+}
 
 // limit is the number of servers that may be down at a time. The service stores it: a client
 // that uses another limit is refused with ErrLimit, so two versions of this program cannot
@@ -32,4 +77,18 @@ func upgrade(ctx context.Context, c *coord.Client, name string, restart func(con
 	// further step. The context ends then.
 	err = restart(permit.Context(ctx))
 	return errors.Join(err, permit.Release())
+}
+
+// newBackend returns the service that the flags name. A service in memory serves this process only.
+func newBackend(kind, servers string) (backend.Backend, error) {
+	list := strings.Split(servers, ",")
+	switch kind {
+	case "memory":
+		return memory.New(nil), nil
+	case "zookeeper":
+		return zookeeper.New(list, nil), nil
+	case "etcd":
+		return etcd.New(list, nil), nil
+	}
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
 }

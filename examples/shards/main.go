@@ -1,94 +1,82 @@
-// Shards divides twelve pieces of work among workers that come and go. One of them is killed; the
-// others take over its pieces, and give them back when it returns.
+// Shards is a worker of several that divide twelve pieces of work among themselves. If a worker is
+// killed, the others take over its pieces, and give them back when it returns.
 //
 //	go run ./examples/shards
-//	go run ./examples/shards -backend zookeeper -servers host1:2181,host2:2181
-//	go run ./examples/shards -backend etcd -servers host1:2379,host2:2379
+//	go run ./examples/shards -name a -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/shards -name b -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/shards -name a -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
-	"maps"
-	"slices"
+	"log"
+	"os"
+	"os/signal"
 	"strings"
-	"sync"
+	"syscall"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-func main() { service.Main("shards", story) }
+func main() {
+	log.SetFlags(0)
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	name := flag.String("name", "a", "the name of this worker")
+	flag.Parse()
+	b, err := newBackend(*kind, *servers)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, b, *name); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// run is one worker, until ctx ends.
+func run(ctx context.Context, b backend.Backend, name string) error {
+	c, err := coord.Open(ctx, b, &coord.Options{Namespace: "/coord-examples/shards"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return work(ctx, c, name, func(ctx context.Context, sh *coord.Shard) {
+		log.Printf("%s begins piece %d", name, sh.Index)
+		<-ctx.Done() // the work, in steps, until the shard is to move
+		log.Printf("%s ends piece %d", name, sh.Index)
+	})
+}
 
 const pieces = 12
 
-// work is a worker: it works on the shards that it owns, until ctx ends. Whatever it stores for a
-// shard, it stores under the guard or the token of the shard.
-func work(ctx context.Context, c *coord.Client, name string, b *board) error {
+// work calls do with each piece that this worker owns, until ctx ends. do returns when its context
+// ends: the piece is to move. Whatever it stores for a piece, it stores under the guard or the token
+// of the shard.
+func work(ctx context.Context, c *coord.Client, name string, do func(context.Context, *coord.Shard)) error {
 	return coord.NewShards(c, "/pieces", pieces, &coord.ShardsOptions{ID: name}).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
-		b.begins(name, sh)
-		<-ctx.Done() // the work, in steps, until the shard is to move
-		b.ends(name, sh)
+		do(ctx, sh)
 		return nil
 	})
 }
 
-// board has the owner of each piece.
-type board struct {
-	mu      sync.Mutex
-	owner   map[int]string
-	changed chan struct{}
-}
-
-func newBoard() *board { return &board{owner: make(map[int]string), changed: make(chan struct{})} }
-
-func (b *board) begins(name string, sh *coord.Shard) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.owner[sh.Index] = name
-	b.tell()
-}
-
-func (b *board) ends(name string, sh *coord.Shard) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.owner[sh.Index] == name {
-		delete(b.owner, sh.Index)
-		b.tell()
+// newBackend returns the service that the flags name. A service in memory serves this process only.
+func newBackend(kind, servers string) (backend.Backend, error) {
+	list := strings.Split(servers, ",")
+	switch kind {
+	case "memory":
+		return memory.New(nil), nil
+	case "zookeeper":
+		return zookeeper.New(list, nil), nil
+	case "etcd":
+		return etcd.New(list, nil), nil
 	}
-}
-
-func (b *board) tell() {
-	close(b.changed)
-	b.changed = make(chan struct{})
-}
-
-// await waits until the workers own all pieces, each as many as the others, and returns the owners.
-func (b *board) await(ctx context.Context, workers ...string) (map[int]string, error) {
-	for {
-		b.mu.Lock()
-		owner, changed := maps.Clone(b.owner), b.changed
-		b.mu.Unlock()
-		even := len(owner) == pieces
-		for _, name := range workers {
-			even = even && len(piecesOf(owner, name)) == pieces/len(workers)
-		}
-		if even {
-			return owner, nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("the workers %s do not own %d pieces each: %w", strings.Join(workers, " and "), pieces/len(workers), context.Cause(ctx))
-		}
-	}
-}
-
-func piecesOf(owner map[int]string, name string) (list []int) {
-	for _, i := range slices.Sorted(maps.Keys(owner)) {
-		if owner[i] == name {
-			list = append(list, i)
-		}
-	}
-	return list
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
 }

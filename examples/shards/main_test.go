@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/examples/internal/exampletest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestTheProgramRuns(t *testing.T) {
+	exampletest.Runs(t, func(ctx context.Context, b backend.Backend) error { return run(ctx, b, "a") }, `a begins piece`, `a begins piece`)
+}
 
 func TestThePiecesOfAKilledWorkerMoveAndComeBack(t *testing.T) {
 	exampletest.Tells(t, "shards", story,

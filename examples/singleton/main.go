@@ -2,22 +2,67 @@
 // election runs it. When the leader is cut off, or stops, another replica continues.
 //
 //	go run ./examples/singleton
-//	go run ./examples/singleton -backend zookeeper -servers host1:2181,host2:2181
-//	go run ./examples/singleton -backend etcd -servers host1:2379,host2:2379
+//	go run ./examples/singleton -name a -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/singleton -name b -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/singleton -name a -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"log"
+	"os"
+	"os/signal"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-func main() { service.Main("singleton", story) }
+func main() {
+	log.SetFlags(0)
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	name := flag.String("name", "a", "the name of this replica")
+	flag.Parse()
+	b, err := newBackend(*kind, *servers)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, b, *name); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// run is one replica, until ctx ends.
+func run(ctx context.Context, b backend.Backend, name string) error {
+	c, err := coord.Open(ctx, b, &coord.Options{Namespace: "/coord-examples/singleton"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	r := &replica{
+		name:   name,
+		client: c,
+		every:  time.Second,
+		leads: func(t *coord.Term) error {
+			log.Printf("%s leads with token %d", name, t.Token())
+			return nil
+		},
+		job: func(number int) { log.Printf("%s does run %d", name, number) },
+	}
+	return r.run(ctx)
+}
 
 // replica is one of the programs in the cluster. It campaigns until ctx ends.
 type replica struct {
@@ -78,4 +123,18 @@ func (r *replica) lead(ctx context.Context, t *coord.Term) error {
 		}
 		r.job(run)
 	}
+}
+
+// newBackend returns the service that the flags name. A service in memory serves this process only.
+func newBackend(kind, servers string) (backend.Backend, error) {
+	list := strings.Split(servers, ",")
+	switch kind {
+	case "memory":
+		return memory.New(nil), nil
+	case "zookeeper":
+		return zookeeper.New(list, nil), nil
+	case "etcd":
+		return etcd.New(list, nil), nil
+	}
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
 }

@@ -14,27 +14,72 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log"
+	"net"
 	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/status"
+	"golang.org/x/sync/errgroup"
 )
 
 const leaderPath = "/coord-examples-status/leader"
 
 func main() {
-	var name *string
-	service.ServeMain("status", &service.Site{
-		Listen: "127.0.0.1:8080",
-		Page:   "/coord/",
-		Flags:  func(flags *flag.FlagSet) { name = flags.String("name", "a", "the name of the replica") },
-		New: func(b backend.Backend) (http.Handler, func(ctx context.Context) error, error) {
-			st := status.New(&status.Options{Ready: leads})
-			return pages(st, *name), func(ctx context.Context) error { return campaign(ctx, st, b, *name) }, nil
-		},
+	log.SetFlags(0)
+	name := flag.String("name", "a", "the name of the replica")
+	listen := flag.String("listen", "127.0.0.1:8080", "the `address` to serve at")
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	timeout := flag.Duration("session", 10*time.Second, "the session timeout")
+	flag.Parse()
+	b, err := newBackend(*kind, *servers, *timeout)
+	if err != nil {
+		log.Fatal(err)
+	}
+	l, err := net.Listen("tcp", *listen)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("status serves http://%s/coord/\n", l.Addr())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, b, *name, l); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run is one replica, until ctx ends. The pages answer from the beginning, also while the client waits
+// for the service, and while the replica resigns. Requests that came before that are answered.
+func run(ctx context.Context, b backend.Backend, name string, l net.Listener) error {
+	st := status.New(&status.Options{Ready: leads})
+	server := &http.Server{Handler: pages(st, name)}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
 	})
+	g.Go(func() error {
+		err := campaign(ctx, st, b, name)
+		if ctx.Err() != nil {
+			err = nil // stopped by a signal
+		}
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		return errors.Join(err, server.Shutdown(ending))
+	})
+	return g.Wait()
 }
 
 // pages returns the pages of one replica. They answer also while Open waits for the service, and
@@ -72,4 +117,18 @@ func leads(r status.Report) error {
 		return errors.New("this replica does not lead")
 	}
 	return nil
+}
+
+// newBackend returns the service that the flags name. A service in memory serves this process only.
+func newBackend(kind, servers string, timeout time.Duration) (backend.Backend, error) {
+	list := strings.Split(servers, ",")
+	switch kind {
+	case "memory":
+		return memory.New(&memory.Options{SessionTimeout: timeout}), nil
+	case "zookeeper":
+		return zookeeper.New(list, &zookeeper.Options{SessionTimeout: timeout}), nil
+	case "etcd":
+		return etcd.New(list, &etcd.Options{SessionTimeout: timeout}), nil
+	}
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
 }

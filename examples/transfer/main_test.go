@@ -21,6 +21,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+func TestTheProgramRuns(t *testing.T) {
+	exampletest.Runs(t, func(ctx context.Context, b backend.Backend) error {
+		return run(ctx, b, []string{"ann", "bob"}, Transfer{From: "ann", To: "bob", Amount: 30})
+	}, `committed|books`, `committed|books`, `committed|books`)
+}
+
 func TestTheSumOfTheAccountsStaysTheSame(t *testing.T) {
 	exampletest.Tells(t, "transfer", story,
 		`at first: ann has 100, bob has 20`,

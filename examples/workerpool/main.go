@@ -1,21 +1,72 @@
-// Workerpool is a pool of workers on a typed queue. One of them is killed in the middle of a
-// job, and another one does the job.
+// Workerpool is a worker on a typed queue. If a worker is killed in the middle of a job, another one
+// does the job.
 //
-//	go run ./examples/workerpool
-//	go run ./examples/workerpool -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/workerpool -put 10
+//	go run ./examples/workerpool -put 100 -backend zookeeper -servers host1:2181,host2:2181
 //	go run ./examples/workerpool -backend etcd -servers host1:2379,host2:2379
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/zookeeper"
 )
 
-func main() { service.Main("workerpool", story) }
+func main() {
+	log.SetFlags(0)
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	put := flag.Int("put", 0, "put this `number` of jobs into the queue first")
+	flag.Parse()
+	b, err := newBackend(*kind, *servers)
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, b, *put); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+// run is one worker, until ctx ends.
+func run(ctx context.Context, b backend.Backend, put int) error {
+	c, err := coord.Open(ctx, b, &coord.Options{Namespace: "/coord-examples/workerpool"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	queue := coord.NewQueue[Job](c, "/jobs", nil)
+	jobs := make([]Job, put)
+	for i := range jobs {
+		jobs[i].Number = i + 1
+	}
+	if _, err := queue.PutAll(ctx, jobs...); err != nil { // many in one request
+		return err
+	}
+	return work(ctx, queue, func(ctx context.Context, item *coord.Item[Job]) error {
+		select {
+		case <-time.After(time.Second): // the work
+			log.Printf("job %d is done, attempt %d", item.Value.Number, item.Attempt)
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+}
 
 // Job is the content of the queue, as JSON.
 type Job struct{ Number int }
@@ -43,4 +94,18 @@ func work(ctx context.Context, q *coord.Queue[Job], do func(context.Context, *co
 		}
 	}
 	return nil
+}
+
+// newBackend returns the service that the flags name. A service in memory serves this process only.
+func newBackend(kind, servers string) (backend.Backend, error) {
+	list := strings.Split(servers, ",")
+	switch kind {
+	case "memory":
+		return memory.New(nil), nil
+	case "zookeeper":
+		return zookeeper.New(list, nil), nil
+	case "etcd":
+		return etcd.New(list, nil), nil
+	}
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
 }

@@ -6,9 +6,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +23,43 @@ import (
 	"github.com/go-coord/coord/examples/internal/service"
 	"github.com/go-coord/coord/internal/zktest"
 )
+
+// Runs runs a program on memory until each of the patterns has matched a line of its log, in this order,
+// and ends its context then. The program must return nil or the end of the context.
+func Runs(t *testing.T, run func(ctx context.Context, b backend.Backend) error, lines ...string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	w := &watcher{left: lines, done: stop}
+	log.SetOutput(w)
+	defer log.SetOutput(os.Stderr)
+	err := run(ctx, memory.New(nil))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil && !errors.Is(err, context.Canceled) || len(w.left) > 0 {
+		t.Errorf("error %v, no line matches %q\n%s", err, w.left, w.all.String())
+	}
+}
+
+// A watcher is the output of a log: it calls done when the patterns that are left have matched.
+type watcher struct {
+	mu   sync.Mutex
+	left []string
+	done func()
+	all  bytes.Buffer
+}
+
+func (w *watcher) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all.Write(line)
+	if len(w.left) > 0 && regexp.MustCompile(w.left[0]).Match(line) {
+		if w.left = w.left[1:]; len(w.left) == 0 {
+			w.done()
+		}
+	}
+	return len(line), nil
+}
 
 // Tells runs the example on memory, on a ZooKeeper server and on an etcd server. Each of the
 // patterns in told must match the beginning of a line of the story, including its subject, in

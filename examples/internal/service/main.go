@@ -26,17 +26,9 @@ type Story func(ctx context.Context, s *Service) error
 // Main is the main function of the example called name. It exits with status 1 if the story
 // fails or is interrupted, and with 2 if the command line is invalid.
 func Main(name string, story Story) {
-	exit(name, func(ctx context.Context, args []string, stdout io.Writer) error {
-		return Run(ctx, name, args, stdout, story)
-	})
-}
-
-// exit calls run with a context that a signal ends. It returns if run has succeeded, and otherwise
-// prints the error and ends the process.
-func exit(name string, run func(ctx context.Context, args []string, stdout io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C kills the process
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := Run(ctx, name, os.Args[1:], os.Stdout, story)
 	interrupted := ctx.Err() != nil
 	stop()
 	switch {
@@ -77,7 +69,7 @@ func Run(ctx context.Context, name string, args []string, stdout io.Writer, stor
 
 // parse reads the flags. After -h it prints them, and returns true: the program is to end.
 func parse(flags *flag.FlagSet, args []string, stdout io.Writer) (help bool, err error) {
-	flags.SetOutput(io.Discard) // errors are printed once, by exit
+	flags.SetOutput(io.Discard) // errors are printed once, by Main
 	err = flags.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

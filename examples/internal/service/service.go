@@ -1,5 +1,5 @@
-// Package service is shared by the examples: it opens the service from the flags of the
-// command line, and prints the story. A program that is not an example needs nothing of it.
+// Package service is shared by the tour and by the tests of the examples: it opens the service from
+// the flags of the command line, cuts links, and prints the story.
 package service
 
 import (

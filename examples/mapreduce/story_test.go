@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/examples/internal/service"
 )
 
@@ -18,49 +17,41 @@ func story(ctx context.Context, s *service.Service) error {
 	ctx, stop := context.WithCancelCause(ctx) // canceled by the first error
 	defer stop(nil)
 	lines := strings.Split(strings.Repeat(text, 40), "\n")
-	var mapped atomic.Int32
-	work := func(c *coord.Client, number int) error {
+	var done atomic.Int32
+	step := func(number int) func(context.Context, string) error {
 		name := fmt.Sprint("worker-", number)
-		round := coord.NewDoubleBarrier(c, "/round", workers, nil)
-		err := together(ctx, round, func(ctx context.Context) error {
-			s.Say(name, "maps")
-			select {
-			case <-time.After(time.Duration(number) * 100 * time.Millisecond): // some have more work
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			if err := mapLines(ctx, c, number, lines); err != nil {
-				return err
-			}
-			mapped.Add(1)
-			s.Say(name, "has mapped its lines, and waits for the others")
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return together(ctx, round, func(ctx context.Context) error {
-			if n := mapped.Load(); n != workers {
+		return func(ctx context.Context, what string) error {
+			switch n := done.Load(); {
+			case what == toReduce && n != workers:
 				return fmt.Errorf("%s reduces when %d of %d have mapped", name, n, workers)
+			case what == mapped:
+				done.Add(1)
 			}
-			s.Say(name, "reduces")
-			return reduce(ctx, c, number)
-		})
+			s.Say(name, "%s", what)
+			if what == toMap { // some have more work
+				select {
+				case <-time.After(time.Duration(number) * 100 * time.Millisecond):
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
+			return nil
+		}
 	}
-	var all sync.WaitGroup
+	var running sync.WaitGroup
 	for number := range workers {
 		c, _, err := s.Open(ctx, fmt.Sprint("worker-", number))
 		if err != nil {
 			stop(err)
 			break
 		}
-		all.Go(func() {
-			if err := work(c, number); err != nil {
+		running.Go(func() {
+			if err := work(ctx, c, number, lines, step(number)); err != nil {
 				stop(fmt.Errorf("worker-%d: %w", number, err))
 			}
 		})
 	}
-	all.Wait()
+	running.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

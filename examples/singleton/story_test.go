@@ -14,15 +14,15 @@ import (
 // cluster is the story's record of all replicas.
 type cluster struct {
 	s    *service.Service
-	runs chan run
+	runs chan turn
 
 	mu   sync.Mutex
 	term *coord.Term // the latest term
 	by   string      // its replica
 }
 
-// run is one run of the job.
-type run struct {
+// turn is one run of the job.
+type turn struct {
 	by     string
 	number int
 }
@@ -33,7 +33,7 @@ func story(ctx context.Context, s *service.Service) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer fail(nil)
-	cl := &cluster{s: s, runs: make(chan run, 1000)}
+	cl := &cluster{s: s, runs: make(chan turn, 1000)}
 	links := make(map[string]service.Link)
 	stops := make(map[string]context.CancelFunc)
 	for _, name := range []string{"alpha", "beta", "gamma"} {
@@ -43,7 +43,7 @@ func story(ctx context.Context, s *service.Service) error {
 		}
 		r := &replica{name: name, client: c, every: 50 * time.Millisecond}
 		r.leads = func(t *coord.Term) error { return cl.leads(name, t) }
-		r.job = func(number int) { cl.runs <- run{name, number} }
+		r.job = func(number int) { cl.runs <- turn{name, number} }
 		mine, stop := context.WithCancel(ctx)
 		links[name], stops[name] = link, stop
 		all.Go(func() {
@@ -53,7 +53,7 @@ func story(ctx context.Context, s *service.Service) error {
 		})
 	}
 
-	first, err := cl.watch(ctx, run{})
+	first, err := cl.watch(ctx, turn{})
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (cl *cluster) leads(name string, t *coord.Term) error {
 
 // watch waits until a replica other than the previous one has run the job some times, and
 // returns its latest run. No number may occur twice.
-func (cl *cluster) watch(ctx context.Context, before run) (run, error) {
+func (cl *cluster) watch(ctx context.Context, before turn) (turn, error) {
 	last := before
 	for times := 0; times < 3; {
 		select {
