@@ -212,19 +212,21 @@ func TestStoredTargetsFollowFromTheStoredFigures(t *testing.T) {
 	}
 }
 
-// The tables of BENCHMARKS.md are those of the runs that are stored beside it.
-func TestTheBenchmarksPageShowsTheStoredRun(t *testing.T) {
+// The figures and tables of the pages are those of the runs that are stored beside them.
+func TestPages_ShowTheStoredRuns(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../BENCHMARKS.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	filled, err := fillPage(string(page), besides("results/results.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if filled != string(page) {
-		t.Error("BENCHMARKS.md has other figures than bench/results/results.json: go run ./bench -page BENCHMARKS.md bench/results/results.json")
+	for _, file := range []string{"../BENCHMARKS.md", "results/figures.md"} {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		filled, err := fillPage(string(page), besides("results/results.json"))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if !strings.Contains(filled, "<!-- figures: ") || filled != string(page) {
+			t.Errorf("%s has other figures than the stored runs: go run ./bench -page %s bench/results/results.json", file, strings.TrimPrefix(file, "../"))
+		}
 	}
 }
 
