@@ -88,15 +88,15 @@ func (h *Hold) Verify(ctx context.Context) error { return h.h.Verify(ctx) }
 // idempotent. It takes no context, since it must succeed: without contact it waits, but not
 // longer than the session can last. The hold has ended in any case.
 //
-// Nil means that the hold had not ended before its release, and that this Release has
-// removed the node, or keeps it (MutexOptions.Keep). Otherwise the error matches
+// Nil means that the hold lasted until its release, and that this Release has removed the
+// node, or keeps it for the next caller (MutexOptions.Keep). Otherwise the error matches
 //
 //   - ErrLost, if the hold was lost before the release: another client may have been
-//     granted already. Err returns the same error, or ErrReleased if only the removal
-//     detects the loss.
-//   - ErrUncertain, if the reply to the removal was lost and the node does not exist:
-//     another client may have removed it first. The error matches ErrLost too if the
-//     session was lost after that.
+//     granted already. Err returns the same error. It returns ErrReleased if the loss was
+//     detected only when the node was to be removed.
+//   - ErrUncertain, if the reply to the removal was lost and the node does not exist any
+//     more: either this Release has removed it, or another client did so before, and the
+//     hold was lost. The error matches ErrLost too if the session was lost after that.
 //   - the reason for which the service refuses the removal, such as ErrDenied. Release
 //     continues in the background.
 func (h *Hold) Release() error { return h.h.Release() }

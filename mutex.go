@@ -41,9 +41,9 @@ type MutexOptions struct {
 	//   - Release returns nil when the client knows of no loss. It does not ask the service.
 	//   - A client keeps at most 4,096 idle locks, and gives up the lock that was idle longest.
 	//
-	// The client keeps a lock only if no other contender was in the queue at its grant. A Revoke, a
-	// commit under the hold's Guard without an answer, and Guard.Ops end the time; Close does
-	// not wait for it. ErrInvalid: a negative time.
+	// The client keeps a lock only if no other contender was in the queue at its grant. It gives an
+	// idle lock up early after a Revoke, after Guard.Ops, after a commit under the hold's Guard
+	// whose reply was lost, and in Close. ErrInvalid: a negative time.
 	Keep time.Duration
 }
 

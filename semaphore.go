@@ -40,10 +40,14 @@ type SemaphoreOptions struct {
 // Holds have no token: fence by Guard. A crash or a lost session returns the permits.
 //
 // A semaphore is not reentrant: acquire at once the permits that belong together. If ctx derives
-// from holds on the same semaphore (Hold.Context), Acquire fails with ErrHeld, and TryAcquire
-// with ErrLocked, when its permits and theirs exceed the limit, or when a request that came in
-// between waits for these holds. (A TryAcquire is such a request too, for two round trips. If
-// the limit was set after that request, Acquire waits.) Other holds of the process do not count.
+// from holds on the same semaphore (Hold.Context), a request that cannot be granted before their
+// release fails, Acquire with ErrHeld and TryAcquire with ErrLocked:
+//
+//   - if the permits of these holds and of the request exceed the limit;
+//   - if another request was made after these holds and waits for them. A TryAcquire is such a
+//     request for two round trips. If the limit was set after the other request, Acquire waits.
+//
+// Other holds of the process do not count.
 //
 // A Semaphore is safe for concurrent use and needs no closing. layout.md has its nodes.
 type Semaphore struct{ s *semaphore.Semaphore }

@@ -31,11 +31,12 @@ type ValueOptions[T any] struct {
 // begins with its first version. The service compares only versions, so CompareAndSet,
 // Update and Delete read the Czxid right before they write. One case remains: between that
 // read and the write another client deletes the node, creates it again and changes it until
-// it has the same version. CompareAndSet and Update detect this from the reply: the error
-// matches ErrConflict, but they have replaced a value that the caller has not read, and the
-// Versioned returned with the error is not zero. (If the reply is lost they detect it
-// by a read, too late if the node was deleted once more.) Delete cannot detect it. If that
-// matters, set a value that means "none" in place of a deletion.
+// it has the same version. Then the write replaces a value that the caller has not read.
+// CompareAndSet and Update detect this from the reply: the error matches ErrConflict, and the
+// Versioned beside it is what they have written. After every other ErrConflict nothing was
+// written, and the Versioned is zero. (If the reply is lost they detect the case by a read,
+// too late if the node was deleted once more.) Delete cannot detect it. If that matters, set
+// a value that means "none" in place of a deletion.
 //
 // Recipes of every kind can be used below the path of a value. A directory that the library
 // has made above them is no value: it reads as ErrNotFound. Delete makes the node a
@@ -118,8 +119,7 @@ func (v *Value[T]) Set(ctx context.Context, val T) (Versioned[T], error) {
 //
 // The other errors are those of Set, and ErrLimit if other programs have driven the
 // version beyond the largest int32; that lasts until the node is deleted by hand.
-// See Value for the one case in which the value was written although the error
-// matches ErrConflict.
+// If the Versioned beside an ErrConflict is not zero, val was written: see Value.
 func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (Versioned[T], error) {
 	data, err := v.encode("compareandset", val)
 	if err != nil {
@@ -142,7 +142,8 @@ func (v *Value[T]) CompareAndSet(ctx context.Context, old Versioned[T], val T) (
 // fn may be called several times, runs without locks held, and should be quick. If fn
 // returns an error for the current value, Update ends with an error that wraps it, and
 // writes nothing; if fn saw a stale value, it is called again. Other errors: ErrDecode, and
-// those of CompareAndSet, with ErrConflict only if the value was written, see Value.
+// those of CompareAndSet. Since Update repeats after a conflict, an ErrConflict of Update means
+// that the value was written: see Value.
 func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versioned[T], error) {
 	if err := v.n.Check("update"); err != nil {
 		return Versioned[T]{}, err
