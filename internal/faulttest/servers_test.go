@@ -4,16 +4,34 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
 // The session timeout of the tests that kill servers: the largest by default. A client that
 // pings every quarter of its lease (8 s with the margin of 2 s) has at least 6 s left for an
 // election, which takes one or two on an idle machine.
-const killTimeout = mostTimeout
+const (
+	killTimeout = mostTimeout
+	mostOutage  = (killTimeout - shortMargin) * 3 / 4
+)
+
+// outage returns how long no server has answered after the death of a server, or false if the
+// control, a session like those of the clients, did not survive it.
+func outage(t *testing.T, control backend.Session, began time.Duration) (time.Duration, bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	err := control.Sync(ctx, "/")
+	if err != nil && !errors.Is(err, backend.ErrSessionLost) {
+		t.Fatal(err)
+	}
+	return monotonic() - began, err == nil
+}
 
 func leaderOf(t *testing.T, e *zktest.Ensemble) *zktest.Server {
 	t.Helper()
@@ -47,7 +65,8 @@ func restart(t *testing.T, s *zktest.Server) {
 }
 
 // survive plays rounds in which a server is killed. before prepares a round and returns the
-// server. No client may lose anything, and when the server is back the lock is handed over.
+// server. No client may lose anything, and when the server is back the lock is handed over. If the
+// machine is so slow that an election takes longer than a session lasts, the rounds end there.
 func survive(t *testing.T, e servers, what string, n int, before func(round int, holder, waiter *actor) member) {
 	s := newStage(t, e)
 	var back, handOver figures[time.Duration]
@@ -55,6 +74,11 @@ func survive(t *testing.T, e servers, what string, n int, before func(round int,
 	holder := s.start("worker a", killTimeout, shortMargin)
 	waiter := s.start("worker b", killTimeout, shortMargin)
 	held := holder.hold()
+	control, err := backendAt(e.Addrs(), killTimeout, shortMargin).Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
 	for i := range n {
 		mh, mw := holder.mark(), waiter.mark()
 		place := waiter.wait()
@@ -62,6 +86,11 @@ func survive(t *testing.T, e servers, what string, n int, before func(round int,
 		holder.write("accepted")
 		killed := monotonic()
 		victim.Kill()
+		if took, alive := outage(t, control, killed); took > mostOutage || !alive {
+			t.Logf("round %d is not judged: no server answered for %v, and a session lasts for %v", i, took, mostOutage)
+			e.restart(t, victim)
+			return
+		}
 		back.add(holder.stands().At - killed)
 		e.restart(t, victim)
 		// The reply comes after all events that this server had to send to the holder.
