@@ -3,9 +3,7 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,13 +12,13 @@ import (
 	"go.etcd.io/etcd/api/v3/authpb"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -30,29 +28,9 @@ func onEtcd(t *testing.T) *servers { return onEtcdWith(t, 0) }
 // onEtcdWith is onEtcd with a quota of the database; zero means the default.
 func onEtcdWith(t *testing.T, quota int64) *servers {
 	t.Helper()
-	cfg := embed.NewConfig()
-	cfg.Dir = t.TempDir()
-	local := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	cfg.ListenClientUrls, cfg.ListenPeerUrls, cfg.AdvertiseClientUrls, cfg.AdvertisePeerUrls = local, local, local, local
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.TickMs, cfg.ElectionMs = 20, 200
-	cfg.UnsafeNoFsync = true
-	cfg.QuotaBackendBytes = quota
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	e, err := embed.StartEtcd(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	<-e.Server.ReadyNotify()
-	addrs := []string{e.Clients[0].Addr().String()}
-	return &servers{
-		"etcd", addrs, zkproxy.NewRaw, etcd.New(addrs, &etcd.Options{SessionTimeout: 8 * time.Second}),
-		func(ctx context.Context, session int64) error {
-			_, err := e.Server.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: session})
-			return err
-		},
-	}
+	e := etcdtest.Start(t, &etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.QuotaBackendBytes = quota }})
+	addrs := []string{e.Addr()}
+	return &servers{"etcd", addrs, zkproxy.NewRaw, etcd.New(addrs, &etcd.Options{SessionTimeout: 8 * time.Second}), e.Expire}
 }
 
 // TestAUserAndAPrefixOfEtcd: the user comes from the environment, and the password is never

@@ -16,9 +16,9 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/coordtest"
-	"github.com/go-coord/coord/examples/internal/etcdserver"
 )
 
 const (
@@ -47,7 +47,7 @@ func TestTheProbesSayWhatIsTrue(t *testing.T) {
 	})
 	t.Run("etcd", func(t *testing.T) {
 		t.Parallel()
-		addr := etcdserver.Run(t)
+		addr := etcdtest.Start(t, nil).Addr()
 		s := newStage(t, "etcd", func() *coordtest.Proxy { return coordtest.NewRawProxy(t, addr) })
 		s.observer = watch(t, s.record, etcd.New([]string{addr}, &etcd.Options{SessionTimeout: longer}))
 		s.play(nil)

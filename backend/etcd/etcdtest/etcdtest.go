@@ -178,6 +178,21 @@ func (s *Server) start() error {
 	return err
 }
 
+// Expire ends a session: it revokes its lease. When it returns, the session's ephemeral nodes are
+// deleted. A session that has ended already is no error.
+func (s *Server) Expire(ctx context.Context, session int64) error {
+	cc, err := grpc.NewClient("passthrough:///"+s.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer cc.Close()
+	_, err = pb.NewLeaseClient(cc).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: session}, grpc.WaitForReady(true))
+	if status.Code(err) == codes.NotFound {
+		return nil
+	}
+	return err
+}
+
 // provider provides the keys with a prefix.
 type provider struct {
 	server *Server
@@ -213,18 +228,8 @@ func (c *connection) Refuse(on bool) {
 	}
 }
 
-// Expire revokes the lease of the session.
 func (c *connection) Expire(session int64) error {
-	cc, err := grpc.NewClient("passthrough:///"+c.server.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return err
-	}
-	defer cc.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	_, err = pb.NewLeaseClient(cc).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: session}, grpc.WaitForReady(true))
-	if status.Code(err) == codes.NotFound {
-		return nil // it has ended by itself
-	}
-	return err
+	return c.server.Expire(ctx, session)
 }

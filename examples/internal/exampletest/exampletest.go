@@ -17,9 +17,9 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
-	"github.com/go-coord/coord/examples/internal/etcdserver"
 	"github.com/go-coord/coord/examples/internal/service"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -73,7 +73,7 @@ func Tells(t *testing.T, name string, story service.Story, told ...string) {
 		tellsOn(t, name, story, told, "zookeeper", servers, zookeeper.New(servers, nil))
 	})
 	t.Run("etcd", func(t *testing.T) {
-		servers := []string{etcdserver.Run(t)}
+		servers := []string{etcdtest.Start(t, nil).Addr()}
 		tellsOn(t, name, story, told, "etcd", servers, etcd.New(servers, nil))
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/backend/memory"
-	"github.com/go-coord/coord/examples/internal/etcdserver"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -98,7 +98,7 @@ func TestALinkToServersStallsUntilItIsHealed(t *testing.T) {
 		stalls(t, "-backend", "zookeeper", "-servers", strings.Join(zktest.Run(t, nil).Addrs(), " "), "-session", "1s")
 	})
 	t.Run("etcd", func(t *testing.T) {
-		stalls(t, "-backend", "etcd", "-servers", etcdserver.Run(t), "-session", "1s")
+		stalls(t, "-backend", "etcd", "-servers", etcdtest.Start(t, nil).Addr(), "-session", "1s")
 	})
 }
 

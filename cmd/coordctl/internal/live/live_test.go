@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,13 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
-	"go.uber.org/zap"
-
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/cmd/coordctl/internal/live"
 	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
@@ -355,21 +352,9 @@ func TestADirectoryThatBecomesEmpty(t *testing.T) {
 
 // TestTheViewOfAServerOfEtcd: locks and queues, with rates, on etcd.
 func TestTheViewOfAServerOfEtcd(t *testing.T) {
-	cfg := embed.NewConfig()
-	cfg.Dir = t.TempDir()
-	local := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
-	cfg.ListenClientUrls, cfg.ListenPeerUrls, cfg.AdvertiseClientUrls, cfg.AdvertisePeerUrls = local, local, local, local
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	cfg.TickMs, cfg.ElectionMs, cfg.UnsafeNoFsync = 20, 200, true
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	e, err := embed.StartEtcd(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Close)
-	<-e.Server.ReadyNotify()
+	addrs := []string{etcdtest.Start(t, nil).Addr()}
 	open := func() *coord.Client {
-		return coordtest.Open(t, etcd.New([]string{e.Clients[0].Addr().String()}, nil), nil)
+		return coordtest.Open(t, etcd.New(addrs, nil), nil)
 	}
 	a := open()
 	coordtest.MustLock(t, coord.NewMutex(a, "/app/lock", &coord.MutexOptions{ID: "a"}))
