@@ -277,7 +277,7 @@ func (e *Election) lead(ctx context.Context, out core.Signal[*Term]) *Term {
 		}
 		unclaimed.Stop()
 		if t.Err() == nil {
-			// The channel decides whether the term was received: untaken returns it
+			// The channel decides whether the term was received: Untaken returns it
 			// only if not.
 			if mine, ok := out.Untaken(); ok {
 				if ctx.Err() != nil {

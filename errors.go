@@ -23,7 +23,7 @@ var (
 	// ErrRevoked: a holder did not release a lock when requested, and its node was
 	// deleted by force. It matches ErrLost and ErrDeleted too.
 	ErrRevoked = core.ErrRevoked
-	// 	// ErrHeld: the context of a Lock derives from a hold on the same lock, so the call
+	// ErrHeld: the context of a Lock derives from a hold on the same lock, so the call
 	// would wait for itself. A context that context.WithoutCancel derives from the hold's
 	// context, and that has no end of its own, is not refused, since it outlives the hold.
 	ErrHeld = core.ErrHeld

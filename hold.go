@@ -24,6 +24,14 @@ import (
 // A Hold is safe for concurrent use.
 type Hold struct{ h *core.Hold }
 
+// core returns the engine of the hold. A Hold that no recipe has granted has not ended, and has no node.
+func (h *Hold) core() *core.Hold {
+	if h.h == nil {
+		return new(core.Hold)
+	}
+	return h.h
+}
+
 // asHold returns the face of a hold.
 func asHold(h *core.Hold, err error) (*Hold, error) {
 	if h == nil {
@@ -43,13 +51,13 @@ func doUnder(ctx context.Context, path string, lock func(context.Context) (*core
 // Done returns a channel that is closed when the hold ends. Done compares the session's
 // lease, and the time of a claim, with the clock, so after a pause of the process the
 // channel of a lost hold is closed already.
-func (h *Hold) Done() <-chan struct{} { return h.h.Done() }
+func (h *Hold) Done() <-chan struct{} { return h.core().Done() }
 
 // Err returns nil until the hold ends. Afterwards the error matches ErrReleased, or
 // ErrLost together with the reason: ErrSessionLost, ErrClosed, ErrDeleted, ErrRevoked,
 // ErrClaimTimeout. (If the service ends a session, and the client sees the deletion of the
 // node first, the reason is ErrDeleted.) Err compares the clock as Done does.
-func (h *Hold) Err() error { return h.h.Err() }
+func (h *Hold) Err() error { return h.core().Err() }
 
 // Context returns a context that ends when parent ends or when the hold ends, with Err
 // as its cause. Use it for the work under the hold.
@@ -65,14 +73,14 @@ func (h *Hold) Context(parent context.Context) context.Context { return h.h.Cont
 // hold's node.) A resource that remembers the highest token it has seen, and refuses
 // lower ones, is safe from a holder that was paused. Token is zero for a hold that
 // several clients can have at a time.
-func (h *Hold) Token() int64 { return h.h.Token() }
+func (h *Hold) Token() int64 { return h.core().Token() }
 
 // Path returns the path of the hold's node: absolute, the namespace included. A
 // downgrade changes it.
-func (h *Hold) Path() string { return h.h.Path() }
+func (h *Hold) Path() string { return h.core().Path() }
 
 // Session returns the id of the hold's session.
-func (h *Hold) Session() int64 { return h.h.Session() }
+func (h *Hold) Session() int64 { return h.core().Session() }
 
 // Guard returns the condition "this hold has not ended" for a transaction. A downgrade
 // changes it.
@@ -105,12 +113,12 @@ func (h *Hold) Release() error { return h.h.Release() }
 // the hold up. The holder consents by calling Release. Without consent nothing happens,
 // unless the request sets ForceAfter. The client reads a request some time after it was
 // made, and at the earliest some 20 ms after an uncontended grant.
-func (h *Hold) Revoked() <-chan struct{} { return h.h.Revoked() }
+func (h *Hold) Revoked() <-chan struct{} { return h.core().Revoked() }
 
 // Revocation returns the latest request to give the hold up, if there is one. A request
 // in the format of the recipe guide or of Curator has neither requester nor reason.
 func (h *Hold) Revocation() (Revocation, bool) {
-	r, ok := h.h.Revocation()
+	r, ok := h.core().Revocation()
 	return Revocation(r), ok
 }
 

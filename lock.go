@@ -2,11 +2,11 @@ package coord
 
 import (
 	"context"
+	"slices"
 	"time"
 
-	"github.com/go-coord/coord/internal/line"
-
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/line"
 )
 
 // A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
@@ -29,7 +29,10 @@ type Locker interface {
 // Holds.
 //
 // It is safe for concurrent use.
-type HoldSet struct{ s *line.Set }
+type HoldSet struct {
+	s     *line.Set
+	holds []*Hold
+}
 
 // LockAll acquires all of the locks, or none: mutexes, sides of readers-writer locks and permits
 // of semaphores, of one client or several. Two callers never wait for each other if each uses
@@ -48,24 +51,37 @@ type HoldSet struct{ s *line.Set }
 // clients.
 func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	list := make([]line.Locker, len(lockers))
+	taken := make(map[*core.Hold]*Hold)
 	for i, l := range lockers {
-		list[i] = lockerOf{l}
+		list[i] = lockerOf{l, taken}
 	}
 	s, err := line.LockAll(ctx, list)
 	if err != nil {
 		return nil, err
 	}
-	return &HoldSet{s}, nil
+	set := &HoldSet{s: s}
+	for _, h := range s.Holds() {
+		face := taken[h]
+		if face == nil {
+			face = &Hold{h}
+		}
+		set.holds = append(set.holds, face)
+	}
+	return set, nil
 }
 
-// lockerOf is a Locker for the engine.
-type lockerOf struct{ l Locker }
+// lockerOf is a Locker for the engine, which calls Lock from the goroutine of LockAll.
+type lockerOf struct {
+	l     Locker
+	taken map[*core.Hold]*Hold // what Lock of l has returned
+}
 
 func (x lockerOf) Lock(ctx context.Context) (*core.Hold, error) {
 	h, err := x.l.Lock(ctx)
 	if err != nil {
 		return nil, err
 	}
+	x.taken[h.h] = h
 	return h.h, nil
 }
 
@@ -102,13 +118,7 @@ func (s *HoldSet) Verify(ctx context.Context) error { return s.s.Verify(ctx) }
 func (s *HoldSet) Release() error { return s.s.Release() }
 
 // Holds returns the holds in the order of their paths.
-func (s *HoldSet) Holds() []*Hold {
-	var list []*Hold
-	for _, h := range s.s.Holds() {
-		list = append(list, &Hold{h})
-	}
-	return list
-}
+func (s *HoldSet) Holds() []*Hold { return slices.Clone(s.holds) }
 
 // A Contender is a client's request in the queue for a lock. The first one holds the
 // lock.

@@ -136,7 +136,7 @@ func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 }
 
 func (m *Mutex) orderKey() (k line.Key) {
-	if m != nil {
+	if m != nil && m.m != nil {
 		k = m.m.KeyOf(m)
 	}
 	return k

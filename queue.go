@@ -56,7 +56,7 @@ type QueueOptions[T any] struct {
 	// Prefetch is the number of items that All and Items claim at a time, at most
 	// 128. (Below a very long path fewer fit into a request.) The default is 1.
 	// A prefetched item is claimed at once: other consumers do not
-	// get it before work on it has begun, and if the consumer dies, the death
+	// get it, although no work on it has begun, and if the consumer dies, the death
 	// counts as an attempt. When the loop ends or the client closes, the item is
 	// given back, which does not count as an attempt; see All.
 	//

@@ -136,7 +136,7 @@ func (x *crew[T]) disbandLater(done, ending <-chan struct{}, drain time.Duration
 		for {
 			select {
 			case <-c.Closing():
-				x.disband(func(cl *queue.Claim) { cl.Held().Lose(ErrClosed) }) // see itemClaim.remains
+				x.disband(func(cl *queue.Claim) { cl.Held().Lose(ErrClosed) }) // see queue.Claim.Leftovers
 				return
 			case <-over:
 				return

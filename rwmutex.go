@@ -117,14 +117,14 @@ func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 }
 
 func (rw *RWMutex) orderKey() (k line.Key) {
-	if rw != nil {
+	if rw != nil && rw.rw != nil {
 		k = rw.rw.Key(rw)
 	}
 	return k
 }
 
 func (r readLocker) orderKey() (k line.Key) {
-	if r.rw != nil {
+	if r.rw != nil && r.rw.rw != nil {
 		k = r.rw.rw.ReadKey(r)
 	}
 	return k

@@ -99,7 +99,7 @@ func (p permitLocker) Do(ctx context.Context, f func(context.Context, *Hold) err
 }
 
 func (p permitLocker) orderKey() (k line.Key) {
-	if p.s != nil {
+	if p.s != nil && p.s.s != nil {
 		k = p.s.s.Key()
 	}
 	return k

@@ -232,7 +232,7 @@ func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
 	return nil
 }
 
-// core.InDoubt reports that the site is in doubt, and waits until the node that the reason
+// inDoubt reports that the site is in doubt, and waits until the node that the reason
 // names has changed. first is the reason as first read. Only this transaction waits:
 // the site goes on with others meanwhile.
 func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {

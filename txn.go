@@ -251,7 +251,7 @@ func setOp(n *cell.Node, data []byte, create bool, invalid error) TxnOp {
 }
 
 // Delete removes a node without children at any version. A Value that was set in a directory has
-// a child, see there; Delete removes it too, if the same client, or the same transaction, has set
+// a child, its pin (layout.md); Delete removes it too, if the same client, or the same transaction, has set
 // the value.
 func (t *Txn) Delete(path string) *Txn {
 	n := cell.New(t.c, path, layout.KindValue)

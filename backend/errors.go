@@ -31,8 +31,9 @@ var (
 	// ended context matches the context's cause, whatever that is; if that can be ErrUncertain
 	// too, ask IsUncertain.
 	ErrUncertain = errors.New("outcome uncertain")
-	// ErrNoContact: ctx ended while there was no contact with the service. It stands beside the
-	// context's error. The error is a *NoContactError.
+	// ErrNoContact: there is no contact with the service, so the call has not reached it. It stands
+	// beside the context's error, or beside ErrDenied if the service refuses the user, whatever the
+	// call. The error is a *NoContactError.
 	ErrNoContact = errors.New("no contact with the service")
 	// ErrTooLarge: data or a request over the limit, refused locally; or a node whose data or
 	// list of children is over the limit of a reply.
@@ -116,16 +117,15 @@ func (e *DeniedError) Error() string {
 // Unwrap returns ErrDenied.
 func (e *DeniedError) Unwrap() error { return ErrDenied }
 
-// NoContactError is the error of a call whose ctx ended while the session had no contact, so that
-// the call waited for that and for nothing else at its end. It matches ErrNoContact, and what the
-// error of the ctx matches.
+// NoContactError is the error of a call that waited for contact at its end, and for nothing else. Its
+// ctx has ended, or the service has refused the user since. It matches ErrNoContact, and what Err matches.
 type NoContactError struct {
-	Err error         // of the context
+	Err error         // of the context; or ErrDenied, with the reason
 	For time.Duration // how long there has been no contact
 	Why string        // each server with its latest failure, or why there is no session
 }
 
-// Error returns "context error: no contact with the service for duration: reason".
+// Error returns "error: no contact with the service for duration: reason".
 func (e *NoContactError) Error() string {
 	text := e.Err.Error() + ": " + ErrNoContact.Error() + " for " + e.For.Round(time.Millisecond).String()
 	if e.Why != "" {
@@ -134,7 +134,7 @@ func (e *NoContactError) Error() string {
 	return text
 }
 
-// Unwrap returns the error of the context.
+// Unwrap returns Err.
 func (e *NoContactError) Unwrap() error { return e.Err }
 
 // Is reports whether target is ErrNoContact.

@@ -80,8 +80,8 @@
 // lost when their leases have passed. A full database is something else; see below.
 //
 // A user who loses the permission to write the keys with the prefix loses its sessions: a server renews
-// a lease only for a user who may write all keys of the lease. Calls fail with backend.ErrDenied, then they
-// wait for contact, and the session is lost when its lease has passed. (It lasts if all keys are left to
+// a lease only for a user who may write all keys of the lease. Calls fail with backend.ErrDenied, and the
+// session is lost when its lease has passed. (It lasts if all keys are left to
 // it but some that it has just deleted. If the reply to such a deletion was lost, its calls are denied.)
 //
 // # Reads and commits

@@ -16,7 +16,7 @@ import (
 
 // Ordered reports whether a server of a version sends a progress reply after the events that it
 // covers.
-func Ordered(version string) bool { return ordered(version) }
+func Ordered(version string) bool { return isSince(version, 25, 8) }
 
 // OpsOf returns what an event of a key changed in the tree, for tests that follow the keys. The
 // event has the pair before it. owner is the session that an ephemeral node was created by, and

@@ -479,12 +479,12 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 
 // refusesUser reports whether the refusal of the watcher of the session key is one of the user, and not of a token
 // that is missing or old because authentication or the user was changed a moment ago. See wait for servers
-// that do not tell an old token from a missing permission; those whose replies are ordered tell.
+// that do not tell an old token from a missing permission. Without a user there is no token.
 func (h *hub) refusesUser(r *pb.WatchResponse) bool {
 	if strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty)) {
 		return h.s.cfg.user == ""
 	}
-	return h.link.ordered && strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied))
+	return (h.link.tells || h.s.cfg.user == "") && strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied))
 }
 
 var errOldToken = errors.New("etcd: the authentication token of the watch stream is no longer valid")

@@ -107,12 +107,12 @@ func TestHeadersComeBack(t *testing.T) {
 	}
 }
 
-func TestVersionsOfServersWithOrderedProgress(t *testing.T) {
+func TestVersion_OfServersWithOrderedProgress(t *testing.T) {
 	for version, want := range map[string]bool{
 		"3.4.23": false, "3.4.24": false, "3.4.25": true, "3.4.31": true, "3.5.7": false, "3.5.8": true, "3.5.21": true,
 		"3.6.0": true, "3.6.0-rc.1": true, "3.7.3": true, "4.0.0": true, "3.3.27": false, "2.3.8": false, "": false, "x": false,
 	} {
-		if ordered(version) != want {
+		if isSince(version, 25, 8) != want {
 			t.Errorf("%q: %v, want %v", version, !want, want)
 		}
 	}

@@ -33,6 +33,7 @@ type link struct {
 	ctx     context.Context // ends when the link is broken
 	cancel  context.CancelCauseFunc
 	ordered bool // a progress reply comes after the events that it covers
+	tells   bool // an old token of a watch stream is not refused as a missing permission is
 
 	kv      pb.KVClient
 	leases  pb.LeaseClient
@@ -174,14 +175,14 @@ func (l *link) ready(ctx context.Context) error {
 	case err == nil && reply.Leader == 0:
 		return rpctypes.ErrGRPCNoLeader
 	}
-	l.ordered = err == nil && ordered(reply.Version)
+	l.ordered = err == nil && isSince(reply.Version, 25, 8) // etcd #15220
+	l.tells = err == nil && isSince(reply.Version, 22, 6)
 	l.cluster = reply.GetHeader().GetClusterId()
 	return nil
 }
 
-// ordered reports whether a server of this version sends a progress reply after the events that
-// it covers: from 3.4.25 and 3.5.8 on (etcd #15220).
-func ordered(version string) bool {
+// isSince reports whether a version is at least 3.4.four or 3.5.five, or is later.
+func isSince(version string, four, five int) bool {
 	var n [3]int
 	for i, part := range strings.SplitN(strings.SplitN(version, "-", 2)[0], ".", 3) {
 		number, err := strconv.Atoi(part)
@@ -194,9 +195,9 @@ func ordered(version string) bool {
 	case n[0] != 3:
 		return n[0] > 3
 	case n[1] == 4:
-		return n[2] >= 25
+		return n[2] >= four
 	case n[1] == 5:
-		return n[2] >= 8
+		return n[2] >= five
 	}
 	return n[1] > 5
 }

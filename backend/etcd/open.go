@@ -54,7 +54,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 			if errors.Is(err, backend.ErrInvalid) {
 				return fmt.Errorf("%v: %w", t, err)
 			}
-			if refusesUser(err) {
+			if refusesUser(err) || errors.Is(err, backend.ErrDenied) {
 				return fmt.Errorf("%v: %w", t, translate(err))
 			}
 			if outage.Each(refusesCertificate) {

@@ -348,10 +348,10 @@ func TestServers_ACallWithoutContactSaysThatTheUserIsRefused(t *testing.T) {
 		test.take()
 		breakLink(t, s, proxy)
 		for range 2 {
-			if _, err := s.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); !errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrUncertain) || ctx.Err() != nil {
+			if _, err := s.Commit(ctx, backend.Create("/n-", nil, backend.PersistentSequential)); !errors.Is(err, backend.ErrDenied) || !errors.Is(err, backend.ErrNoContact) || errors.Is(err, backend.ErrUncertain) || ctx.Err() != nil {
 				t.Errorf("%s: a commit: %v", test.what, err)
 			}
-			if _, _, err := s.Get(ctx, "/", backend.NewWatch()); !errors.Is(err, backend.ErrDenied) || ctx.Err() != nil {
+			if _, _, err := s.Get(ctx, "/", backend.NewWatch()); !errors.Is(err, backend.ErrDenied) || !errors.Is(err, backend.ErrNoContact) || ctx.Err() != nil {
 				t.Errorf("%s: a read: %v", test.what, err)
 			}
 		}

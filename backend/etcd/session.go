@@ -405,7 +405,7 @@ func (s *session) contact(ctx context.Context) (*link, error) {
 			return l, nil
 		}
 		if denial.attempt > before {
-			return nil, denial.err
+			return nil, &backend.NoContactError{Err: denial.err, For: s.outage.Since(s.now())}
 		}
 		select {
 		case <-changed:

@@ -152,25 +152,26 @@ func TestSupervise_ALinkBreaksForOneReason(t *testing.T) {
 func TestSupervise_WhichRefusalOfAWatchIsOneOfTheUser(t *testing.T) {
 	noUser, noPermission := rpctypes.ErrGRPCUserEmpty, rpctypes.ErrGRPCPermissionDenied
 	for _, test := range []struct {
-		user    string
-		ordered bool
-		why     error
-		want    bool
+		user  string
+		tells bool
+		why   error
+		want  bool
 	}{
 		{"", true, noUser, true},
 		{"", false, noUser, true},
+		{"", false, noPermission, true},
 		{"alice", true, noUser, false},
 		{"alice", true, noPermission, true},
 		{"alice", false, noPermission, false},
 		{"alice", true, rpctypes.ErrGRPCInvalidAuthToken, false},
 	} {
 		h := newHub(&session{cfg: &config{user: test.user}})
-		h.link = &link{ordered: test.ordered}
+		h.link = &link{tells: test.tells}
 		h.own = &watcher{}
 		h.creating = []*watcher{h.own}
 		err := h.refuse(&pb.WatchResponse{Created: true, Canceled: true, CancelReason: test.why.Error()})
 		if err == nil || errors.Is(err, backend.ErrDenied) != test.want {
-			t.Errorf("user %q, ordered %t, %v: %v", test.user, test.ordered, test.why, err)
+			t.Errorf("user %q, tells %t, %v: %v", test.user, test.tells, test.why, err)
 		}
 	}
 }

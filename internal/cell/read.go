@@ -86,9 +86,9 @@ func (n *Node) expect(ctx context.Context, s *core.Session, want Content) (Conte
 		if want.Czxid == 0 {
 			want.Version = 0
 		}
-		if want.Czxid == 0 || !known || f.Czxid != want.Czxid {
+		if want.Czxid == 0 || !known || f.Czxid != want.Czxid || f.Directory {
 			// Only the data tells a value from a directory. A node that another client, or an
-			// earlier session, has read can need a pin.
+			// earlier session, has read can need a pin. A directory can have become a value.
 			now, err = n.read(ctx, s)
 		} else {
 			var stat backend.Stat

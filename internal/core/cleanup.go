@@ -366,7 +366,7 @@ func (s *Session) RemoveAndWait(path string) *CleanUp {
 	return u
 }
 
-// RemoveAllAndWait is giveUp for several nodes, with one commit.
+// RemoveAllAndWait is RemoveAndWait for several nodes, with one commit.
 func (s *Session) RemoveAllAndWait(paths []string) {
 	if len(paths) == 0 || s.b.Err() != nil || s.c.IsClosing() {
 		return

@@ -57,7 +57,7 @@ type Client struct {
 	work   sync.WaitGroup // every goroutine of the client; Add under mu while not closed, or for a clean-up
 	ended  chan struct{}  // closed when Close is complete
 
-	own sync.Map // what the engines keep for this client, see kept
+	own sync.Map // what the engines keep for this client, see Kept
 
 	contexts sync.WaitGroup // contexts of holds that are not removed from their parents yet
 

@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// maxGrounds bounds the number of directories that a client remembers.
+// MaxDirs bounds the number of directories that a client remembers.
 const MaxDirs = 4096
 
 // MakeRoom forgets one directory, any of them, if the maximum is reached. A client that
@@ -57,7 +57,7 @@ func NewSpec(c *Client, g RecipeDir, kind string, data []byte) Spec {
 
 // Create creates the node of sp exactly once, or none that lasts: when it returns an
 // error, a node that may have been created is removed in the background, or goes with
-// its session (see spec.counted).
+// its session (see Spec.Counted).
 //
 // After a creation with an unknown outcome, create looks for the GUID, after a Sync,
 // since the server may lag (ZooKeeper's recipe guide; see Curator-45 and -79 for the
@@ -198,7 +198,7 @@ func (s *Session) Made(ctx context.Context, sp *Spec, res backend.Result, dir *b
 
 // Adopt finds the node that an earlier attempt with the prefix of sp may have created
 // in this session. There can be two, if a first attempt was not found and was applied
-// later: adopt keeps the lowest.
+// later: Adopt keeps the lowest.
 func (s *Session) Adopt(ctx context.Context, sp *Spec) (Node, bool, error) {
 	paths, err := s.find(ctx, []Spec{*sp})
 	if err != nil {
@@ -257,7 +257,7 @@ func (sp *Spec) names(name string) bool {
 	return ok
 }
 
-// removeCreated removes a node of sp that create has made and does not return, see giveUp.
+// removeCreated removes a node of sp that create has made and does not return, see RemoveAndWait.
 func (s *Session) removeCreated(sp *Spec, path string) {
 	if sp.Counted {
 		s.removeAttempt(sp)
@@ -431,7 +431,7 @@ type Node struct {
 
 // NewGUID returns 122 random bits as a UUID of version 8 (RFC 9562: custom format).
 // Curator's are of version 4, so a name identifies its implementation. A GUID must be
-// unique, not secret. what is the purpose, see Client.random.
+// unique, not secret. what is the purpose, see Client.Random.
 func (c *Client) NewGUID(what string) string {
 	var b [layout.GUIDLen]byte
 	return string(c.appendGUID(b[:0], what))

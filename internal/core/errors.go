@@ -95,7 +95,7 @@ func Named(err error) *backend.Error {
 	return nil
 }
 
-// Loss is the reason why a hold ended early. It matches ErrLost and its cause.
+// loss is the reason why a hold ended early. It matches ErrLost and its cause.
 type loss struct {
 	path  string
 	cause error
@@ -120,7 +120,7 @@ func (l *loss) As(target any) bool {
 	return ok
 }
 
-// Revoked is the reason why a hold ended that was taken away by force.
+// revoked is the reason why a hold ended that was taken away by force.
 type revoked struct{ r Revocation }
 
 func (r *revoked) Error() string {
@@ -214,9 +214,15 @@ func MayRepeat(ctx context.Context, err error) bool {
 	return IsUncertain(err) && !IsOver(err) && ctx.Err() == nil
 }
 
-// Answers reports whether err matches target, and not just as the cause of an ended
-// context.
-func Answers(err, target error) bool { return errors.Is(err, target) && !OfContext(err) }
+// Answers reports whether err is an answer of the service that matches target. The cause of an ended
+// context is none, nor is the refusal of a user without contact: it says nothing about a node.
+func Answers(err, target error) bool {
+	return errors.Is(err, target) && !OfContext(err) && !errors.Is(err, ErrNoContact)
+}
+
+// refusesUser reports whether a call has not reached the service because that refuses the user. The
+// service can let the user in again while the session lasts.
+func refusesUser(err error) bool { return errors.Is(err, ErrNoContact) && !OfContext(err) }
 
 // OfContext reports whether err means that a context has ended. Such an error matches
 // the context's cause as well, which belongs to the caller: the error of another call,

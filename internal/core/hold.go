@@ -31,7 +31,7 @@ type Hold struct {
 	ended      released      // the value of err after a Release
 	releasing  bool          // Release was called
 	isReleased bool          // the Release is complete
-	waiting    chan struct{} // made by a concurrent second Release, closed when given is set
+	waiting    chan struct{} // made by a concurrent second Release, closed when isReleased is set
 	releaseErr error
 
 	guarded int  // commits under the guard that are not answered
@@ -44,22 +44,22 @@ type Hold struct {
 
 // Owner is the recipe that granted a hold.
 type Owner interface {
-	// release removes the node of a hold that its owner released, by Hold.remove, and
+	// Release removes the node of a hold that its owner released, by Hold.Remove, and
 	// hands the lock to the next local waiter, if any.
 	Release(*Hold) error
-	// leftovers returns what a hold leaves on the service when it is lost for cause while
+	// Leftovers returns what a hold leaves on the service when it is lost for cause while
 	// its session lives on. It is called before the hold is marked as lost and again
 	// after that.
 	Leftovers(h *Hold, cause error) Leftovers
-	// lost is called once, after a hold ended early. It must not do I/O.
+	// Lost is called once, after a hold ended early. It must not do I/O.
 	Lost(*Hold)
 }
 
 // NodeKeeper is what keeps the node of a hold for later holds of the client.
 type NodeKeeper interface {
-	// ownWatch returns the watch on the node. It may not be armed yet.
+	// OwnWatch returns the watch on the node. It may not be armed yet.
 	OwnWatch() *backend.Watch
-	// watch begins to watch the node for all of these holds. It reports false if the client
+	// Watch begins to watch the node for all of these holds. It reports false if the client
 	// is closed.
 	Watch() bool
 }
@@ -331,7 +331,7 @@ func (h *Hold) Release() error {
 }
 
 // BeginRelease ends the hold for a Release. It reports false if the hold has ended before. If
-// it reports true, the caller removes the node and then calls complete.
+// it reports true, the caller removes the node and then calls EndRelease.
 func (h *Hold) BeginRelease() bool {
 	h.checkLease()
 	h.mu.Lock()
@@ -350,7 +350,7 @@ func (h *Hold) BeginRelease() bool {
 	return true
 }
 
-// EndRelease ends the Release that begin began, with its result.
+// EndRelease ends the Release that BeginRelease began, with its result.
 func (h *Hold) EndRelease(err error) {
 	h.mu.Lock()
 	h.isReleased, h.releaseErr = true, err
@@ -555,7 +555,6 @@ func (h *Hold) checkLease() {
 	}
 }
 
-// EndAfter limits the hold to d from now on.
 // BeginMove marks the hold as about to move to another node, unless refuse finds a reason in its
 // path.
 func (h *Hold) BeginMove(refuse func(path string, moving bool) error) (path string, err error) {
@@ -585,6 +584,7 @@ func (h *Hold) EndMove(path string) {
 	h.moving = nil
 }
 
+// EndAfter limits the hold to d from now on.
 func (h *Hold) EndAfter(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -30,7 +30,7 @@ import (
 // directory has a pin, see layout.Pin, since ZooKeeper does not tell whether a node is a container,
 // which it collects with its data. The pin comes with the commit that sets it, and goes with
 // the one that makes the node a directory again; a write at any version checks it. So nothing
-// that was acknowledged stands in a container without a child.
+// that was acknowledged stands in a container without a child, except as UsedAsDir says.
 //
 // Directories without a mark come from Curator, from kazoo and from versions of this
 // library that wrote none. If such a directory has no data, the first creation of a
@@ -174,7 +174,7 @@ func (s *Session) DirState(ctx context.Context, g RecipeDir) (DirState, error) {
 	return s.Examine(ctx, g, data, stat)
 }
 
-// stateUnread is examine for a Value that the client may write and not read. What can be a directory
+// stateUnread is Examine for a Value that the client may write and not read. What can be a directory
 // counts as one: it is written together with a pin, or not at all. It is not remembered, since a
 // node in its place could not be examined.
 func (s *Session) stateUnread(ctx context.Context, g RecipeDir) (DirState, error) {
@@ -280,7 +280,7 @@ func (s *Session) OtherKind(ctx context.Context, g RecipeDir, names []string) (l
 	return s.otherKindInParts(ctx, g, names)
 }
 
-// otherKindInParts is among for the nodes in the parts of recipes of several nodes. It costs no
+// otherKindInParts is RecipeKind.Among for the nodes in the parts of recipes of several nodes. It costs no
 // request unless the name of such a part is among names.
 func (s *Session) otherKindInParts(ctx context.Context, g RecipeDir, names []string) (layout.RecipeKind, error) {
 	for _, part := range g.Recipe.Parts(names) {
@@ -380,7 +380,7 @@ func (c *Client) setState(dir string, f DirState) {
 	c.dirs[dir] = f
 }
 
-// SetState is learn with what a session has found. After the session it is of no use: the service can
+// SetState is Client.setState with what a session has found. After the session it is of no use: the service can
 // have been restored from a backup, and its numbers be those of another history.
 func (s *Session) SetState(dir string, f DirState) {
 	s.c.mu.Lock()

@@ -36,7 +36,7 @@ type Session struct {
 	arming  bool               // armLoop runs
 	entries []*journalEntry    // free journal nodes, see commit.go
 
-	allowed map[string]struct{} // directories in which the permissions are sufficient, see sees and mayMark
+	allowed map[string]struct{} // directories in which the permissions are sufficient, see IsAllowed
 
 	clock serviceClock
 
@@ -48,7 +48,7 @@ type Session struct {
 // was armed in it, and has not fired, has missed nothing until it is over.
 type ContactPeriod struct {
 	changed <-chan struct{} // of the backend's Status: closed at the break
-	ended   atomic.Int64    // when the break was noticed, by Client.elapsed, plus 1; 0 while the contact period lasts
+	ended   atomic.Int64    // when the break was noticed, by Client.Elapsed, plus 1; 0 while the contact period lasts
 }
 
 func (t *ContactPeriod) end(now int64) { t.ended.CompareAndSwap(0, now+1) }
@@ -273,10 +273,17 @@ func (s *Session) armLoop() {
 func (s *Session) LookAgain(ctx context.Context, path string, err error) error {
 	switch {
 	case MayRepeat(ctx, err):
-		if err := s.b.Sync(ctx, path); err != nil {
-			return err
+		pause := NewPauses(s.c)
+		for {
+			err := s.b.Sync(ctx, path)
+			if err == nil {
+				return ErrAgain
+			}
+			if !refusesUser(err) { // else the outcome of the commit is still unknown
+				return err
+			}
+			pause.Wait(ctx.Done(), s.b.Done())
 		}
-		return ErrAgain
 	case IsNotFound(err), Answers(err, backend.ErrBadVersion), Answers(err, backend.ErrExists):
 		return ErrAgain
 	}
@@ -300,9 +307,11 @@ func (s *Session) Remove(ctx context.Context, path string) error {
 // names are never used again or because of their conditions.
 func (s *Session) CommitAgain(ctx context.Context, ops ...backend.Op) error {
 	pause := NewPauses(s.c)
+	unknown := false // the outcome of an attempt; a refusal of the user does not tell
 	for {
 		_, err := s.b.Commit(ctx, ops...)
-		if !MayRepeat(ctx, err) {
+		unknown = unknown || IsUncertain(err)
+		if !MayRepeat(ctx, err) && !(unknown && refusesUser(err)) {
 			return err
 		}
 		pause.Wait(ctx.Done(), s.b.Done())

@@ -23,7 +23,7 @@ type Key struct {
 // Locker is a lock as LockAll sees it.
 type Locker interface {
 	Lock(ctx context.Context) (*core.Hold, error)
-	// key returns the key. If its face is not what the program has given, no joint commit can have
+	// Key returns the key. If its face is not what the program has given, no joint commit can have
 	// the lock: a wrapper's own Lock must be called.
 	Key() Key
 }

@@ -168,7 +168,7 @@ func createTogether(ctx context.Context, s *core.Session, list []joint) []core.N
 			if !again {
 				return nodes
 			}
-		case core.IsNotFound(err), errors.Is(err, backend.ErrBadVersion), errors.Is(err, backend.ErrDenied):
+		case core.IsNotFound(err), errors.Is(err, backend.ErrBadVersion), core.Answers(err, backend.ErrDenied):
 			for i := range specs {
 				s.Client().ForgetState(specs[i].Dir)
 				if errors.Is(err, backend.ErrBadVersion) && states[i].Mark != nil && states[i].Version == backend.AnyVersion {
@@ -289,7 +289,7 @@ func adoptTogether(ctx context.Context, s *core.Session, err error, specs []core
 	return nil, len(paths) == 0
 }
 
-// removeAllAttemptsLater is disown for nodes in several directories. It waits for the removals, see
+// removeAllAttemptsLater is RemoveAttemptsLater for nodes in several directories. It waits for the removals, see
 // core.CleanUp.Wait.
 func removeAllAttemptsLater(s *core.Session, specs []core.Spec) {
 	all := make([]*core.CleanUp, len(specs))

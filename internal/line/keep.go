@@ -284,7 +284,7 @@ func (k *keptLock) arm(ctx context.Context) error {
 		return err
 	}
 	// Servers from 3.8.4 on withhold events of a node that the session may not read, see
-	// session.sees.
+	// Sees.
 	if readable := dir + "/"; !k.s.IsAllowed(readable) {
 		if _, _, err := k.s.Backend().Children(ctx, dir, nil); err != nil {
 			return err

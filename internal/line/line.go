@@ -99,9 +99,9 @@ type Request struct {
 	reserved reservedNode  // left by the previous holder, see localQueue; used once
 	Owner    core.Owner    // of the hold
 	keep     time.Duration // MutexOptions.Keep; the owner is a localQueue then
-	// beforeWait, if not nil, is called before the call waits for other contenders, see retreat.
+	// beforeWait, if not nil, is called before the call waits for other contenders, see leavePlaces.
 	beforeWait func()
-	// contact, if not nil, receives the status of the session just before the grant.
+	// Status, if not nil, receives the status of the session just before the grant.
 	Status *SessionStatus
 	*HolderLookup
 }
@@ -381,7 +381,7 @@ func (x *clientLines) setSeen(dir, path string) {
 // try then learns the answer from its own node.
 func LookAt(ctx context.Context, s *core.Session, dir string) ([]string, error) {
 	names, err := s.List(ctx, dir)
-	if errors.Is(err, backend.ErrDenied) {
+	if core.Answers(err, backend.ErrDenied) {
 		err = nil
 	}
 	return names, err

@@ -226,7 +226,7 @@ func (q *localQueue) Lost(h *core.Hold) {
 func (q *localQueue) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
 
 // handOver deletes the node of a hold and creates one for the next caller. Without a
-// reserved node, that caller creates its own. The error is that of Hold.remove.
+// reserved node, that caller creates its own. The error is that of Hold.Remove.
 func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 	s := h.On()
 	own, _ := l.kinds.Parse(core.Base(h.Path()))

@@ -47,7 +47,7 @@ func (rw *RWMutex) TryRLock(ctx context.Context) (*core.Hold, error) {
 // FullPath returns the path of the lock, with the namespace.
 func (rw *RWMutex) FullPath() string { return rw.path.Full() }
 
-// Key and readKey return the keys of LockAll of the two sides. face is the value of the program that
+// Key and ReadKey return the keys of LockAll of the two sides. face is the value of the program that
 // stands for the side.
 func (rw *RWMutex) Key(face any) Key     { return Key{rw.c, rw.path, face, rw} }
 func (rw *RWMutex) ReadKey(face any) Key { return Key{rw.c, rw.path, face, readSide{rw}} }
@@ -139,7 +139,7 @@ func (rw *RWMutex) move(ctx context.Context, h *core.Hold) error {
 	}
 }
 
-// BeginMove marks a writer's hold as about to move to another node.
+// beginMove marks a writer's hold as about to move to another node.
 func (rw *RWMutex) beginMove(h *core.Hold) (old string, err error) {
 	l := rw.line()
 	return h.BeginMove(func(path string, moving bool) error {

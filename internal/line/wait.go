@@ -275,7 +275,7 @@ func (l *Line) grants(queue []layout.Position, i, j int) bool {
 	return l.kinds != layout.SharedLine && j == 0
 }
 
-// WatchOwn reads the own node and arms a new watch on it, provided that the node exists
+// watchOwn reads the own node and arms a new watch on it, provided that the node exists
 // and belongs to this session.
 func (l *Line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 	w.own.Stop()

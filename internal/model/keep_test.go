@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The exhaustive model of a kept lock: MutexOptions.Keep of package coord, line_keep.go. One
+// The exhaustive model of a kept lock: MutexOptions.Keep of package coord, internal/line/keep.go. One
 // client has two callers, and keeps its node between their holds (a stay). A newcomer of
 // another client locks or tries once. The service is one server; what it sends to the client
 // can be late, and is lost when the connection breaks. Keep itself is endless here, so a
@@ -67,7 +67,7 @@ const (
 	keepSecond          // behind the newcomer's
 )
 
-// stayState is the state of the stay, as stay of line_keep.go.
+// stayState is the state of the stay, as reservedState of internal/line.
 type stayState int8
 
 const (

@@ -2,7 +2,7 @@
 
 package model
 
-// This file is the client: watchTurn and watchOthers of line_wait.go, one request at a time.
+// This file is the client: watchTurn and watchOthers of internal/line/wait.go, one request at a time.
 // The branches under "m.rules" do not exist there: they are the unsafe variants.
 
 // top is the start of the loop of watchTurn.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The exhaustive model of LockAll of package coord: line_joint.go. Some callers acquire several
+// The exhaustive model of LockAll of package coord: internal/line/joint.go. Some callers acquire several
 // lines with one commit, others take the lines one by one in path order. The order within a line
 // is not the subject (see the model of the line): a node is granted when it is the first.
 //

@@ -371,4 +371,7 @@ var etcdMutants = []mutant{
 	{"a foreign key fails the list of a directory", "backend/etcd/read.go",
 		"if dir != r.q.path {", "if dir != r.q.path && false {",
 		"TestEtcd_ForeignKeysBelowThePrefix"},
+	{"a watch that is refused to no user may be a matter of its token", "backend/etcd/hub.go",
+		"(h.link.tells || h.s.cfg.user == \"\")", "h.link.tells",
+		"TestSupervise_WhichRefusalOfAWatchIsOneOfTheUser"},
 }

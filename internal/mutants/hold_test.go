@@ -74,4 +74,10 @@ var holdMutants = []mutant{
 	{"a hold that was lost before its grant was reported was held since the year 1", "internal/core/span.go",
 		"if t.since.IsZero() {\n\t\treturn 0", "if false {\n\t\treturn 0",
 		"TestALossBeforeTheReportOfTheGrantIsReportedAfterIt"},
+	{"a refusal of the user decides a commit of unknown outcome", "internal/core/session.go",
+		"unknown = unknown || IsUncertain(err)", "unknown = unknown && IsUncertain(err)",
+		inRecipes + "TestRWMutex/ADowngradeSurvivesARefusalOfTheUser"},
+	{"LockAll forgets the hold of a wrapper", "lock.go",
+		"x.taken[h.h] = h", "x.taken[h.h] = nil",
+		inRecipes + "TestLockAll_HasTheHoldsOfItsLocks"},
 }

@@ -158,4 +158,7 @@ var valueMutants = []mutant{
 	{"a codec that panics at a member ends the program", "group.go",
 		"g.codec.decodeApart(g.c, path, data)", "g.codec.decode(data)",
 		inRecipes + "TestUserCode_ACodecThatDoesNotReturnInAGroup"},
+	{"a value is compared with the directory that it was", "internal/cell/read.go",
+		"f.Czxid != want.Czxid || f.Directory {", "f.Czxid != want.Czxid {",
+		inRecipes + "TestDirectory/AValueIsReplacedByWhatItsWriteHasReturned"},
 }

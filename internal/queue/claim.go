@@ -325,8 +325,8 @@ func (cl *Claim) TooLate() {
 
 // Offer is called before the item is offered to a receiver on a channel. The caller ends
 // the claim if the item was not received when late is ready: only the caller knows that
-// at the moment at which the time has passed. It reports false as receive does; then the caller calls
-// tooLate.
+// at the moment at which the time has passed. It reports false as Receive does; then the caller calls
+// TooLate.
 func (cl *Claim) Offer() (late <-chan time.Time, ok bool) {
 	if cl.q.claimTimeout == 0 {
 		return nil, true
@@ -672,7 +672,7 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 // quote the item.
 func (q *Queue) logBuried(e *layout.QueueEntry, attempts int, why deadReason) {
 	if why.reason == trace.ReasonUndecodable {
-		return // decodeClaim logs it, with the error of the codec
+		return // Claim.decode logs it, with the error of the codec
 	}
 	q.c.Log().Warn("coord: an item was moved to the dead letters", "path", e.Path(), "attempts", attempts, "reason", string(why.word()), "to", q.dead.path.Full())
 }

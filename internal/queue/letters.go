@@ -42,7 +42,7 @@ func (why deadReason) word() trace.Reason {
 	return why.reason
 }
 
-// core.ReasonOf returns the data of the node that says why e is a dead letter. s is the session of
+// reasonOf returns the data of the node that says why e is a dead letter. s is the session of
 // the last consumer, nil if it is not known.
 func (q *Queue) reasonOf(e *layout.QueueEntry, attempts int, s *core.Session, why deadReason) []byte {
 	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due}

@@ -473,7 +473,7 @@ func (q *Queue) counting(n int) []backend.Op {
 	return slices.Repeat([]backend.Op{backend.SetData(q.out, nil, backend.AnyVersion)}, n)
 }
 
-// CommitOnce is that of the session. On a service without space deleted items leave uncounted, as MaxLen allows: their
+// commitOnce is that of the session. On a service without space deleted items leave uncounted, as MaxLen allows: their
 // count would be a write.
 func (q *Queue) commitOnce(ctx context.Context, s *core.Session, ops ...backend.Op) (zxid int64, err error) {
 	_, zxid, err = s.CommitOnce(ctx, ops...)

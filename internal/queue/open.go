@@ -150,7 +150,7 @@ func (cl *Claim) decode(ctx context.Context, decode func(data []byte) error) (ok
 	if err != nil {
 		cl.s.Client().Log().Warn("coord: cannot decode an item, moving it to the dead letters", "path", cl.e.Path(), "error", err)
 		if err := cl.finishFor(ctx, cl.undecodable(), 0, undecodable(err)); err != nil && ctx.Err() == nil {
-			cl.s.Client().Log().Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", cl.e.Path(), "error", err)
+			cl.s.Client().Log().Warn("coord: cannot move an item to the dead letters yet, trying again", "path", cl.e.Path(), "error", err)
 		}
 		return false, nil
 	}

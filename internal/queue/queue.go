@@ -238,7 +238,7 @@ import (
 //
 // W7. An item that is put off, or not due, can be taken when the service's clock
 // certainly shows its time: the session keeps an interval that contains the difference
-// of that clock from the local one, see session_offset.go and session_clock.go. The
+// of that clock from the local one, see these files of internal/core: session_offset.go, session_clock.go. The
 // clocks of clients do not matter, so a slow one delays nothing, and a fast one takes
 // nothing early. Where the interval is not known, a client that waits learns it from the
 // creation of its slot or waiter, and any other from a small write (learn).
@@ -361,7 +361,7 @@ type Queue struct {
 	undecoded int // items in a row that this consumer could not decode, up to maxUndecodable
 }
 
-// NewSpan starts the trace of a call.
+// newSpan starts the trace of a call.
 func (q *Queue) newSpan(op string) *core.Span {
 	return q.c.NewSpan(string(q.kind.recipe()), q.path.Full(), op)
 }

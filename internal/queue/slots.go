@@ -265,7 +265,7 @@ func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan 
 	return wait(ws.Ready(), filled)
 }
 
-// seesSlots is session.sees for the first waiter, which watches the slots. It returns an error if
+// seesSlots is line.Sees for the first waiter, which watches the slots. It returns an error if
 // all slots are persistent nodes, which another program has made: then no client would ever get
 // one, and all would wait for ever.
 func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {

@@ -89,7 +89,7 @@ func standingLists(ctx context.Context, s *core.Session, paths ...string) ([][]s
 	return names, nil
 }
 
-// Figures is coord.QueueStats.
+// queueFigures is coord.QueueStats.
 type queueFigures struct {
 	Ready   int // items that a consumer can take now
 	Claimed int // items that a consumer has claimed, including prefetched items

@@ -268,6 +268,33 @@ func (on directoryPinTests) ALostReplyBeforeAnotherWriteIsPinned(t *testing.T) {
 	})
 }
 
+// What a write into a directory returns can be replaced, also if its reply was lost, and by another
+// client that has known the directory.
+func (on directoryPinTests) AValueIsReplacedByWhatItsWriteHasReturned(t *testing.T) {
+	ctx := context.Background()
+	on.each(t, func(w *world) {
+		var lose coordtest.Nth
+		a, b := w.Open("a", &backendtest.Hooks{After: lose.After}), w.Open("b", nil)
+		v, other := coord.NewValue(a, "/x/v", textValue), coord.NewValue(b, "/x/v", textValue)
+		coordtest.MustLock(w.T, coord.NewMutex(a, "/x/v/lock", nil))
+		_, err := other.Get(ctx)
+		coordtest.WantErr(w.T, err, coord.ErrNotFound)
+		lose.Arm(1, func(c backendtest.Call) bool { return coordtest.Commits(c, backend.OpSetData) }, coordtest.Lose)
+		got, err := v.Set(ctx, "one")
+		w.must(err)
+		if !lose.Idle() {
+			w.T.Error("no reply was lost")
+		}
+		got, err = v.CompareAndSet(ctx, got, "two")
+		w.must(err)
+		got, err = other.CompareAndSet(ctx, got, "three")
+		w.must(err)
+		if now, err := v.Get(ctx); err != nil || now != got {
+			w.T.Errorf("stored %+v, %v, want %+v", now, err, got)
+		}
+	})
+}
+
 // A write that may have gone into a container, which is gone when the client looks, is not
 // acknowledged.
 func (on directoryPinTests) AWriteWhoseNodeIsGoneIsUncertain(t *testing.T) {

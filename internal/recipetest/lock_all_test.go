@@ -320,3 +320,30 @@ func TestLockAll_WithoutTheHelpOfTheService(t *testing.T) {
 		}
 	})
 }
+
+// remembering is a wrapper of a lock that keeps the latest hold.
+type remembering struct {
+	coord.Locker
+	h *coord.Hold
+}
+
+func (r *remembering) Lock(ctx context.Context) (h *coord.Hold, err error) {
+	r.h, err = r.Locker.Lock(ctx)
+	return r.h, err
+}
+
+// A set has the holds that the locks have returned, the same ones at each call.
+func TestLockAll_HasTheHoldsOfItsLocks(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.Open("a", nil)
+		x := &remembering{Locker: coord.NewMutex(c, "/b", nil)}
+		set, err := coord.LockAll(context.Background(), coord.NewMutex(c, "/a", nil), x)
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		if one, two := set.Holds(), set.Holds(); len(one) != 2 || !slices.Equal(one, two) || one[1] != x.h {
+			w.T.Errorf("the holds are %p, then %p; the wrapper returned %p", one, two, x.h)
+		}
+		w.releaseAll(set)
+	})
+}

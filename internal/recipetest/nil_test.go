@@ -127,3 +127,27 @@ func TestNil_AFunction(t *testing.T) {
 		}
 	})
 }
+
+// LockAll refuses a lock that no constructor has made, as a nil one. A Hold that no recipe has granted
+// has not ended, and has no node: users have some in tests of their own functions.
+func TestNil_ZeroValues(t *testing.T) {
+	for name, l := range map[string]coord.Locker{
+		"Mutex": new(coord.Mutex), "RWMutex": new(coord.RWMutex), "RLocker": new(coord.RWMutex).RLocker(), "permits": new(coord.Semaphore).Locker(1),
+	} {
+		if _, err := coord.LockAll(context.Background(), l); !errors.Is(err, coord.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var h coord.Hold
+	_, asked := h.Revocation()
+	if h.Err() != nil || h.Token() != 0 || h.Path() != "" || h.Session() != 0 || asked {
+		t.Errorf("error %v, token %d, path %q, session %d, a request %t", h.Err(), h.Token(), h.Path(), h.Session(), asked)
+	}
+	for what, c := range map[string]<-chan struct{}{"Done": h.Done(), "Revoked": h.Revoked()} {
+		select {
+		case <-c:
+			t.Errorf("%s is closed", what)
+		default:
+		}
+	}
+}

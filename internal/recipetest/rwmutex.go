@@ -191,6 +191,31 @@ func (on rwmutexTests) ADowngradeGrantsTheReadersRightBehind(t *testing.T) {
 	})
 }
 
+// The reply to a downgrade is lost, and then the service refuses the user until it is asked for the
+// third time. The writer becomes a reader all the same, and leaves nothing behind.
+func (on rwmutexTests) ADowngradeSurvivesARefusalOfTheUser(t *testing.T) {
+	on.each(t, func(w *world) {
+		var lose, refuse coordtest.Nth
+		rw := coord.NewRWMutex(w.Open("a", &backendtest.Hooks{Before: refuse.Before, After: lose.After}), "/l", nil)
+		h := coordtest.MustLock(w.T, rw)
+		refusal := &backend.NoContactError{Err: backend.ErrDenied}
+		lose.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
+			refuse.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error {
+				refuse.Arm(1, coordtest.Creates, func(context.Context, backendtest.Call, error) error { return refusal })
+				return refusal
+			})
+			return backend.ErrUncertain
+		})
+		w.must(rw.Downgrade(context.Background(), h))
+		if !refuse.Idle() {
+			w.T.Error("the user was not refused twice")
+		}
+		w.must(h.Err())
+		coordtest.MustRelease(w.T, h)
+		w.Empty("/l")
+	})
+}
+
 // The hold's own watch must follow the hold to its new node.
 func (on rwmutexTests) ADowngradedHoldEndsWhenItsNewNodeIsDeleted(t *testing.T) {
 	on.each(t, func(w *world) {

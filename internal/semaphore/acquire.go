@@ -304,7 +304,7 @@ func (a *acquisition) mayMark(ctx context.Context, r *request) error {
 		return nil
 	case core.IsNotFound(err):
 		return core.ErrGone
-	case errors.Is(err, backend.ErrDenied):
+	case core.Answers(err, backend.ErrDenied):
 		return fmt.Errorf("a waiter needs write permission on its own node: %w", err)
 	}
 	return err
