@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	gobuild "go/build"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,9 +18,13 @@ import (
 )
 
 // packages are the directories of the packages in which mutants are made.
-var packages = []string{".", "inspect", "internal/layout", "backend/memory", "backend/zookeeper"}
+var packages = []string{".", "inspect", "internal/layout", "backend/memory", "backend/zookeeper", "backend/etcd"}
 
-// suites are the directories of the packages whose tests try the mutants of all packages.
+// served are those of the packages whose tests start servers. Only these tests try the mutants of
+// such a package.
+var served = []string{"backend/zookeeper", "backend/etcd"}
+
+// suites are the directories of the packages whose tests try the mutants of the other packages.
 var suites = []string{".", "internal/recipetest", "inspect", "internal/hostile", "internal/simulation"}
 
 // build is the library with all mutants in it, and the binaries of its tests.
@@ -39,6 +45,12 @@ func (b *build) find(match *regexp.Regexp) error {
 		for _, f := range files {
 			name := path.Join(pkg, filepath.Base(f))
 			if strings.HasSuffix(name, "_test.go") || !match.MatchString(name) {
+				continue
+			}
+			// A mutant in a file for another system would survive.
+			if here, err := gobuild.Default.MatchFile(filepath.Split(f)); err != nil {
+				return err
+			} else if !here {
 				continue
 			}
 			src, err := os.ReadFile(f)
@@ -94,35 +106,79 @@ func (b *build) overlay() (string, error) {
 
 var complaint = regexp.MustCompile(`(?m)^(\S+?\.go):(\d+):(?:\d+:)? (.*)$`)
 
-// compile drops the sites that do not build, and builds the tests of all packages and suites.
+// compile drops the sites that do not build, and builds the tests that try the others.
 func (b *build) compile(ctx context.Context) error {
-	var overlay string
-	for {
-		var err error
-		if overlay, err = b.overlay(); err != nil {
-			return err
-		}
-		args := []string{"build", "-overlay", overlay, "-gcflags=-e"}
-		for _, pkg := range packages {
-			args = append(args, "./"+pkg)
-		}
-		out, err := goTool(ctx, b.root, args...)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if !b.drop(out) {
-			return fmt.Errorf("build: %w\n%s", err, out)
+	mutated := b.mutated()
+	modules := make(map[string][]string) // the packages with mutants, by module
+	for _, pkg := range mutated {
+		dir, rel := b.home(pkg)
+		modules[dir] = append(modules[dir], rel)
+	}
+	overlay, err := b.overlay()
+	if err != nil {
+		return err
+	}
+	for _, dir := range slices.Sorted(maps.Keys(modules)) {
+		for {
+			out, err := goTool(ctx, dir, append([]string{"build", "-overlay", overlay, "-gcflags=-e"}, modules[dir]...)...)
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if !b.drop(out) {
+				return fmt.Errorf("build: %w\n%s", err, out)
+			}
+			if overlay, err = b.overlay(); err != nil {
+				return err
+			}
 		}
 	}
-	for _, pkg := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(packages, suites)))) {
-		if out, err := goTool(ctx, b.root, "test", "-c", "-vet=off", "-overlay", overlay, "-o", b.binary(pkg), "./"+pkg); err != nil {
+	tests := append(b.tries(), mutated...)
+	slices.Sort(tests)
+	for _, pkg := range slices.Compact(tests) {
+		dir, rel := b.home(pkg)
+		if out, err := goTool(ctx, dir, "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", b.binary(pkg), rel); err != nil {
 			return fmt.Errorf("build the tests: %w\n%s", err, out)
 		}
 	}
 	return nil
+}
+
+// mutated returns the packages with sites.
+func (b *build) mutated() []string {
+	var all []string
+	for _, pkg := range packages {
+		if slices.ContainsFunc(b.sites, func(s *site) bool { return path.Dir(s.file) == pkg }) {
+			all = append(all, pkg)
+		}
+	}
+	return all
+}
+
+// tries returns the packages whose tests are measured: the suites if a package without servers
+// has sites, and the packages with servers that have sites.
+func (b *build) tries() []string {
+	var all []string
+	for _, pkg := range b.mutated() {
+		if slices.Contains(served, pkg) {
+			all = append(all, pkg)
+		} else if len(all) == 0 {
+			all = slices.Clone(suites)
+		}
+	}
+	return all
+}
+
+// home returns the directory of the module that has a package, and the package as seen from there.
+func (b *build) home(pkg string) (dir, rel string) {
+	for rel = "."; ; pkg, rel = path.Dir(pkg), path.Join(path.Base(pkg), rel) {
+		dir = filepath.Join(b.root, pkg)
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil || pkg == "." {
+			return dir, "./" + rel
+		}
+	}
 }
 
 // drop removes the sites on the lines for which the compiler reports errors: those of risky
@@ -161,7 +217,12 @@ func (b *build) binary(pkg string) string {
 	return filepath.Join(b.dir, strings.ReplaceAll(pkg, "/", "-")+".test")
 }
 
-// run runs tests of a package with a mutant.
+// run runs tests of a package with a mutant. Those that are named run on memory only, unless the
+// package is a backend with servers.
 func (b *build) run(ctx context.Context, pkg string, mutant int, names []string, limit time.Duration, env ...string) ([]byte, error) {
-	return runTests(ctx, b.binary(pkg), filepath.Join(b.root, pkg), mutant, names, limit, env...)
+	skip := ""
+	if names != nil && !slices.Contains(served, pkg) {
+		skip = "/zookeeper|//zookeeper|//.*/zookeeper"
+	}
+	return runTests(ctx, b.binary(pkg), filepath.Join(b.root, pkg), mutant, names, skip, limit, env...)
 }

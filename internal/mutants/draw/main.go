@@ -12,8 +12,11 @@
 // The tests of the root package and of the suites beside it run on memory, and only those
 // that reach the changed place, the fast ones first. The first run measures which tests
 // reach which place, which takes minutes; -dir keeps the result as long as the sources are
-// unchanged. Mutants of a backend are first tried with the backend's own tests, which for
-// ZooKeeper need its jars.
+// unchanged. Mutants of memory are first tried with its own tests. Mutants of a backend with
+// servers are tried with its own tests only, which for ZooKeeper need its jars. Of these tests
+// it is measured which files of tests reach a place.
+//
+//	go run ./internal/mutants/draw -n 60 -seed 39 -in '^backend/(zookeeper|etcd)/' -dir /tmp/draw
 //
 // A survivor is either equivalent to the original, or a gap in the tests. Only a reader can
 // find out which.
@@ -30,6 +33,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,8 +78,9 @@ func draw(ctx context.Context, n int, seed uint64, in, dir string, most time.Dur
 	if err := b.find(match); err != nil {
 		return err
 	}
+	drawn := order(b.sites, seed)[:min(n, len(b.sites))]
 	if only {
-		for _, s := range order(b.sites, seed)[:min(n, len(b.sites))] {
+		for _, s := range drawn {
 			fmt.Println(s)
 		}
 		return nil
@@ -91,7 +96,12 @@ func draw(ctx context.Context, n int, seed uint64, in, dir string, most time.Dur
 	}
 	t := &trial{build: b, reach: r, most: most, broken: make(map[string]bool)}
 	count := make(map[verdict]int)
-	for _, s := range order(b.sites, seed)[:min(n, len(b.sites))] {
+	for _, s := range drawn {
+		if !slices.Contains(b.sites, s) {
+			count[unbuilt]++
+			fmt.Printf("%-8s %s\n", unbuilt, s)
+			continue
+		}
 		began := time.Now()
 		v, by := t.try(ctx, s)
 		if ctx.Err() != nil {
@@ -100,8 +110,8 @@ func draw(ctx context.Context, n int, seed uint64, in, dir string, most time.Dur
 		count[v]++
 		fmt.Printf("%-8s %s  [%s, %v]\n", v, s, by, time.Since(began).Round(time.Second))
 	}
-	fmt.Printf("figure: seed %d, %d sites: %d mutants caught, %d did not end, %d survived\n",
-		seed, len(b.sites), count[caught], count[endless], count[survived])
+	fmt.Printf("figure: seed %d, %d sites: %d mutants caught, %d did not end, %d survived, %d do not build\n",
+		seed, len(b.sites), count[caught], count[endless], count[survived], count[unbuilt])
 	return nil
 }
 
@@ -112,6 +122,7 @@ const (
 	caught   verdict = "caught"
 	survived verdict = "SURVIVED"
 	endless  verdict = "endless" // the tests did not end, which counts as a failure
+	unbuilt  verdict = "no build"
 )
 
 // trial tries mutants one after the other.
@@ -125,26 +136,26 @@ type trial struct {
 // try runs tests until one fails. by is the test that failed, or a description of the tests
 // that ran.
 func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
-	pkg := path.Dir(s.file)
-	if pkg != "." {
-		v, by := judge(t.build.run(ctx, pkg, s.number, nil, 5*time.Minute))
-		if v != survived || strings.HasSuffix(pkg, "/zookeeper") {
+	pkg, tries := path.Dir(s.file), suites
+	if slices.Contains(served, pkg) {
+		tries = []string{pkg}
+	} else if pkg != "." {
+		if v, by := judge(t.build.run(ctx, pkg, s.number, nil, 5*time.Minute)); v != survived {
 			return v, by
 		}
 	}
-	quick, slow := t.reach.tests(s.number, t.most)
-	if len(quick)+len(slow) == 0 {
-		return survived, "no test of the suites reaches it"
-	}
 	ran := 0
-	for _, batch := range [][]string{quick, slow} {
-		for _, suite := range suites {
+	for _, batch := range t.reach.tests(s.number, t.most) {
+		for _, suite := range tries {
 			v, by, n := t.batch(ctx, s, suite, batch)
 			if v != survived {
 				return v, by
 			}
 			ran += n
 		}
+	}
+	if ran == 0 {
+		return survived, "no test that is run reaches it"
 	}
 	return survived, fmt.Sprintf("%d tests run", ran)
 }
@@ -164,12 +175,17 @@ func (t *trial) batch(ctx context.Context, s *site, suite string, batch []string
 			return survived, "", 0
 		}
 		v, by := judge(t.build.run(ctx, suite, s.number, names, limit))
-		top, _, _ := strings.Cut(by, "/")
-		if test := path.Join(suite, top); v == caught && t.reach.Took[test] > 0 {
-			// The test must not fail by itself.
-			if alone, _ := judge(t.build.run(ctx, suite, 0, []string{top}, limit)); alone != survived {
-				log.Printf("%s fails without any mutant, and is skipped", test)
-				t.broken[test] = true
+		if v == caught {
+			// The tests must not fail by themselves.
+			blamed := names
+			if top, _, _ := strings.Cut(by, "/"); slices.Contains(names, top) {
+				blamed = []string{top}
+			}
+			if alone, _ := judge(t.build.run(ctx, suite, 0, blamed, limit)); alone != survived {
+				for _, name := range blamed {
+					log.Printf("%s fails without any mutant, and is skipped", path.Join(suite, name))
+					t.broken[path.Join(suite, name)] = true
+				}
 				continue
 			}
 		}
@@ -180,20 +196,26 @@ func (t *trial) batch(ctx context.Context, s *site, suite string, batch []string
 func goTool(ctx context.Context, root string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -buildvcs=false"))
 	return cmd.CombinedOutput()
 }
 
 // runTests runs tests of a binary with a mutant: 0 for none, -1 for none and to record the
-// sites that they reach. It runs all tests if none is named. Those that are named run on
-// memory only.
-func runTests(ctx context.Context, bin, dir string, mutant int, names []string, limit time.Duration, env ...string) ([]byte, error) {
+// sites that they reach, in which case a failure does not end the run. It runs all tests if
+// none is named, except those whose names skip matches.
+func runTests(ctx context.Context, bin, dir string, mutant int, names []string, skip string, limit time.Duration, env ...string) ([]byte, error) {
 	// The binary ends itself at the limit, unless the mutant prevents that.
 	ctx, cancel := context.WithTimeout(ctx, limit+30*time.Second)
 	defer cancel()
 	args := []string{"-test.failfast", "-test.timeout=" + limit.String()}
+	if mutant < 0 {
+		args[0] = "-test.v"
+	}
 	if names != nil {
-		args = append(args, "-test.run=^("+strings.Join(names, "|")+")$", "-test.skip=/zookeeper|//zookeeper|//.*/zookeeper")
+		args = append(args, "-test.run=^("+strings.Join(names, "|")+")$")
+	}
+	if skip != "" {
+		args = append(args, "-test.skip="+skip)
 	}
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Dir = dir

@@ -12,31 +12,36 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// reach records which tests of the suites reach a site, and the time that each takes.
+// reach records which tests reach a site, and the time that each takes.
 type reach struct {
 	Sources uint64 // checksum of the measured sources
 	Took    map[string]time.Duration
 	Tests   map[int][]string // by the number of the site
 }
 
-// tests returns the tests that reach a site, except those that take longer than most, split
-// into fast ones and others.
-func (r *reach) tests(number int, most time.Duration) (quick, slow []string) {
+// tests returns the tests that reach a site, except those that take longer than most, in
+// batches, the fast ones first.
+func (r *reach) tests(number int, most time.Duration) [3][]string {
+	var batches [3][]string
 	for _, name := range r.Tests[number] {
 		switch took := r.Took[name]; {
 		case took > most:
 		case took < 300*time.Millisecond:
-			quick = append(quick, name)
+			batches[0] = append(batches[0], name)
+		case took < 3*time.Second:
+			batches[1] = append(batches[1], name)
 		default:
-			slow = append(slow, name)
+			batches[2] = append(batches[2], name)
 		}
 	}
-	return quick, slow
+	return batches
 }
 
 // sum is the checksum of the sources with their sites.
@@ -65,7 +70,7 @@ func loadReach(ctx context.Context, b *build, dir string) (*reach, error) {
 		return nil, err
 	}
 	r = &reach{Sources: b.sum(), Took: make(map[string]time.Duration), Tests: make(map[int][]string)}
-	for _, suite := range suites {
+	for _, suite := range b.tries() {
 		if err := r.measure(ctx, b, suite); err != nil {
 			return nil, err
 		}
@@ -77,45 +82,100 @@ func loadReach(ctx context.Context, b *build, dir string) (*reach, error) {
 	return r, os.WriteFile(stored, text, 0o600)
 }
 
-// measure runs each test of a suite by itself, on memory. A test is known by the path of its
-// suite and its name.
-func (r *reach) measure(ctx context.Context, b *build, suite string) error {
-	list := exec.CommandContext(ctx, b.binary(suite), "-test.list", "^(Test|Fuzz|Example)")
-	list.Dir = filepath.Join(b.root, suite)
+var (
+	declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
+	result   = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\w+) \(([\d.]+s)\)`)
+	foreign  = regexp.MustCompile(`OnEtcd$`) // tests that build tests of the root module, without the mutants
+)
+
+// groups returns the tests of a package in the groups that are measured together: each test by
+// itself, or all of a file where each start of a server costs time.
+func (b *build) groups(ctx context.Context, pkg string) ([][]string, error) {
+	dir := filepath.Join(b.root, pkg)
+	list := exec.CommandContext(ctx, b.binary(pkg), "-test.list", "^(Test|Fuzz|Example)")
+	list.Dir = dir
 	out, err := list.Output()
+	if err != nil {
+		return nil, err
+	}
+	names := strings.Fields(string(out))
+	var all [][]string
+	if !slices.Contains(served, pkg) {
+		for _, name := range names {
+			all = append(all, []string{name})
+		}
+		return all, nil
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		var group []string
+		for _, m := range declared.FindAllStringSubmatch(string(src), -1) {
+			if slices.Contains(names, m[1]) && !foreign.MatchString(m[1]) {
+				group = append(group, m[1])
+			}
+		}
+		if group != nil {
+			all = append(all, group)
+		}
+	}
+	return all, nil
+}
+
+// measure runs the tests of a package, one group at a time. A test is known by the path of its
+// package and its name. All tests of a group count as reaching what one of them reaches.
+func (r *reach) measure(ctx context.Context, b *build, pkg string) error {
+	groups, err := b.groups(ctx, pkg)
 	if err != nil {
 		return err
 	}
-	names := strings.Fields(string(out))
 	reached := filepath.Join(b.dir, "reached")
-	for i, name := range names {
+	for i, group := range groups {
 		if i%50 == 0 {
-			log.Printf("reach of the tests of %s: %d of %d", suite, i, len(names))
+			log.Printf("reach of the tests of %s: group %d of %d", pkg, i, len(groups))
 		}
 		if err := os.RemoveAll(reached); err != nil {
 			return err
 		}
-		test := path.Join(suite, name)
-		began := time.Now()
-		out, err := b.run(ctx, suite, -1, []string{name}, 5*time.Minute, "COORD_MUTANT_SITES="+reached)
+		// A test that fails has no line of a pass.
+		out, _ := b.run(ctx, pkg, -1, group, 5*time.Minute, "COORD_MUTANT_SITES="+reached)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if err != nil {
-			log.Printf("%s fails without any mutant, and is skipped:\n%s", test, tail(out))
-			continue
-		}
-		r.Took[test] = time.Since(began)
 		text, err := os.ReadFile(reached)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		for _, field := range strings.Fields(string(text)) {
-			n, err := strconv.Atoi(field)
-			if err != nil {
+		outcome := make(map[string][]string)
+		for _, m := range result.FindAllStringSubmatch(string(out), -1) {
+			outcome[m[2]] = m[1:]
+		}
+		for _, name := range group {
+			m := outcome[name]
+			switch {
+			case m != nil && m[0] == "SKIP":
+				continue
+			case m == nil || m[0] != "PASS":
+				log.Printf("%s/%s fails without any mutant, and is skipped:\n%s", pkg, name, tail(out))
+				continue
+			}
+			test := path.Join(pkg, name)
+			if r.Took[test], err = time.ParseDuration(m[2]); err != nil {
 				return err
 			}
-			r.Tests[n] = append(r.Tests[n], test)
+			for _, field := range strings.Fields(string(text)) {
+				n, err := strconv.Atoi(field)
+				if err != nil {
+					return err
+				}
+				r.Tests[n] = append(r.Tests[n], test)
+			}
 		}
 	}
 	return nil

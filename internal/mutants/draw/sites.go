@@ -338,7 +338,7 @@ var areas = map[string]string{
 	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",
 	"inspect/": "inspection", "internal/layout/": "layout", "trace": "events",
 	"internal/semaphore/": "semaphore",
-	"backend/memory/":     "memory", "backend/zookeeper/": "zookeeper",
+	"backend/memory/":     "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd",
 }
 
 func areaOf(file string) string {
