@@ -2,17 +2,11 @@ package coord
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"sync"
+	"iter"
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/group"
 )
 
 // GroupOptions may be nil.
@@ -47,29 +41,21 @@ type GroupOptions[T any] struct {
 // Group share their reads from the service, so use one Group for one path. layout.md
 // describes the nodes.
 type Group[T any] struct {
-	c       *core.Client
-	path    core.Path
-	codec   Codec[T]
-	replace bool
-
-	mu     sync.Mutex
-	live   *view[T]           // shared by Watches and Pickers; nil while there are none
-	ghosts map[string][]ghost // by id, see bury
+	g     *group.Group
+	codec Codec[T]
 }
 
 // NewGroup returns the group at path. It does no I/O; the first call reports a bad
 // path.
 func NewGroup[T any](c *Client, path string, o *GroupOptions[T]) *Group[T] {
-	g := &Group[T]{c: c.core(), path: c.core().Path(path)}
+	var codec Codec[T]
+	takeOver := false
 	if o != nil {
-		g.codec, g.replace = o.Codec, o.TakeOver
+		codec, takeOver = o.Codec, o.TakeOver
 	}
-	g.codec = g.codec.orJSON()
-	return g
-}
-
-func (g *Group[T]) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(g.path.Full(), layout.KindGroup)
+	codec = codec.orJSON()
+	decode := func(path string, data []byte) (any, error) { return codec.decodeApart(c.core(), path, data) }
+	return &Group[T]{group.New(c.core(), path, decode, takeOver), codec}
 }
 
 // A Member is one incarnation of a member as it was read. Memory that Value refers
@@ -86,188 +72,219 @@ type Member[T any] struct {
 	Err error
 }
 
+func memberOf[T any](x group.Member) Member[T] {
+	v, _ := x.Value.(T) // zero if there is no value, or if T is an interface and the value is nil
+	return Member[T]{ID: x.ID, Value: v, Token: x.Token, Session: x.Session, Since: x.Since, Path: x.Path, Err: x.Err}
+}
+
+func membersOf[T any](list []group.Member) []Member[T] {
+	if list == nil {
+		return nil
+	}
+	faces := make([]Member[T], len(list))
+	for i, x := range list {
+		faces[i] = memberOf[T](x)
+	}
+	return faces
+}
+
 // Members returns all members, sorted by ID. It leaves out members that go while
 // they are read. A group that no member has joined yet is empty.
 func (g *Group[T]) Members(ctx context.Context) ([]Member[T], error) {
-	if err := g.path.Check("members"); err != nil {
-		return nil, err
-	}
-	list, err := core.OnSession(ctx, g.c, func(s *core.Session) ([]Member[T], error) {
-		return g.readMembers(ctx, s, func(layout.MemberNode) bool { return true })
-	})
-	if err != nil {
-		return nil, core.OpError("members", g.path.Full(), err)
-	}
-	return list, nil
+	list, err := g.g.Members(ctx)
+	return membersOf[T](list), err
 }
 
 // Member looks one member up. It returns ErrNotFound if no member has the id.
 func (g *Group[T]) Member(ctx context.Context, id string) (Member[T], error) {
-	var zero Member[T]
-	err := g.path.Check("member")
-	if err == nil {
-		err = core.OpError("member", g.path.Full(), checkMemberID(g.c.Rules().CheckPath, id))
+	x, err := g.g.Member(ctx, id)
+	return memberOf[T](x), err
+}
+
+// GroupUpdate is an element of a Watch: the members, and the changes since the
+// previous element that the reader received.
+type GroupUpdate[T any] struct {
+	Members []Member[T] // all members, sorted by ID
+
+	// Joined are the incarnations in Members that were not in the Members of the previous
+	// element. Left are the incarnations that were there and are not in Members. Both
+	// are sorted by ID. A member with a new incarnation is in both. If only values
+	// have changed, both are empty.
+	Joined []Member[T]
+	Left   []Member[T]
+
+	// Err is the reason why the watch has ended, set only in the last element:
+	// ErrClosed, ErrDenied, ErrBadPath. Members are the last known ones.
+	Err error
+}
+
+func groupUpdate[T any](u group.Update) GroupUpdate[T] {
+	return GroupUpdate[T]{membersOf[T](u.Members), membersOf[T](u.Joined), membersOf[T](u.Left), u.Err}
+}
+
+// Watch reports the members, and then every change. The first element has all members in
+// Joined, and comes also if the group is empty. While another Watch or a Picker of this Group
+// is in use, the first element is the latest state that they have seen.
+//
+// The channel is latest-wins: a slow reader misses intermediate states but never the newest,
+// and the changes of elements that it did not receive are merged into the next one. Watch
+// continues over lost sessions, during which Members stay unchanged, and over a missing
+// directory. The channel is closed when ctx ends, and after an element with Err.
+//
+// If the service has trees and batches (see Features of package backend) and all members can
+// be read, a join or a change of a value costs one request, and a leave none. Otherwise each
+// join or leave costs a list of all members besides.
+func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
+	return group.Watch(ctx, g.g, groupUpdate[T])
+}
+
+// Changes is Watch as a loop: it yields the elements of Watch until ctx ends, the watch fails
+// for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
+// slow body misses intermediate states, never the newest, and gets their changes in one element.
+func (g *Group[T]) Changes(ctx context.Context) iter.Seq[GroupUpdate[T]] {
+	return core.Each(ctx, g.Watch)
+}
+
+// Wait waits until at least n members are present, and returns them, sorted by ID.
+// All of them were present at one moment after the call; some may have gone since.
+// Wait ends with ctx, or for the reasons for which a Watch ends.
+func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
+	list, err := g.g.Wait(ctx, n)
+	return membersOf[T](list), err
+}
+
+// A Membership is the caller's own place in a group. It maintains itself: if the
+// session is lost, it joins again on the next one, and if another program deletes
+// its node, it makes a new one. It ends when its owner leaves, when the client is
+// closed, when it joins again and another member has the id (ErrDuplicate), or when
+// the service refuses (ErrDenied, ErrLimit).
+//
+// A process that is cut off or paused does not notice during that time that it is no
+// longer a member. Unlike a lock, a membership is not exclusive.
+//
+// A Membership is safe for concurrent use.
+type Membership[T any] struct {
+	m     *group.Membership
+	codec Codec[T]
+}
+
+// Join enters the group under an id: any text of at most 200 bytes that can be part of a
+// node's name, without a slash. It returns when the node exists and the id belongs to it.
+// ctx bounds only the joining; if it ends first, Join removes its node, see "What is
+// promised" in the package comment.
+//
+// If the id is taken, Join returns ErrDuplicate. The node of a dead process exists until
+// the service has ended its session, so a successor with the same id retries, or uses
+// GroupOptions.TakeOver.
+//
+// With TakeOver, Join removes the other member's node in a commit that checks the new node.
+// If several take over at the same time, the last one wins. The Membership that was taken
+// over ends with ErrDuplicate when it tries to join again and finds its successor, which
+// can be late: it needs contact. If the successor has left by then, the old member joins
+// again and stays. A process that must not come back closes its client.
+func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], error) {
+	if err := g.g.CheckMember("join", id); err != nil {
+		return nil, err
 	}
+	data, err := g.codec.encode(v)
 	if err != nil {
-		return zero, err
+		return nil, core.OpError("join", g.g.FullPath(), err)
 	}
-	list, err := core.OnSession(ctx, g.c, func(s *core.Session) ([]Member[T], error) {
-		return g.readMembers(ctx, s, func(n layout.MemberNode) bool { return n.ID == id })
-	})
-	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("%w: no member %q", ErrNotFound, id)
-	}
+	m, err := g.g.Join(ctx, id, data)
 	if err != nil {
-		return zero, core.OpError("member", g.path.Full(), err)
+		return nil, err
 	}
-	return list[0], nil
+	return &Membership[T]{m, g.codec}, nil
 }
 
-// readMembers reads the members whose nodes want selects.
-func (g *Group[T]) readMembers(ctx context.Context, s *core.Session, want func(layout.MemberNode) bool) ([]Member[T], error) {
-	var names []string
-	read := make(map[string]reading[T])
-	for lists, vanished := 0, true; ; {
-		// A vanished member may have been followed by a new incarnation.
-		if vanished && lists < mostLists {
-			var err error
-			names, _, err = s.Backend().Children(ctx, g.path.Full(), nil)
-			if err != nil && !core.IsNotFound(err) {
-				return nil, err
-			}
-			lists++
-		}
-		var present, unread []layout.MemberNode
-		for _, n := range layout.PresentMembers(names) {
-			if !want(n) {
-				continue
-			}
-			present = append(present, n)
-			if _, ok := read[n.Name]; !ok {
-				unread = append(unread, n)
-			}
-		}
-		if len(unread) == 0 {
-			list := make([]Member[T], 0, len(present))
-			for _, n := range present {
-				list = append(list, read[n.Name].member)
-			}
-			return list, nil
-		}
-		got, _, err := g.read(ctx, s, unread)
-		if err != nil {
-			return nil, err
-		}
-		gone := make(map[string]bool)
-		for i, n := range unread {
-			if got[i].gone {
-				gone[n.Name] = true
-			} else {
-				read[n.Name] = got[i]
-			}
-		}
-		vanished = len(gone) > 0
-		names = slices.DeleteFunc(names, func(name string) bool { return gone[name] })
-	}
-}
+// ID returns the id under which the member joined.
+func (m *Membership[T]) ID() string { return m.m.ID() }
 
-// reading is the result of reading one node.
-type reading[T any] struct {
-	member Member[T]
-	mzxid  int64          // of the latest change of the node
-	denied bool           // the value may not be read
-	w      *backend.Watch // armed, if one was wanted
-	stale  bool           // it must be read again
-	gone   bool           // there was no node
-	err    error
-}
+// Done returns a channel that is closed when the membership has ended for good. It
+// stays open while a lost session is being replaced.
+func (m *Membership[T]) Done() <-chan struct{} { return m.m.Done() }
 
-// mostLists bounds how often one look lists again because a member vanished during
-// the read. So the look ends however many members come and go.
-const mostLists = 8
+// Err returns nil until Done is closed. Then the error matches ErrReleased after
+// Leave, ErrDuplicate, ErrClosed, or the error with which the service refused.
+func (m *Membership[T]) Err() error { return m.m.Err() }
 
-// read reads the nodes, and the data of the nodes at more, which are read after them.
-func (g *Group[T]) read(ctx context.Context, s *core.Session, nodes []layout.MemberNode, more ...string) (got []reading[T], rest []backend.ReadResult, err error) {
-	paths := make([]string, 0, len(nodes)+len(more))
-	for _, n := range nodes {
-		paths = append(paths, g.path.Full()+"/"+n.Name)
-	}
-	results, err := s.GetAll(ctx, append(paths, more...))
+// Leave ends the membership: it closes Done, removes the node, and returns. It is
+// idempotent. It takes no context because it must succeed: without contact it
+// waits, but not longer than the session can last, since the end of the session deletes
+// the node. If the service refuses the removal, Leave returns that error and retries
+// in the background. If the membership had ended before, Leave returns Err.
+func (m *Membership[T]) Leave() error { return m.m.Leave() }
+
+// SetValue changes the member's value. After it returns nil, the node has the
+// value, and so has every later incarnation. While the membership has no node,
+// SetValue waits for the next one, until ctx ends. Concurrent calls are served in
+// the order in which they arrive.
+//
+// If SetValue fails before the outcome is known, for example because ctx ends, the
+// error also matches ErrUncertain: the change may become visible, but never after
+// the change of a later SetValue. After any other error it does not become visible. If
+// the membership ends first, the error matches that of Err.
+func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
+	data, err := m.codec.encode(v)
 	if err != nil {
-		return nil, nil, err
+		return core.OpError("set", m.m.Group().FullPath(), err)
 	}
-	got = make([]reading[T], len(nodes))
-	// A node that the client may not read costs one more request.
-	err = core.ReadAll(ctx, len(nodes), func(ctx context.Context, i int) error {
-		got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
-		return got[i].err
-	})
-	return got, results[len(nodes):], err
+	return m.m.Set(ctx, data)
 }
 
-// watch reads the nodes, each with a watch of the set.
-func (g *Group[T]) watch(ctx context.Context, s *core.Session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading[T], error) {
-	got := make([]reading[T], len(nodes))
-	err := core.ReadAll(ctx, len(nodes), func(ctx context.Context, i int) error {
-		w := watches.New()
-		data, stat, err := s.Backend().Get(ctx, g.path.Full()+"/"+nodes[i].Name, w)
-		got[i] = g.reading(ctx, s, nodes[i], watches, w, backend.ReadResult{Data: data, Stat: stat, Err: err})
-		return got[i].err
-	})
-	return got, err
+// PickPolicy is the policy by which a Picker picks members.
+type PickPolicy int8
+
+const (
+	// PickRoundRobin picks the members one after the other in the order of their ids.
+	// It begins at a random member, so that processes that start together pick different members.
+	PickRoundRobin PickPolicy = iota
+	// PickRandom picks any member, each with the same probability.
+	PickRandom
+)
+
+// String returns the policy in lower case.
+func (p PickPolicy) String() string {
+	switch p {
+	case PickRoundRobin:
+		return "round robin"
+	case PickRandom:
+		return "random"
+	}
+	return "unknown"
 }
 
-// reading returns what the read of a node with the watch w shows.
-func (g *Group[T]) reading(ctx context.Context, s *core.Session, n layout.MemberNode, watches *backend.WatchSet, w *backend.Watch, read backend.ReadResult) (r reading[T]) {
-	path := g.path.Full() + "/" + n.Name
-	r.w = w
-	data, stat, err := read.Data, read.Stat, read.Err
-	var denied error
-	if errors.Is(err, backend.ErrDenied) {
-		// The existence of a node needs no permission, and one unreadable member
-		// must not hide the others.
-		r.w.Stop()
-		denied = err
-		r.w = watches.New()
-		stat, err = s.Backend().Exists(ctx, path, r.w)
+// A Picker picks one member of a group for each piece of work: the client side of a
+// service with several instances. It follows the group and picks without a request
+// to the service. It never picks an incarnation that a Watch of the same Group
+// reported as gone before the pick began. A member that has died may be picked
+// until the service has noticed.
+//
+// Members whose value cannot be read are not picked. A Picker is safe for
+// concurrent use.
+type Picker[T any] struct{ p *group.Picker }
+
+// Picker returns a picker that follows the group until ctx ends. Then the picker picks no
+// member any more.
+func (g *Group[T]) Picker(ctx context.Context, policy PickPolicy) (*Picker[T], error) {
+	p, err := g.g.Picker(ctx, group.Policy(policy))
+	if err != nil {
+		return nil, err
 	}
-	switch {
-	case core.IsNotFound(err):
-		r.w.Stop()
-		return reading[T]{gone: true}
-	case err != nil:
-		r.w.Stop()
-		return reading[T]{err: err}
-	}
-	r.mzxid, r.denied = stat.Mzxid, denied != nil
-	r.member = Member[T]{
-		ID:      n.ID,
-		Token:   stat.Czxid,
-		Session: stat.EphemeralOwner,
-		Since:   time.UnixMilli(stat.Ctime),
-		Path:    path,
-		Err:     denied,
-	}
-	if denied == nil {
-		r.member.Value, err = g.codec.decodeApart(g.c, path, data)
-		r.member.Err = core.OpError("member", path, err)
-	}
-	return r
+	return &Picker[T]{p}, nil
 }
 
-// checkMemberID returns ErrInvalid or ErrBadPath if id cannot be the id of a
-// member. checkPath are the rules of the service.
-func checkMemberID(checkPath func(string) error, id string) error {
-	switch {
-	case id == "":
-		return fmt.Errorf("%w: the member id is empty", ErrInvalid)
-	case len(id) > layout.MaxMemberID:
-		return fmt.Errorf("%w: the member id has %d bytes, limit %d", ErrInvalid, len(id), layout.MaxMemberID)
-	case strings.Contains(id, "/"):
-		return fmt.Errorf("%w: the member id contains a slash", ErrBadPath)
-	}
-	if err := checkPath("/" + layout.MemberInfix + id + "-"); err != nil {
-		return fmt.Errorf("member id: %w", errors.Unwrap(err))
-	}
-	return nil
+// Next picks a member. If there is none, it waits for one until ctx ends. It fails
+// when the Picker has ended: with the error of the Picker's ctx, ErrClosed, or the
+// error with which the service refused.
+func (p *Picker[T]) Next(ctx context.Context) (Member[T], error) {
+	x, err := p.p.Next(ctx)
+	return memberOf[T](x), err
+}
+
+// TryNext picks a member, or reports false if none is known at the moment: the
+// group is empty or has not been read yet, or the Picker has ended.
+func (p *Picker[T]) TryNext() (Member[T], bool) {
+	x, ok := p.p.TryNext()
+	return memberOf[T](x), ok
 }

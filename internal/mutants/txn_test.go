@@ -194,8 +194,8 @@ var txnMutants = []mutant{
 	}
 `, "",
 		inRecipes + "TestNil_AFunction"},
-	{"each Picker begins at the first member", "group_picker.go",
-		"p.policy == PickRandom || p.last == \"\"", "p.policy == PickRandom",
+	{"each Picker begins at the first member", "internal/group/picker.go",
+		"p.policy == Random || p.last == \"\"", "p.policy == Random",
 		inRecipes + "TestPicker_TheFirstMemberIsAnyOfThem"},
 	{"a channel is made with a nil Context", "election.go",
 		"\tcore.NeedContext(ctx)\n\tout :=", "\tout :=",

@@ -1,53 +1,37 @@
-package coord
+package group
 
 import (
 	"context"
 	"errors"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/go-coord/coord/internal/core"
-
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// GroupUpdate is an element of a Watch: the members, and the changes since the
-// previous element that the reader received.
-type GroupUpdate[T any] struct {
-	Members []Member[T] // all members, sorted by ID
+// An Update is an element of a Watch: the members, and the changes since the previous element that the
+// reader received. The lists are shared with other readers.
+type Update struct {
+	Members []Member // all members, sorted by ID
 
-	// Joined are the incarnations in Members that were not in the Members of the previous
-	// element. Left are the incarnations that were there and are not in Members. Both
-	// are sorted by ID. A member with a new incarnation is in both. If only values
-	// have changed, both are empty.
-	Joined []Member[T]
-	Left   []Member[T]
+	// Joined are the incarnations in Members that were not in the previous Members, and Left those that
+	// were there and are gone. Both are sorted by ID.
+	Joined []Member
+	Left   []Member
 
-	// Err is the reason why the watch has ended, set only in the last element:
-	// ErrClosed, ErrDenied, ErrBadPath. Members are the last known ones.
-	Err error
+	Err error // why the watch has ended, in its last element
 }
 
-// Watch reports the members, and then every change. The first element has all members in
-// Joined, and comes also if the group is empty. While another Watch or a Picker of this Group
-// is in use, the first element is the latest state that they have seen.
-//
-// The channel is latest-wins: a slow reader misses intermediate states but never the newest,
-// and the changes of elements that it did not receive are merged into the next one. Watch
-// continues over lost sessions, during which Members stay unchanged, and over a missing
-// directory. The channel is closed when ctx ends, and after an element with Err.
-//
-// If the service has trees and batches (see Features of package backend) and all members can
-// be read, a join or a change of a value costs one request, and a leave none. Otherwise each
-// join or leave costs a list of all members besides.
-func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
+// Watch returns a latest-wins channel with the members and then every change, until ctx ends. The changes
+// of elements that the reader did not receive are merged into the next one. as converts an element.
+func Watch[E any](ctx context.Context, g *Group, as func(Update) E) <-chan E {
 	core.NeedContext(ctx)
-	out := core.NewSignal[GroupUpdate[T]]()
-	fail := func(err error) <-chan GroupUpdate[T] {
-		out.Put(GroupUpdate[T]{Err: err})
+	out := core.NewSignal[E]()
+	fail := func(err error) <-chan E {
+		out.Put(as(Update{Err: err}))
 		close(out.Ch)
 		return out.Ch
 	}
@@ -60,25 +44,18 @@ func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 	}
 	if !g.c.GoWork(func() {
 		defer g.detach(v)
-		g.tell(ctx, v, out)
+		send(ctx, g, v, out, as)
 	}) {
 		g.detach(v)
-		return fail(core.OpError("watch", g.path.Full(), ErrClosed))
+		return fail(core.OpError("watch", g.path.Full(), core.ErrClosed))
 	}
 	return out.Ch
 }
 
-// Changes is Watch as a loop: it yields the elements of Watch until ctx ends, the watch fails
-// for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
-// slow body misses intermediate states, never the newest, and gets their changes in one element.
-func (g *Group[T]) Changes(ctx context.Context) iter.Seq[GroupUpdate[T]] {
-	return core.Each(ctx, g.Watch)
-}
-
-// tell sends the elements of one Watch.
-func (g *Group[T]) tell(ctx context.Context, v *view[T], out core.Signal[GroupUpdate[T]]) {
+// send sends the elements of one Watch.
+func send[E any](ctx context.Context, g *Group, v *view, out core.Signal[E], as func(Update) E) {
 	defer close(out.Ch)
-	var taken, sent []Member[T] // the list that the reader received last, and the list that was sent last
+	var taken, sent []Member // the list that the reader received last, and the list that was sent last
 	for {
 		r, changed, final := v.seen.Get()
 		if ctx.Err() != nil {
@@ -88,12 +65,12 @@ func (g *Group[T]) tell(ctx context.Context, v *view[T], out core.Signal[GroupUp
 			if _, untaken := out.Untaken(); !untaken {
 				taken = sent
 			}
-			m := GroupUpdate[T]{Members: slices.Clone(r.list)}
-			m.Joined, m.Left = memberChanges(taken, r.list)
+			u := Update{Members: r.list}
+			u.Joined, u.Left = memberChanges(taken, r.list)
 			if final {
-				m.Err = core.OpError("watch", g.path.Full(), r.err)
+				u.Err = core.OpError("watch", g.path.Full(), r.err)
 			}
-			out.Put(m)
+			out.Put(as(u))
 			sent = r.list
 		}
 		if final {
@@ -108,7 +85,7 @@ func (g *Group[T]) tell(ctx context.Context, v *view[T], out core.Signal[GroupUp
 }
 
 // memberChanges compares two lists that are sorted by id.
-func memberChanges[T any](old, list []Member[T]) (joined, left []Member[T]) {
+func memberChanges(old, list []Member) (joined, left []Member) {
 	for len(old) > 0 || len(list) > 0 {
 		order := 0
 		switch {
@@ -139,14 +116,14 @@ func memberChanges[T any](old, list []Member[T]) (joined, left []Member[T]) {
 // Wait waits until at least n members are present, and returns them, sorted by ID.
 // All of them were present at one moment after the call; some may have gone since.
 // Wait ends with ctx, or for the reasons for which a Watch ends.
-func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
+func (g *Group) Wait(ctx context.Context, n int) ([]Member, error) {
 	const op = "wait"
 	if err := g.path.Check(op); err != nil {
 		return nil, err
 	}
 	// The shared view is not used here: it may date from before contact was lost.
-	f := follower[T]{g: g}
-	var list []Member[T]
+	f := follower{g: g}
+	var list []Member
 	err := g.c.FollowLive(ctx, func(ctx context.Context, v *core.WatchLoop) error {
 		if v.First {
 			if err := v.S.Backend().Sync(ctx, g.path.Full()); err != nil {
@@ -179,31 +156,31 @@ var errEnough = errors.New("enough members")
 // view is the live copy of a group that its Watches and Pickers share. It is
 // changed before any of them reads it, so none of them is behind what another has
 // reported. It lives as long as it has a user.
-type view[T any] struct {
-	seen  *core.Latest[roster[T]]
+type view struct {
+	seen  *core.Latest[roster]
 	stop  context.CancelFunc
 	users int // guarded by the group's mu
 }
 
 // roster is the state of a group as a view has seen it. The lists are never
 // changed.
-type roster[T any] struct {
-	list     []Member[T]
-	readable []Member[T] // the members of list whose value could be read
-	known    bool        // the group was read
-	err      error       // why no further roster follows
+type roster struct {
+	list     []Member
+	readable []Member // the members of list whose value could be read
+	known    bool     // the group was read
+	err      error    // why no further roster follows
 }
 
 // attach returns the view. The caller must release it with detach.
-func (g *Group[T]) attach() (*view[T], error) {
+func (g *Group) attach() (*view, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.live == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		v := &view[T]{seen: core.NewLatest(roster[T]{}), stop: stop}
+		v := &view{seen: core.NewLatest(roster{}), stop: stop}
 		if !g.c.GoWork(func() { g.follow(ctx, v) }) {
 			stop()
-			return nil, ErrClosed
+			return nil, core.ErrClosed
 		}
 		g.live = v
 	}
@@ -211,7 +188,7 @@ func (g *Group[T]) attach() (*view[T], error) {
 	return g.live, nil
 }
 
-func (g *Group[T]) detach(v *view[T]) {
+func (g *Group) detach(v *view) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v.users--
@@ -226,9 +203,9 @@ func (g *Group[T]) detach(v *view[T]) {
 
 // follow updates a view until ctx ends, which the detach of the last user causes,
 // or until following fails for good.
-func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
+func (g *Group) follow(ctx context.Context, v *view) {
 	defer v.stop()
-	f := follower[T]{g: g, seen: v.seen, nodes: make(map[string]reading[T])}
+	f := follower{g: g, seen: v.seen, nodes: make(map[string]reading)}
 	err := g.c.FollowLive(ctx, f.look)
 	// Later users get a new view.
 	g.mu.Lock()
@@ -255,21 +232,21 @@ func (g *Group[T]) follow(ctx context.Context, v *view[T]) {
 //   - The leave of a member changes no data. If a member cannot be read, the session
 //     goes on as without trees: with a watch on the children of the directory and on
 //     each member.
-type follower[T any] struct {
-	g     *Group[T]
-	seen  *core.Latest[roster[T]]
+type follower struct {
+	g     *Group
+	seen  *core.Latest[roster]
 	known bool // the group was read once
 
 	// A member has come, gone or changed since the roster was set. An error can end a look
 	// that has seen it.
 	changed bool
 
-	trees   bool                  // this session follows a tree
-	names   []string              // of the directory
-	listed  bool                  // names are up to date, but for changes and watches that were not handled yet
-	counted bool                  // with a tree: their number was compared
-	asOf    int64                 // the position of the latest read of the directory
-	nodes   map[string]reading[T] // the nodes of members
+	trees   bool               // this session follows a tree
+	names   []string           // of the directory
+	listed  bool               // names are up to date, but for changes and watches that were not handled yet
+	counted bool               // with a tree: their number was compared
+	asOf    int64              // the position of the latest read of the directory
+	nodes   map[string]reading // the nodes of members
 
 	// Without a tree:
 	dir     *backend.Watch            // on the children of the directory, or on its creation
@@ -277,7 +254,7 @@ type follower[T any] struct {
 }
 
 // look implements a look of FollowLive.
-func (f *follower[T]) look(ctx context.Context, v *core.WatchLoop) error {
+func (f *follower) look(ctx context.Context, v *core.WatchLoop) error {
 	if v.First {
 		f.trees = v.S.Backend().Features().Has(backend.Trees)
 		f.forget()
@@ -304,16 +281,16 @@ func (f *follower[T]) look(ctx context.Context, v *core.WatchLoop) error {
 	if f.changed || !f.known {
 		f.known, f.changed = true, false
 		readable := list
-		if unreadable := func(m Member[T]) bool { return m.Err != nil }; slices.ContainsFunc(list, unreadable) {
+		if unreadable := func(m Member) bool { return m.Err != nil }; slices.ContainsFunc(list, unreadable) {
 			readable = slices.DeleteFunc(slices.Clone(list), unreadable)
 		}
-		f.seen.Set(roster[T]{list: list, readable: readable, known: true}, false)
+		f.seen.Set(roster{list: list, readable: readable, known: true}, false)
 	}
 	return nil
 }
 
 // forget makes everything be read again. It keeps the readings, to compare with.
-func (f *follower[T]) forget() {
+func (f *follower) forget() {
 	f.dir, f.listed = nil, false
 	f.watched = make(map[*backend.Watch]string)
 	for name := range f.nodes {
@@ -322,7 +299,7 @@ func (f *follower[T]) forget() {
 }
 
 // expire makes the node be read again if it is that of a member.
-func (f *follower[T]) expire(name string) {
+func (f *follower) expire(name string) {
 	if r, ok := f.nodes[name]; ok {
 		r.w, r.stale = nil, true
 		f.nodes[name] = r
@@ -330,14 +307,14 @@ func (f *follower[T]) expire(name string) {
 }
 
 // dropTree stops the watch of the tree.
-func (f *follower[T]) dropTree(v *core.WatchLoop) {
+func (f *follower) dropTree(v *core.WatchLoop) {
 	v.Tree.Stop()
 	v.Tree = nil
 	f.forget()
 }
 
 // takeTree applies the changes of the tree since the latest call to the names.
-func (f *follower[T]) takeTree(v *core.WatchLoop) {
+func (f *follower) takeTree(v *core.WatchLoop) {
 	changes, over := v.Tree.Take()
 	if over {
 		f.dropTree(v)
@@ -373,7 +350,7 @@ func (f *follower[T]) takeTree(v *core.WatchLoop) {
 // list lists the directory. Without a tree it does that with a watch, and watches for
 // the creation of the directory if that is missing. With one, it arms the tree before
 // it lists for the first time.
-func (f *follower[T]) list(ctx context.Context, v *core.WatchLoop) error {
+func (f *follower) list(ctx context.Context, v *core.WatchLoop) error {
 	if f.trees && v.Tree == nil {
 		tree := backend.NewTreeWatch(0)
 		err := v.S.Backend().WatchTree(ctx, f.g.path.Full(), tree)
@@ -404,7 +381,7 @@ func (f *follower[T]) list(ctx context.Context, v *core.WatchLoop) error {
 }
 
 // readMembers reads what is not up to date, and returns all members.
-func (f *follower[T]) readMembers(ctx context.Context, v *core.WatchLoop) (list []Member[T], err error) {
+func (f *follower) readMembers(ctx context.Context, v *core.WatchLoop) (list []Member, err error) {
 	for lists := 0; ; {
 		if !f.listed {
 			if err := f.list(ctx, v); err != nil {
@@ -475,7 +452,7 @@ func (f *follower[T]) readMembers(ctx context.Context, v *core.WatchLoop) (list 
 
 // read reads the nodes. Without a tree it watches each of them. With one it also reads
 // the directory, unless its children were counted, and returns their number, else -1.
-func (f *follower[T]) read(ctx context.Context, v *core.WatchLoop, nodes []layout.MemberNode) (got []reading[T], count int, err error) {
+func (f *follower) read(ctx context.Context, v *core.WatchLoop, nodes []layout.MemberNode) (got []reading, count int, err error) {
 	switch {
 	case !f.trees:
 		got, err = f.g.watch(ctx, v.S, nodes, v.Ws)

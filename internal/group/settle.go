@@ -1,4 +1,4 @@
-package coord
+package group
 
 import (
 	"context"
@@ -7,12 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-coord/coord/internal/line"
-
-	"github.com/go-coord/coord/internal/core"
-
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/line"
 )
 
 // settle makes sure that the id belongs to n, the new node of m. Nodes that are
@@ -28,9 +26,9 @@ import (
 // Each of these steps is one commit that checks its premise: no node is removed on
 // behalf of an own node that is gone, and no newcomer is refused because of a node
 // that is gone.
-func (m *Membership[T]) settle(ctx context.Context, s *core.Session, n core.Node, takeover bool) error {
+func (m *Membership) settle(ctx context.Context, s *core.Session, n core.Node, takeover bool) error {
 	if line.NumbersLeft(s, n.Seq) <= layout.LeftHard {
-		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", ErrLimit)
+		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", core.ErrLimit)
 	}
 	if n.Siblings == 1 {
 		return nil
@@ -66,8 +64,8 @@ func (m *Membership[T]) settle(ctx context.Context, s *core.Session, n core.Node
 		var ops []backend.Op
 		refused := false
 		switch {
-		case len(l.zombies) > 0:
-			ops = removeUnder(n.Path, l.zombies)
+		case len(l.orphans) > 0:
+			ops = removeUnder(n.Path, l.orphans)
 		case len(l.older) == 0:
 			return nil
 		case takeover:
@@ -103,7 +101,7 @@ func removeUnder(own string, paths []string) []backend.Op {
 	return ops
 }
 
-func (m *Membership[T]) duplicate() error { return fmt.Errorf("%w: %q", ErrDuplicate, m.id) }
+func (m *Membership) duplicate() error { return fmt.Errorf("%w: %q", core.ErrDuplicate, m.id) }
 
 // rivals is what a list shows about an id.
 type rivals struct {
@@ -114,10 +112,10 @@ type rivals struct {
 		layout.MemberNode
 		path string
 	}
-	zombies []string // paths of nodes that lost sessions of this membership left
+	orphans []string // paths of nodes that lost sessions of this membership left
 }
 
-func (m *Membership[T]) rivals(names []string, n core.Node) (l rivals) {
+func (m *Membership) rivals(names []string, n core.Node) (l rivals) {
 	own := layout.MemberNode{Name: core.Base(n.Path), ID: m.id, Seq: n.Seq}
 	for _, name := range names {
 		other, ok := layout.ParseMember(name)
@@ -126,7 +124,7 @@ func (m *Membership[T]) rivals(names []string, n core.Node) (l rivals) {
 			l.own = true
 		case !ok || other.ID != m.id:
 		case m.isMine(name):
-			l.zombies = append(l.zombies, m.g.path.Full()+"/"+name)
+			l.orphans = append(l.orphans, m.g.path.Full()+"/"+name)
 		case other.Older(own):
 			path := m.g.path.Full() + "/" + name
 			if len(l.older) == 0 || other.Older(l.first.MemberNode) {
@@ -142,51 +140,51 @@ func (m *Membership[T]) rivals(names []string, n core.Node) (l rivals) {
 
 // isMine reports whether a node was left by this membership, or by one of this
 // Group that is over.
-func (m *Membership[T]) isMine(name string) bool {
+func (m *Membership) isMine(name string) bool {
 	if slices.ContainsFunc(m.mine, func(sp core.Spec) bool { return strings.HasPrefix(name, core.Base(sp.Prefix)) }) {
 		return true
 	}
 	m.g.mu.Lock()
 	defer m.g.mu.Unlock()
-	return slices.ContainsFunc(m.g.ghosts[m.id], func(x ghost) bool { return strings.HasPrefix(name, x.prefix) })
+	return slices.ContainsFunc(m.g.leftovers[m.id], func(x leftover) bool { return strings.HasPrefix(name, x.prefix) })
 }
 
-// ghost is the name, without the number, of a node of a Join or Membership of this
+// leftover is the name, without the number, of a node of a Join or Membership of this
 // Group that is over. The node may exist for a while: it is being removed, or the
-// service has not ended its session yet. A Join is never refused because of a ghost
+// service has not ended its session yet. A Join is never refused because of a leftover
 // of its own Group.
-type ghost struct {
+type leftover struct {
 	prefix string
 	since  time.Time
 }
 
 const (
-	// mostGhosts bounds the ghosts that are remembered for each id. Each lost
+	// mostLeftovers bounds the leftovers that are remembered for each id. Each lost
 	// session makes one.
-	mostGhosts = 64
-	// ghostsLast is how long a ghost is remembered: far longer than a service keeps
+	mostLeftovers = 64
+	// leftoversLast is how long a leftover is remembered: far longer than a service keeps
 	// a dead session.
-	ghostsLast = 10 * time.Minute
+	leftoversLast = 10 * time.Minute
 )
 
-// bury remembers nodes whose membership is over.
-func (g *Group[T]) bury(id string, specs []core.Spec) {
+// addLeftovers remembers nodes whose membership is over.
+func (g *Group) addLeftovers(id string, specs []core.Spec) {
 	now := time.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.ghosts == nil {
-		g.ghosts = make(map[string][]ghost)
+	if g.leftovers == nil {
+		g.leftovers = make(map[string][]leftover)
 	}
-	for other, list := range g.ghosts {
-		if now.Sub(list[len(list)-1].since) > ghostsLast {
-			delete(g.ghosts, other)
+	for other, list := range g.leftovers {
+		if now.Sub(list[len(list)-1].since) > leftoversLast {
+			delete(g.leftovers, other)
 		}
 	}
-	list := g.ghosts[id]
+	list := g.leftovers[id]
 	for _, sp := range specs {
-		list = append(list, ghost{core.Base(sp.Prefix), now})
+		list = append(list, leftover{core.Base(sp.Prefix), now})
 	}
 	if len(list) > 0 {
-		g.ghosts[id] = list[max(0, len(list)-mostGhosts):]
+		g.leftovers[id] = list[max(0, len(list)-mostLeftovers):]
 	}
 }
