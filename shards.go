@@ -3,16 +3,11 @@ package coord
 import (
 	"context"
 	"fmt"
-	"slices"
+	"iter"
 	"time"
 
-	"github.com/go-coord/coord/internal/line"
-
 	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/queuestat"
+	"github.com/go-coord/coord/internal/shards"
 )
 
 // ShardsOptions may be nil.
@@ -75,38 +70,18 @@ type ShardsOptions struct {
 // A Shards is safe for concurrent use and needs no closing. Each call of All or Run is a
 // member. The assignment is described at internal/assign, the nodes in layout.md.
 type Shards struct {
-	c     *core.Client
-	path  core.Path
-	n     int
-	o     ShardsOptions
-	group *Group[layout.ShardMember]
-	bad   error // of the options
+	s       *shards.Shards
+	restart func(failures int, err error) time.Duration
 }
 
 // NewShards returns the n shards at path, at most 65,536. It does no I/O; a bad path, number or
 // option is reported by the first call.
 func NewShards(c *Client, path string, n int, o *ShardsOptions) *Shards {
-	s := &Shards{c: c.core(), path: c.core().Path(path), n: n}
-	if o != nil {
-		s.o = *o
+	if o == nil {
+		o = new(ShardsOptions)
 	}
-	s.o.Data = slices.Clone(s.o.Data)
-	if s.o.Weight == 0 {
-		s.o.Weight = 1
-	}
-	switch {
-	case n < 1 || n > layout.MaxShards:
-		s.bad = fmt.Errorf("%w: %d shards, want 1 to %d", ErrInvalid, n, layout.MaxShards)
-	case s.o.Weight < 0 || s.o.Weight > layout.MaxWeight:
-		s.bad = fmt.Errorf("%w: weight %d, want 1 to %d", ErrInvalid, s.o.Weight, layout.MaxWeight)
-	case s.o.ForceAfter < 0:
-		s.bad = fmt.Errorf("%w: negative ForceAfter", ErrInvalid)
-	}
-	s.group = NewGroup(c, path+"/"+layout.WorkersName, &GroupOptions[layout.ShardMember]{
-		Codec:    Codec[layout.ShardMember]{Encode: layout.ShardMember.Encode, Decode: layout.ParseShardMember},
-		TakeOver: s.o.ID != "",
-	})
-	return s
+	config := shards.Config{ID: o.ID, Weight: o.Weight, Data: o.Data, ForceAfter: o.ForceAfter}
+	return &Shards{shards.New(c.core(), path, n, config), o.Restart}
 }
 
 // A Shard is a shard that this process owns. Release gives it back; if it is still assigned to
@@ -117,26 +92,74 @@ type Shard struct {
 	Index int // from 0 to n-1
 }
 
-func (s *Shards) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(s.path.Full(), layout.KindShards)
+func shardOf(h *core.Hold, index int) *Shard { return &Shard{&Hold{h}, index} }
+
+// All makes the caller a member and yields each shard that it acquires, until ctx ends or the
+// body breaks off. The body must release a shard, itself or later by another goroutine, when
+// Revoked is closed and the work is finished. A shard that is released while it is still
+// assigned to the member is acquired and yielded again. The body should not block for long: a
+// shard that waits to be yielded is owned, and nothing works on it.
+//
+// When the loop ends, the member leaves and gives back the shards that were not yielded;
+// without contact that takes at most as long as the session can last. The owner is asked to
+// release the other shards, as when they move, and ForceAfter ends their holds, also after the
+// loop. To stop at once, close the client. A lost session ends all holds but not the loop: shards are
+// yielded again.
+//
+// If ctx ends, the loop just ends. Otherwise the last pair is nil and the error: ErrClosed;
+// ErrDenied; ErrBadPath; ErrInvalid for options or another number of shards; ErrDuplicate for
+// an ID in use; ErrDecode for data of a member; those of Mutex.Lock.
+func (s *Shards) All(ctx context.Context) iter.Seq2[*Shard, error] {
+	return shards.All(ctx, s.s, "all", shardOf)
 }
 
-// line returns the engine of the lock of a shard.
-func (s *Shards) line(i int) *line.Line {
-	dir := s.path.Full() + "/" + layout.ShardsName + "/" + layout.ShardName(i)
-	return line.New(s.c, dir, layout.LockLine, s.recipeDir())
+// Run makes the caller a member and calls f for each shard that it acquires, each in a
+// goroutine of its own. It returns when ctx ends or on a failure, after all calls have
+// returned.
+//
+// The context of f ends when the shard has to move, when its hold is lost, and when ctx ends;
+// context.Cause says why (*[HandOverError], ErrLost, or the cause of ctx). f must return
+// then. The hold lasts until f returns, so f can write with
+// sh.Context(context.WithoutCancel(ctx)). ForceAfter ends the hold earlier, but not the call:
+// the call can still run when f is called again.
+//
+// If f returns nil earlier, Run keeps the shard without a further call. If f fails, panics or
+// ends its goroutine, Run logs it and calls f again after the pause of ShardsOptions.Restart.
+// After the end of ctx the result is nil, or the latest 16 errors that f returned after its
+// context had ended; the context's own error does not count. Otherwise the result has an
+// error of All, or the one with which Restart ended Run. ErrInvalid: f is nil.
+func (s *Shards) Run(ctx context.Context, f func(ctx context.Context, sh *Shard) error) error {
+	work := shards.Work{
+		Restart:  s.restart,
+		HandOver: func(index int, r core.Revocation) error { return &HandOverError{index, Revocation(r)} },
+	}
+	if f != nil {
+		work.Begin = func(h *core.Hold, index int) func(context.Context) error {
+			sh := shardOf(h, index)
+			return func(ctx context.Context) error { return f(ctx, sh) }
+		}
+	}
+	return s.s.Run(ctx, work)
 }
 
-// check returns the error for a bad path or option, or an ended ctx.
-func (s *Shards) check(ctx context.Context, op string) error {
-	if err := s.path.Check(op); err != nil {
-		return err
+// A HandOverError is the cause with which the context of a function of Run ends because the member is
+// asked to give the shard up. The hold has not ended. The Revocation names the requester and the
+// reason: the member to which the shard moves, or a Revoke of its Mutex.
+type HandOverError struct {
+	Shard int // its Index
+	Revocation
+}
+
+// Error names the shard, and by whom and why it was asked for.
+func (e *HandOverError) Error() string {
+	text := fmt.Sprintf("shard %d must be released", e.Shard)
+	if e.Reason != "" {
+		text += ": " + e.Reason
 	}
-	err := s.bad
-	if err == nil {
-		err = backend.ContextError(ctx)
+	if e.By != "" {
+		text += fmt.Sprintf(" (requested by %q)", e.By)
 	}
-	return core.OpError(op, s.path.Full(), err)
+	return text
 }
 
 // Owners returns the owner of each shard, in the order of their numbers: the first contender for
@@ -146,76 +169,5 @@ func (s *Shards) check(ctx context.Context, op string) error {
 // many of them are one request. It is for operators, and for callers that look an owner up now and
 // then.
 func (s *Shards) Owners(ctx context.Context) ([]Contender, error) {
-	const op = "owners"
-	if err := s.check(ctx, op); err != nil {
-		return nil, err
-	}
-	list, err := core.OnSession(ctx, s.c, func(ss *core.Session) ([]line.Contender, error) {
-		if err := ss.Backend().Sync(ctx, s.path.Full()); err != nil {
-			return nil, err
-		}
-		if err := ss.CheckKind(ctx, s.recipeDir()); err != nil {
-			return nil, err
-		}
-		return s.owners(ctx, ss)
-	})
-	return contendersOf(list, core.OpError(op, s.path.Full(), err))
-}
-
-// owners reads the first contender of each shard: first all queues, and then their heads.
-func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender, error) {
-	lines, dirs := make([]*line.Line, s.n), make([]string, s.n)
-	for i := range lines {
-		lines[i] = s.line(i)
-		dirs[i] = lines[i].Dir()
-	}
-	queues, err := queuestat.Lists(ctx, ss.Backend(), dirs...)
-	if err != nil {
-		return nil, err
-	}
-	var heads []string
-	var of []int
-	for i, q := range queues {
-		if q.Err != nil && !core.IsNotFound(q.Err) {
-			return nil, q.Err
-		}
-		if queue := lines[i].Kinds().Order(q.Names); len(queue) > 0 {
-			heads, of = append(heads, dirs[i]+"/"+queue[0].Name), append(of, i)
-		}
-	}
-	list := make([]line.Contender, s.n)
-	if len(heads) == 0 {
-		return list, nil
-	}
-	got, err := ss.GetAll(ctx, heads)
-	if err != nil {
-		return nil, err
-	}
-	return list, core.ReadAll(ctx, len(heads), func(ctx context.Context, k int) (err error) {
-		i := of[k]
-		switch {
-		case core.IsNotFound(got[k].Err): // released since the list
-			list[i], err = ownerOf(ctx, lines[i], ss)
-		case got[k].Err != nil:
-			err = got[k].Err
-		default:
-			list[i] = line.NewContender(heads[k], got[k].Data, got[k].Stat, false)
-		}
-		return err
-	})
-}
-
-// ownerOf reads the first contender of a line.
-func ownerOf(ctx context.Context, l *line.Line, s *core.Session) (line.Contender, error) {
-	names, _, err := s.Backend().Children(ctx, l.Dir(), nil)
-	if err != nil && !core.IsNotFound(err) {
-		return line.Contender{}, err
-	}
-	for _, q := range l.Kinds().Order(names) {
-		x, err := line.ReadContender(ctx, s, l, q)
-		if !core.IsNotFound(err) {
-			return x, err
-		}
-	}
-	return line.Contender{}, nil
+	return contendersOf(s.s.Owners(ctx))
 }

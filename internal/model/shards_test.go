@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The exhaustive model of the moves of shards: shardsRun of package coord, shards_member.go. A few
+// The exhaustive model of the moves of shards, see the type run in internal/shards/member.go. A few
 // members come, leave, die, come again under their ids, and lose their sessions; each sees the list
 // of the members late. For each shard there is a line, of which the model of the line is the
 // subject: here the first node of the queue is granted, and requests arrive late, but once. (A

@@ -1,24 +1,24 @@
-package coord
+package shards
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-coord/coord/internal/assign"
-	"github.com/go-coord/coord/internal/line"
-
 	"github.com/go-coord/coord/internal/core"
-
+	"github.com/go-coord/coord/internal/group"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/trace"
 )
 
-// shardsRun is one member of a Shards, from the begin of an All to the end of the last shard that
+// run is one member of a Shards, from the begin of an All to the end of the last shard that
 // it has handed out. Its loop runs on one goroutine, which owns all of its state but the reports.
 //
 // Whatever the assignment says, the line of a shard excludes a second owner. So the following rules
@@ -35,13 +35,13 @@ import (
 //     lines of its own shards.
 //   - A member goes by the latest list that it is in itself. If it is missing, it does nothing: its
 //     membership joins again by itself, or ends.
-type shardsRun struct {
+type run struct {
 	s          *Shards
 	op         string
 	id         string
 	data       []byte // of the nodes in the lines
-	m          *Membership[layout.ShardMember]
-	out        chan *Shard   // closed when the member leaves
+	m          *group.Membership
+	out        chan grant    // closed when the member leaves
 	gone       chan struct{} // closed when the member has left, and has only shards that were handed out
 	acquireCtx context.Context
 	leave      context.CancelFunc // ends acquireCtx, and begins the leaving
@@ -50,29 +50,36 @@ type shardsRun struct {
 	members  []assign.Member
 	assign   []int32 // the index of the owner of each shard; nil before the first list, and after the leaving has begun
 	assigned int     // shards that are assigned to the member
-	shards   map[int]*ownShard
-	ready    []*ownShard        // in shardReady, in the order of the grants
-	moving   []*ownShard        // in shardMoving, with a time at which they end by force, in the order of time
+	shards   map[int]*shard
+	ready    []*shard           // in stateReady, in the order of the grants
+	moving   []*shard           // in stateMoving, with a time at which they end by force, in the order of time
 	left     bool               // the membership has ended
-	count    [shardOver + 1]int // of shards, by their state
+	count    [stateOver + 1]int // of shards, by their state
 	reported trace.ShardsOwned  // the latest such event
 
 	mu      sync.Mutex
-	reports []*ownShard   // whose acquisition or hold has ended
+	reports []*shard      // whose acquisition or hold has ended
 	wake    chan struct{} // has an element if reports is not empty
 	err     error         // why the member leaves
 }
 
-// ownShard is a shard that a member acquires or owns. It is the owner of its hold.
-type ownShard struct {
-	r      *shardsRun
+// grant is a shard that a member hands out.
+type grant struct {
+	hold  *core.Hold
+	index int
+}
+
+// shard is a shard that a member acquires or owns. It is the owner of its hold.
+type shard struct {
+	r      *run
+	index  int
 	l      *line.Line
 	former int64
 	cancel context.CancelFunc // of the acquisition
 
 	// Owned by the loop.
-	shard Shard // the hold is nil in shardAcquiring
-	state shardState
+	hold  *core.Hold // nil in stateAcquiring
+	state state
 	until time.Time // of moving
 
 	// Guarded by r.mu.
@@ -81,7 +88,7 @@ type ownShard struct {
 	ended   bool  // the hold has ended, and its Release is complete
 }
 
-// shardState is the state of an ownShard.
+// state is the state of a shard.
 //
 //	acquiring: the lock is granted        -> ready
 //	           it is not wanted any more  -> ending; the acquisition is given up
@@ -90,34 +97,66 @@ type ownShard struct {
 //	owned:     it is not wanted any more  -> moving; the owner is asked to release it
 //	moving:    ForceAfter has passed      -> ending; the hold is lost
 //	any:       the acquisition has failed, or the hold has ended -> over
-type shardState int8
+type state int8
 
 const (
-	shardAcquiring shardState = iota
-	shardReady
-	shardOwned
-	shardMoving
-	shardEnding
-	shardOver
+	stateAcquiring state = iota
+	stateReady
+	stateOwned
+	stateMoving
+	stateEnding
+	stateOver
 )
 
 // to moves x to another state.
-func (x *ownShard) to(next shardState) {
+func (x *shard) to(next state) {
 	x.r.count[x.state]--
 	x.r.count[next]++
 	x.state = next
 }
 
+// All makes the caller a member and yields what as makes of each shard that it acquires, until ctx ends
+// or the body breaks off. Then the member leaves and gives back the shards that were not yielded. The
+// owners of the other shards are asked to release them. If the member leaves for another reason, the last
+// pair has the error.
+func All[E any](ctx context.Context, s *Shards, op string, as func(h *core.Hold, index int) E) iter.Seq2[E, error] {
+	core.NeedContext(ctx)
+	return func(yield func(E, error) bool) {
+		var none E
+		r, err := s.join(ctx, op)
+		if err != nil {
+			if ctx.Err() == nil || !core.OfContext(err) {
+				yield(none, err)
+			}
+			return
+		}
+		leave := func() {
+			r.leave()
+			<-r.gone
+		}
+		defer leave()
+		for g := range r.out {
+			if !yield(as(g.hold, g.index), nil) {
+				return
+			}
+		}
+		leave()
+		if err := r.failure(); err != nil {
+			yield(none, err)
+		}
+	}
+}
+
 // join makes the caller a member, and starts its loop.
-func (s *Shards) join(ctx context.Context, op string) (*shardsRun, error) {
+func (s *Shards) join(ctx context.Context, op string) (*run, error) {
 	if err := s.check(ctx, op); err != nil {
 		return nil, err
 	}
-	r := &shardsRun{
+	r := &run{
 		s: s, op: op, id: s.o.ID,
-		out:    make(chan *Shard),
+		out:    make(chan grant),
 		gone:   make(chan struct{}),
-		shards: make(map[int]*ownShard),
+		shards: make(map[int]*shard),
 		wake:   make(chan struct{}, 1),
 	}
 	if r.id == "" {
@@ -128,16 +167,16 @@ func (s *Shards) join(ctx context.Context, op string) (*shardsRun, error) {
 		return nil, core.OpError(op, s.path.Full(), err)
 	}
 	r.acquireCtx, r.leave = context.WithCancel(ctx)
-	if !s.c.GoWork(r.run) {
+	if !s.c.GoWork(r.loop) {
 		r.leave()
 		r.m.Leave()
-		return nil, core.OpError(op, s.path.Full(), ErrClosed)
+		return nil, core.OpError(op, s.path.Full(), core.ErrClosed)
 	}
 	return r, nil
 }
 
 // enter makes the directories, and the node of the member.
-func (r *shardsRun) enter(ctx context.Context) (err error) {
+func (r *run) enter(ctx context.Context) (err error) {
 	s := r.s
 	if r.data, err = line.EncodeContender(r.id, 0, s.o.Data); err != nil {
 		return err
@@ -159,16 +198,20 @@ func (r *shardsRun) enter(ctx context.Context) (err error) {
 		}
 		r.former = former.Session
 	}
-	r.m, err = s.group.Join(ctx, r.id, layout.ShardMember{Shards: s.n, Weight: s.o.Weight, Data: s.o.Data})
+	data, err := layout.ShardMember{Shards: s.n, Weight: s.o.Weight, Data: s.o.Data}.Encode()
+	if err != nil {
+		return err
+	}
+	r.m, err = s.group.Join(ctx, r.id, data)
 	return err
 }
 
-// run is the loop. It ends when the member has left and the last of its shards has ended.
-func (r *shardsRun) run() {
+// loop ends when the member has left and the last of its shards has ended.
+func (r *run) loop() {
 	defer r.leave()
 	watching, unwatch := context.WithCancel(context.WithoutCancel(r.acquireCtx))
 	defer unwatch()
-	lists := r.s.group.Watch(watching)
+	lists := group.Watch(watching, r.s.group, func(u group.Update) group.Update { return u })
 	leaving, ended, closing := r.acquireCtx.Done(), r.m.Done(), r.s.c.Closing()
 	var groupLeft chan struct{}
 	timer := time.NewTimer(time.Hour)
@@ -179,10 +222,10 @@ func (r *shardsRun) run() {
 			closed = true
 			close(r.gone)
 		}
-		var out chan *Shard
-		var next *Shard
+		var out chan grant
+		var next grant
 		if len(r.ready) > 0 {
-			out, next = r.out, &r.ready[0].shard
+			out, next = r.out, grant{r.ready[0].hold, r.ready[0].index}
 		}
 		if len(r.moving) > 0 {
 			timer.Reset(time.Until(r.moving[0].until))
@@ -198,7 +241,7 @@ func (r *shardsRun) run() {
 				r.reassign(list.Members)
 			}
 		case out <- next:
-			r.ready[0].to(shardOwned)
+			r.ready[0].to(stateOwned)
 			r.ready = r.ready[1:]
 		case <-r.wake:
 			r.handleReports()
@@ -209,7 +252,7 @@ func (r *shardsRun) run() {
 			r.fail(r.m.Err())
 		case <-closing:
 			closing = nil
-			r.fail(ErrClosed)
+			r.fail(core.ErrClosed)
 		case <-leaving:
 			leaving, lists, ended = nil, nil, nil
 			unwatch()
@@ -238,10 +281,10 @@ func (r *shardsRun) run() {
 
 // emitOwned reports how many shards the member owns, if that has changed. Grants that come together
 // are one event.
-func (r *shardsRun) emitOwned() {
+func (r *run) emitOwned() {
 	e := trace.ShardsOwned{
 		Subject: trace.Subject{Recipe: "shards", Path: r.s.path.Full(), Op: r.op}, Member: r.id, Ought: r.assigned,
-		Owned: r.count[shardReady] + r.count[shardOwned] + r.count[shardMoving], Moving: r.count[shardMoving],
+		Owned: r.count[stateReady] + r.count[stateOwned] + r.count[stateMoving], Moving: r.count[stateMoving],
 	}
 	if e != r.reported && (r.assign != nil || r.reported.Member != "") {
 		r.reported = e
@@ -250,7 +293,7 @@ func (r *shardsRun) emitOwned() {
 }
 
 // fail makes the member leave because of err.
-func (r *shardsRun) fail(err error) {
+func (r *run) fail(err error) {
 	r.mu.Lock()
 	if r.err == nil && r.acquireCtx.Err() == nil {
 		r.err = core.OpError(r.op, r.s.path.Full(), err)
@@ -260,14 +303,14 @@ func (r *shardsRun) fail(err error) {
 }
 
 // failure returns why the member has left, or nil if it was told to.
-func (r *shardsRun) failure() error {
+func (r *run) failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.err
 }
 
 // beginLeaving begins the leaving: no further shard is handed out, and all are to end.
-func (r *shardsRun) beginLeaving() {
+func (r *run) beginLeaving() {
 	close(r.out)
 	r.assign, r.assigned = nil, 0
 	for _, i := range slices.Sorted(maps.Keys(r.shards)) { // a simulation repeats itself exactly
@@ -276,9 +319,9 @@ func (r *shardsRun) beginLeaving() {
 }
 
 // hasUnyielded reports whether the member has shards that it has not handed out.
-func (r *shardsRun) hasUnyielded() bool {
+func (r *run) hasUnyielded() bool {
 	for _, x := range r.shards {
-		if x.state != shardOwned && x.state != shardMoving {
+		if x.state != stateOwned && x.state != stateMoving {
 			return true
 		}
 	}
@@ -286,15 +329,16 @@ func (r *shardsRun) hasUnyielded() bool {
 }
 
 // reassign computes the assignment for a list of members, and acts on it.
-func (r *shardsRun) reassign(list []Member[layout.ShardMember]) {
-	own := slices.IndexFunc(list, func(m Member[layout.ShardMember]) bool { return m.ID == r.id })
+func (r *run) reassign(list []group.Member) {
+	own := slices.IndexFunc(list, func(m group.Member) bool { return m.ID == r.id })
 	if own < 0 || r.acquireCtx.Err() != nil {
 		return
 	}
 	members := make([]assign.Member, 0, len(list))
 	for _, m := range list {
-		if m.Err == nil && m.Value.Shards == r.s.n {
-			members = append(members, assign.Member{ID: m.ID, Weight: m.Value.Weight})
+		v, _ := m.Value.(layout.ShardMember)
+		if m.Err == nil && v.Shards == r.s.n {
+			members = append(members, assign.Member{ID: m.ID, Weight: v.Weight})
 			continue
 		}
 		if m.Token > list[own].Token {
@@ -302,7 +346,7 @@ func (r *shardsRun) reassign(list []Member[layout.ShardMember]) {
 		}
 		err := m.Err
 		if err == nil {
-			err = fmt.Errorf("%w: this member uses %d shards, but member %q uses %d", ErrInvalid, r.s.n, layout.Clip(m.ID), m.Value.Shards)
+			err = fmt.Errorf("%w: this member uses %d shards, but member %q uses %d", core.ErrInvalid, r.s.n, layout.Clip(m.ID), v.Shards)
 		}
 		r.fail(err)
 		return
@@ -345,12 +389,12 @@ func (r *shardsRun) reassign(list []Member[layout.ShardMember]) {
 }
 
 // wants reports whether the member ought to own a shard.
-func (r *shardsRun) wants(i int) bool {
+func (r *run) wants(i int) bool {
 	return r.assign != nil && r.members[r.assign[i]].ID == r.id
 }
 
 // handleReports acts on the reports of shards.
-func (r *shardsRun) handleReports() {
+func (r *run) handleReports() {
 	r.mu.Lock()
 	reports := r.reports
 	r.reports = nil
@@ -360,53 +404,53 @@ func (r *shardsRun) handleReports() {
 		granted, failed, ended := x.granted, x.failed, x.ended
 		x.granted = nil
 		r.mu.Unlock()
-		if x.state == shardOver {
+		if x.state == stateOver {
 			continue
 		}
 		if granted != nil && !ended {
-			x.shard.Hold = &Hold{granted}
-			if x.state == shardAcquiring {
-				x.to(shardReady)
+			x.hold = granted
+			if x.state == stateAcquiring {
+				x.to(stateReady)
 				r.ready = append(r.ready, x)
 			} else {
 				x.giveBack()
 			}
 		}
-		if failed != nil && x.state == shardAcquiring {
+		if failed != nil && x.state == stateAcquiring {
 			r.fail(failed) // of no effect if the member leaves already
 		}
 		if failed == nil && !ended {
 			continue
 		}
-		switch is := func(y *ownShard) bool { return x == y }; x.state {
-		case shardReady:
+		switch is := func(y *shard) bool { return x == y }; x.state {
+		case stateReady:
 			r.ready = slices.DeleteFunc(r.ready, is)
-		case shardMoving:
+		case stateMoving:
 			r.moving = slices.DeleteFunc(r.moving, is)
 		}
-		x.to(shardOver)
-		delete(r.shards, x.shard.Index)
-		if r.wants(x.shard.Index) && r.acquireCtx.Err() == nil {
-			r.startAcquire(x.shard.Index)
+		x.to(stateOver)
+		delete(r.shards, x.index)
+		if r.wants(x.index) && r.acquireCtx.Err() == nil {
+			r.startAcquire(x.index)
 		}
 	}
 }
 
 // force ends the shards whose time to move has passed.
-func (r *shardsRun) force(now time.Time) {
+func (r *run) force(now time.Time) {
 	for len(r.moving) > 0 && !r.moving[0].until.After(now) {
 		x := r.moving[0]
 		r.moving = r.moving[1:]
-		x.to(shardEnding)
-		q, _ := x.shard.h.Revocation()
-		x.shard.h.Lose(core.NewRevoked(q))
+		x.to(stateEnding)
+		q, _ := x.hold.Revocation()
+		x.hold.Lose(core.NewRevoked(q))
 	}
 }
 
 // startAcquire begins the acquisition of a shard.
-func (r *shardsRun) startAcquire(i int) {
+func (r *run) startAcquire(i int) {
 	ctx, cancel := context.WithCancel(r.acquireCtx)
-	x := &ownShard{r: r, l: r.s.line(i), former: r.former, cancel: cancel, shard: Shard{Index: i}}
+	x := &shard{r: r, index: i, l: r.s.line(i), former: r.former, cancel: cancel}
 	r.shards[i] = x
 	r.count[x.state]++
 	if !r.s.c.GoWork(func() {
@@ -415,13 +459,13 @@ func (r *shardsRun) startAcquire(i int) {
 		x.report(func() { x.granted, x.failed = h, err })
 	}) {
 		cancel()
-		x.report(func() { x.failed = ErrClosed })
+		x.report(func() { x.failed = core.ErrClosed })
 	}
 }
 
 // acquire acquires the lock of the shard. It first removes what the former process of the member
 // has there: the member has taken the id over, so that process is not a member any more.
-func (x *ownShard) acquire(ctx context.Context) (*core.Hold, error) {
+func (x *shard) acquire(ctx context.Context) (*core.Hold, error) {
 	r, c := x.r, x.r.s.c
 	if x.former != 0 {
 		_, err := core.OnSession(ctx, c, func(s *core.Session) (struct{}, error) {
@@ -443,7 +487,7 @@ func (x *ownShard) acquire(ctx context.Context) (*core.Hold, error) {
 }
 
 // report changes the reported fields of x, and wakes the loop.
-func (x *ownShard) report(change func()) {
+func (x *shard) report(change func()) {
 	r := x.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -456,20 +500,20 @@ func (x *ownShard) report(change func()) {
 }
 
 // unassign ends what the member does with a shard that it ought not to own any more.
-func (x *ownShard) unassign(by, why string) {
+func (x *shard) unassign(by, why string) {
 	r := x.r
 	switch x.state {
-	case shardAcquiring:
-		x.to(shardEnding)
+	case stateAcquiring:
+		x.to(stateEnding)
 		x.cancel()
-	case shardReady:
-		r.ready = slices.DeleteFunc(r.ready, func(y *ownShard) bool { return x == y })
-		x.to(shardEnding)
+	case stateReady:
+		r.ready = slices.DeleteFunc(r.ready, func(y *shard) bool { return x == y })
+		x.to(stateEnding)
 		x.giveBack()
-	case shardOwned:
-		x.to(shardMoving)
+	case stateOwned:
+		x.to(stateMoving)
 		after := r.s.o.ForceAfter
-		x.shard.h.SetRequest(&core.Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
+		x.hold.SetRequest(&core.Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
 		if after > 0 {
 			x.until = time.Now().Add(after)
 			r.moving = append(r.moving, x)
@@ -479,22 +523,22 @@ func (x *ownShard) unassign(by, why string) {
 
 // giveBack releases a shard that was not handed out. If the client is closed, the hold ends with
 // its session.
-func (x *ownShard) giveBack() { x.r.s.c.GoWork(func() { x.shard.Release() }) }
+func (x *shard) giveBack() { x.r.s.c.GoWork(func() { x.hold.Release() }) }
 
-// Release, Leftovers and Lost make an ownShard the owner of its hold.
+// Release, Leftovers and Lost make a shard the owner of its hold.
 
-func (x *ownShard) Release(h *core.Hold) error {
+func (x *shard) Release(h *core.Hold) error {
 	err := x.l.Release(h)
 	x.report(func() { x.ended = true })
 	return err
 }
 
-func (x *ownShard) Lost(*core.Hold) { x.report(func() { x.ended = true }) }
+func (x *shard) Lost(*core.Hold) { x.report(func() { x.ended = true }) }
 
 // Leftovers is the node of a shard that ended by force.
-func (x *ownShard) Leftovers(h *core.Hold, cause error) core.Leftovers {
+func (x *shard) Leftovers(h *core.Hold, cause error) core.Leftovers {
 	left := core.Leftovers{Dir: x.l.Dir(), Remove: h.On().Remove}
-	if errors.Is(cause, ErrRevoked) {
+	if errors.Is(cause, core.ErrRevoked) {
 		left.Paths = []string{h.Path()}
 	}
 	return left

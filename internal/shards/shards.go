@@ -1,0 +1,155 @@
+package shards
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/group"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/queuestat"
+)
+
+// Config is coord.ShardsOptions.
+type Config struct {
+	ID         string
+	Weight     int
+	Data       []byte
+	ForceAfter time.Duration
+}
+
+// A Shards is the engine of coord.Shards. Its members are those of a group; every member computes the
+// same assignment from the list of the members, and acquires the locks of the shards that are assigned to
+// it. The lock of each shard is a line of contenders in a directory of its own.
+type Shards struct {
+	c     *core.Client
+	path  core.Path
+	n     int
+	o     Config
+	group *group.Group
+	bad   error // of the Config
+}
+
+// New returns the n shards at path. It does no I/O; a bad path, number or Config is reported by the
+// first call.
+func New(c *core.Client, path string, n int, o Config) *Shards {
+	s := &Shards{c: c, path: c.Path(path), n: n, o: o}
+	s.o.Data = slices.Clone(s.o.Data)
+	if s.o.Weight == 0 {
+		s.o.Weight = 1
+	}
+	switch {
+	case n < 1 || n > layout.MaxShards:
+		s.bad = fmt.Errorf("%w: %d shards, want 1 to %d", core.ErrInvalid, n, layout.MaxShards)
+	case s.o.Weight < 0 || s.o.Weight > layout.MaxWeight:
+		s.bad = fmt.Errorf("%w: weight %d, want 1 to %d", core.ErrInvalid, s.o.Weight, layout.MaxWeight)
+	case s.o.ForceAfter < 0:
+		s.bad = fmt.Errorf("%w: negative ForceAfter", core.ErrInvalid)
+	}
+	decode := func(_ string, data []byte) (any, error) { return layout.ParseShardMember(data) }
+	s.group = group.New(c, path+"/"+layout.WorkersName, decode, s.o.ID != "")
+	return s
+}
+
+func (s *Shards) recipeDir() core.RecipeDir {
+	return core.NewRecipeDir(s.path.Full(), layout.KindShards)
+}
+
+// line returns the engine of the lock of a shard.
+func (s *Shards) line(i int) *line.Line {
+	dir := s.path.Full() + "/" + layout.ShardsName + "/" + layout.ShardName(i)
+	return line.New(s.c, dir, layout.LockLine, s.recipeDir())
+}
+
+// check returns the error for a bad path or option, or an ended ctx.
+func (s *Shards) check(ctx context.Context, op string) error {
+	if err := s.path.Check(op); err != nil {
+		return err
+	}
+	err := s.bad
+	if err == nil {
+		err = backend.ContextError(ctx)
+	}
+	return core.OpError(op, s.path.Full(), err)
+}
+
+// Owners returns the first contender for the lock of each shard, in the order of their numbers. The
+// contender is zero if there is none.
+func (s *Shards) Owners(ctx context.Context) ([]line.Contender, error) {
+	const op = "owners"
+	if err := s.check(ctx, op); err != nil {
+		return nil, err
+	}
+	list, err := core.OnSession(ctx, s.c, func(ss *core.Session) ([]line.Contender, error) {
+		if err := ss.Backend().Sync(ctx, s.path.Full()); err != nil {
+			return nil, err
+		}
+		if err := ss.CheckKind(ctx, s.recipeDir()); err != nil {
+			return nil, err
+		}
+		return s.owners(ctx, ss)
+	})
+	return list, core.OpError(op, s.path.Full(), err)
+}
+
+// owners reads the first contender of each shard: first all queues, and then their heads.
+func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender, error) {
+	lines, dirs := make([]*line.Line, s.n), make([]string, s.n)
+	for i := range lines {
+		lines[i] = s.line(i)
+		dirs[i] = lines[i].Dir()
+	}
+	queues, err := queuestat.Lists(ctx, ss.Backend(), dirs...)
+	if err != nil {
+		return nil, err
+	}
+	var heads []string
+	var of []int
+	for i, q := range queues {
+		if q.Err != nil && !core.IsNotFound(q.Err) {
+			return nil, q.Err
+		}
+		if queue := lines[i].Kinds().Order(q.Names); len(queue) > 0 {
+			heads, of = append(heads, dirs[i]+"/"+queue[0].Name), append(of, i)
+		}
+	}
+	list := make([]line.Contender, s.n)
+	if len(heads) == 0 {
+		return list, nil
+	}
+	got, err := ss.GetAll(ctx, heads)
+	if err != nil {
+		return nil, err
+	}
+	return list, core.ReadAll(ctx, len(heads), func(ctx context.Context, k int) (err error) {
+		i := of[k]
+		switch {
+		case core.IsNotFound(got[k].Err): // released since the list
+			list[i], err = ownerOf(ctx, lines[i], ss)
+		case got[k].Err != nil:
+			err = got[k].Err
+		default:
+			list[i] = line.NewContender(heads[k], got[k].Data, got[k].Stat, false)
+		}
+		return err
+	})
+}
+
+// ownerOf reads the first contender of a line.
+func ownerOf(ctx context.Context, l *line.Line, s *core.Session) (line.Contender, error) {
+	names, _, err := s.Backend().Children(ctx, l.Dir(), nil)
+	if err != nil && !core.IsNotFound(err) {
+		return line.Contender{}, err
+	}
+	for _, q := range l.Kinds().Order(names) {
+		x, err := line.ReadContender(ctx, s, l, q)
+		if !core.IsNotFound(err) {
+			return x, err
+		}
+	}
+	return line.Contender{}, nil
+}
