@@ -139,3 +139,15 @@ func (c *Client) Session(ctx context.Context) (backend.Session, error) { return 
 // absolute path, as in errors and events, and for the calls of a Session. ErrBadPath: no
 // recipe can have the path.
 func (c *Client) FullPath(path string) (string, error) { return c.c.FullPath(path) }
+
+// faces returns the public forms of the values of an engine, nil for nil.
+func faces[E, F any](list []E, face func(E) F) []F {
+	if list == nil {
+		return nil
+	}
+	out := make([]F, len(list))
+	for i, e := range list {
+		out[i] = face(e)
+	}
+	return out
+}

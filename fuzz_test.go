@@ -23,24 +23,6 @@ import (
 
 const fuzzID = "01234567-89ab-8def-8123-456789abcdef"
 
-// A text that is accepted as an ID can be the name of a node, or a part of one.
-func FuzzIDs(f *testing.F) {
-	for _, name := range []string{
-		"a", "tx~" + fuzzID, "_c_" + fuzzID + "-member-a-0000000001", strings.Repeat("a", layout.MaxMemberID), strings.Repeat("a", layout.MaxMemberID+1),
-		"a\u202e", "a\xff", "a\x00", "..", ".", "", "%s%d",
-	} {
-		f.Add(name)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		if strings.Contains(name, "/") {
-			return // no child has such a name
-		}
-		if checkID(backend.CheckPath, "ID", name) == nil && backend.CheckPath("/"+name) != nil {
-			t.Errorf("%q is an ID, and cannot be addressed", name)
-		}
-	})
-}
-
 // A look into a bucket finds no more items than it wants, whatever the bucket holds.
 func FuzzSight(f *testing.F) {
 	item := func(n, due int) string { return fmt.Sprintf("i-%08d%s-%d-%010d", n, fuzzID[8:], due, n) }

@@ -133,14 +133,7 @@ type Contender struct {
 
 // contendersOf returns the faces of contenders.
 func contendersOf(list []line.Contender, err error) ([]Contender, error) {
-	if list == nil {
-		return nil, err
-	}
-	faces := make([]Contender, len(list))
-	for i, x := range list {
-		faces[i] = Contender(x)
-	}
-	return faces, err
+	return faces(list, func(x line.Contender) Contender { return Contender(x) }), err
 }
 
 // RevokeOptions may be nil.

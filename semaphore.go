@@ -135,12 +135,5 @@ type SemaphoreContender struct {
 // Contenders costs three requests and one more for each contender.
 func (s *Semaphore) Contenders(ctx context.Context) ([]SemaphoreContender, error) {
 	list, err := s.s.Contenders(ctx)
-	if list == nil {
-		return nil, err
-	}
-	faces := make([]SemaphoreContender, len(list))
-	for i, x := range list {
-		faces[i] = SemaphoreContender(x)
-	}
-	return faces, err
+	return faces(list, func(x semaphore.Contender) SemaphoreContender { return SemaphoreContender(x) }), err
 }

@@ -92,7 +92,7 @@ var nodeMutants = []mutant{
 	{"others may create in the directory of a recipe", "internal/line/line.go",
 		"return l.whole.Part(l.dir, l.kinds.Recipe())", "return core.RecipeDir{}.Part(l.dir, l.kinds.Recipe())",
 		inHostile + "TestClientsWithDifferentCredentialsWorkBesideEachOther"},
-	{"others may create in the directory of the records", "twophase_propose.go",
+	{"others may create in the directory of the records", "internal/twophase/propose.go",
 		"s.MakePart(ctx, q.records(), q.recipeDir())", "s.Ensure(ctx, q.records())",
 		inHostile + "TestClientsWithDifferentCredentialsWorkBesideEachOther"},
 	{"the removal of a receipt is refused for ever", "internal/core/commit.go",

@@ -337,8 +337,8 @@ var areas = map[string]string{
 	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers", "queue": "queues",
 	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",
 	"inspect/": "inspection", "internal/layout/": "layout", "trace": "events",
-	"internal/semaphore/": "semaphore",
-	"backend/memory/":     "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd",
+	"internal/semaphore/": "semaphore", "internal/twophase/": "transactions",
+	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd",
 }
 
 func areaOf(file string) string {

@@ -1,4 +1,4 @@
-package coord
+package twophase
 
 import (
 	"bytes"
@@ -9,24 +9,23 @@ import (
 	"slices"
 	"time"
 
-	"github.com/go-coord/coord/internal/core"
-
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// proposing is one Propose under way. The rules that it cites are in twophase.go.
+// proposing is one Propose under way. The rules that it cites are in transaction.go.
 type proposing struct {
-	*txSpace
+	*space
 	id    string
 	rec   layout.Record
-	begun bool     // a write was sent that may have been applied
-	found bool     // the transaction has been seen to exist
-	told  bool     // ProposalMade was reported to Trace
-	tx    *dtx     // the transaction, once it was created or joined
-	maybe bool     // an earlier session may have created it
-	other bool     // the existing transaction is not the one proposed here
-	lives []string // the live nodes it may have, one for each session
+	begun bool         // a write was sent that may have been applied
+	found bool         // the transaction has been seen to exist
+	told  bool         // ProposalMade was reported to Trace
+	tx    *transaction // the transaction, once it was created or joined
+	maybe bool         // an earlier session may have created it
+	other bool         // the existing transaction is not the one proposed here
+	lives []string     // the live nodes it may have, one for each session
 
 	unserved Unserved
 }
@@ -38,12 +37,12 @@ const lateVotes = "votes were missing at the deadline"
 var errMaybe = fmt.Errorf("it is unknown whether the transaction was created: %w", backend.ErrUncertain)
 
 // errOther reports that another transaction has the id.
-var errOther = fmt.Errorf("a transaction with this id has other sites or another payload: %w", ErrDuplicate)
+var errOther = fmt.Errorf("a transaction with this id has other sites or another payload: %w", core.ErrDuplicate)
 
 // enter creates the transaction, or joins it if it exists, so that it stays until
 // this Propose is done with it.
-func (q *proposing) enter(ctx context.Context, s *core.Session) (*dtx, error) {
-	d := &dtx{id: q.id, path: q.record(q.id), rec: q.rec}
+func (q *proposing) enter(ctx context.Context, s *core.Session) (*transaction, error) {
+	d := &transaction{id: q.id, path: q.record(q.id), rec: q.rec}
 	live := d.path + "/" + layout.LiveName(s.Client().NewGUID(d.path))
 	q.lives = append(q.lives, live)
 	if q.maybe && !q.found {
@@ -78,7 +77,7 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*dtx, error) {
 		switch {
 		case err == nil, errors.Is(err, backend.ErrExists): // the node of this call: the name is unique
 		case core.IsNotFound(err) && q.found:
-			return d, ErrInDoubt
+			return d, core.ErrInDoubt
 		case core.IsNotFound(err):
 			continue // it was removed meanwhile
 		case core.MayRepeat(ctx, err):
@@ -90,7 +89,7 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*dtx, error) {
 		there, err := q.load(ctx, s, q.id, nil)
 		switch {
 		case core.IsNotFound(err):
-			return d, ErrInDoubt // in spite of the live node: an outsider deleted it
+			return d, core.ErrInDoubt // in spite of the live node: an outsider deleted it
 		case err != nil:
 			return d, err
 		case !slices.Equal(there.rec.Sites, q.rec.Sites) || !bytes.Equal(there.rec.Payload, q.rec.Payload):
@@ -98,7 +97,7 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*dtx, error) {
 			return there, errOther
 		case q.tx != nil && q.tx.rec.Mark != there.rec.Mark:
 			q.other = true // the one proposed here is done with, and this is the next one with its id
-			return there, ErrInDoubt
+			return there, core.ErrInDoubt
 		}
 		q.found, q.tx = true, there
 		return there, nil
@@ -108,7 +107,7 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*dtx, error) {
 // recordOps returns the operations that create the record. From the index branches on
 // they create a branch for each site. From checks on they check that each site is served,
 // with FailUnserved.
-func (q *proposing) recordOps(d *dtx, live string) (ops []backend.Op, branches, checks int, err error) {
+func (q *proposing) recordOps(d *transaction, live string) (ops []backend.Op, branches, checks int, err error) {
 	data, err := json.Marshal(d.rec)
 	if err != nil {
 		return nil, 0, 0, err
@@ -133,7 +132,7 @@ func (q *proposing) recordOps(d *dtx, live string) (ops []backend.Op, branches, 
 
 // create creates the record and all nodes that belong to it. It reports false if a
 // record with this id exists.
-func (q *proposing) create(ctx context.Context, s *core.Session, d *dtx, live string) (bool, error) {
+func (q *proposing) create(ctx context.Context, s *core.Session, d *transaction, live string) (bool, error) {
 	ops, branches, checks, err := q.recordOps(d, live)
 	if err != nil {
 		return false, err
@@ -181,8 +180,8 @@ func (q *proposing) create(ctx context.Context, s *core.Session, d *dtx, live st
 }
 
 // awaitSite waits while a site is about to be served, at most until the deadline.
-func (q *proposing) awaitSite(ctx context.Context, s *core.Session, d *dtx, site string) error {
-	v := newSiteWatch(q.txSpace, s)
+func (q *proposing) awaitSite(ctx context.Context, s *core.Session, d *transaction, site string) error {
+	v := newSiteWatch(q.space, s)
 	defer v.set.Stop()
 	late := fmt.Errorf("%s: %w", notServed(site), backend.ErrNotFound)
 	ctx, cancel := context.WithDeadlineCause(ctx, d.rec.Due(), late)
@@ -195,11 +194,11 @@ func (q *proposing) awaitSite(ctx context.Context, s *core.Session, d *dtx, site
 func maybe(err error) error { return fmt.Errorf("%w (%w)", errMaybe, err) }
 
 // await waits for the decision, and makes it as soon as it can be made.
-func (q *proposing) await(ctx context.Context, s *core.Session, d *dtx) (*layout.Outcome, error) {
+func (q *proposing) await(ctx context.Context, s *core.Session, d *transaction) (*layout.Outcome, error) {
 	deadline := time.NewTimer(time.Until(d.rec.Due()))
 	defer deadline.Stop()
 	late := false // the deadline has passed, also if the clock was set back since the timer was set
-	sites, watched := newSiteWatch(q.txSpace, s), q.unserved == AwaitUnserved
+	sites, watched := newSiteWatch(q.space, s), q.unserved == AwaitUnserved
 	defer sites.set.Stop()
 	look := false // watches on sites have fired, and look was not called yet
 	pause := core.NewPauses(s.Client())
@@ -210,7 +209,7 @@ func (q *proposing) await(ctx context.Context, s *core.Session, d *dtx) (*layout
 			d.zxid = stat.Czxid // this Propose has just created it
 		}
 		if core.IsNotFound(err) || err == nil && stat.Czxid != d.zxid {
-			err = ErrInDoubt
+			err = core.ErrInDoubt
 		}
 		if err != nil {
 			w.Stop()
@@ -267,7 +266,7 @@ func (q *proposing) await(ctx context.Context, s *core.Session, d *dtx) (*layout
 // decision reads the decision, or makes it if names, the children of the record, allow
 // that (rules 2 and 3). It reports wait if they do not. An outcome of nil without an error means that
 // another process may have decided first.
-func (q *proposing) decision(ctx context.Context, s *core.Session, d *dtx, names, missing []string, sites *siteWatch, late bool) (o *layout.Outcome, wait bool, err error) {
+func (q *proposing) decision(ctx context.Context, s *core.Session, d *transaction, names, missing []string, sites *siteWatch, late bool) (o *layout.Outcome, wait bool, err error) {
 	// The states of the sites were read before these names: a vote that a gone site has
 	// cast is among the names.
 	gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
@@ -293,7 +292,7 @@ func (q *proposing) decision(ctx context.Context, s *core.Session, d *dtx, names
 // transaction is aborted if it is undecided, so that the sites need not wait for the
 // deadline. finish goes on for as long as the client lives, and is a clean-up that
 // Close waits for.
-func (q *proposing) finish(ctx context.Context, u *core.CleanUp, d *dtx, told bool) {
+func (q *proposing) finish(ctx context.Context, u *core.CleanUp, d *transaction, told bool) {
 	q.c.OverSessions(ctx, func(s *core.Session) {
 		s.Retry(ctx, u, "finish a transaction", d.path, func(ctx context.Context) error {
 			if err := q.leave(ctx, s, d, told); err != nil || told || q.other {
@@ -311,7 +310,7 @@ func (q *proposing) finish(ctx context.Context, u *core.CleanUp, d *dtx, told bo
 
 // leave removes this Propose's nodes that keep the record, and the record if no other
 // node keeps it (rule 8).
-func (q *proposing) leave(ctx context.Context, s *core.Session, d *dtx, told bool) error {
+func (q *proposing) leave(ctx context.Context, s *core.Session, d *transaction, told bool) error {
 	gone := slices.Clone(q.lives)
 	if told && !d.rec.Keep {
 		gone = append(gone, d.open())
@@ -335,7 +334,7 @@ func (q *proposing) leave(ctx context.Context, s *core.Session, d *dtx, told boo
 
 // giveUp aborts the transaction if it exists, is undecided, and no other Propose of
 // it is under way (rule 3). It returns the transaction that exists.
-func (q *proposing) giveUp(ctx context.Context, s *core.Session, d *dtx) (*dtx, error) {
+func (q *proposing) giveUp(ctx context.Context, s *core.Session, d *transaction) (*transaction, error) {
 	for {
 		if err := s.Backend().Sync(ctx, d.path); err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package coord
+package twophase
 
 import (
 	"context"
@@ -6,17 +6,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-coord/coord/internal/core"
-
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
 
 // branchWork is a site's work on one transaction: to vote, to wait for the decision,
-// to carry it out, to acknowledge. The rules that it cites are in twophase.go.
-type branchWork[T any] struct {
-	*serving[T]
+// to carry it out, to acknowledge. The rules that it cites are in transaction.go.
+type branchWork struct {
+	*serving
 	name string // of the branch
 	path string
 	id   string
@@ -25,7 +24,7 @@ type branchWork[T any] struct {
 	version int32          // of the branch
 	vote    string         // in it, "" if there is none
 	zxid    int64          // the branch's czxid, and so its record's
-	d       *dtx           // nil if the record is gone
+	d       *transaction   // nil if the record is gone
 	unread  error          // the record exists and cannot be read; d has only its names then
 	bad     *backend.Error // as unread, or the decision is lost or cannot be read: why the site is in doubt if it has voted yes
 	retried bool           // this is not the first look at the branch
@@ -42,7 +41,7 @@ var errDone = errors.New("acknowledged")
 // run takes the transaction to its end. An error ends the serving of the site: it is
 // that of ctx, or of the session. Any other failure concerns this transaction alone,
 // and is tried again.
-func (b *branchWork[T]) run(ctx context.Context) error {
+func (b *branchWork) run(ctx context.Context) error {
 	defer b.unwatch()
 	for {
 		o, err := b.look(ctx)
@@ -71,7 +70,7 @@ func (b *branchWork[T]) run(ctx context.Context) error {
 }
 
 // look reads the branch, the decision and the record, in this order.
-func (b *branchWork[T]) look(ctx context.Context) (*layout.Outcome, error) {
+func (b *branchWork) look(ctx context.Context) (*layout.Outcome, error) {
 	for again := false; ; again = true {
 		data, stat, err := b.s.Backend().Get(ctx, b.path, nil)
 		if core.IsNotFound(err) {
@@ -102,11 +101,11 @@ func (b *branchWork[T]) look(ctx context.Context) (*layout.Outcome, error) {
 // that was removed together with its record would look like none.) If the record
 // exists without a decision, b.w is armed for the decision, and b.gone for the
 // deletion of the record. If the record is gone, b.d is nil.
-func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
+func (b *branchWork) decided(ctx context.Context) (*layout.Outcome, error) {
 	b.unwatch()
 	b.unread, b.bad = nil, nil
 	w, gone := backend.NewWatch(), backend.NewWatch()
-	o, err := (&dtx{path: b.record(b.id), zxid: b.zxid}).outcome(ctx, b.s, w)
+	o, err := (&transaction{path: b.record(b.id), zxid: b.zxid}).outcome(ctx, b.s, w)
 	if core.IsDecode(err) {
 		b.bad, err = b.doubtful(err), nil
 	}
@@ -128,7 +127,7 @@ func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 	// A site that has not voted does without this request at its first look: if the
 	// decision is lost, its vote is refused.
 	if err == nil && o == nil && d != nil && (b.version > 0 || b.retried) {
-		if err = d.checkLost(ctx, b.s); core.Answers(err, ErrInDoubt) {
+		if err = d.checkLost(ctx, b.s); core.Answers(err, core.ErrInDoubt) {
 			b.bad, err = b.doubtful(err), nil
 		}
 	}
@@ -146,17 +145,17 @@ func (b *branchWork[T]) decided(ctx context.Context) (*layout.Outcome, error) {
 
 // doubtful returns the ErrInDoubt for a node that the decision depends on, and that is
 // lost or cannot be read.
-func (b *branchWork[T]) doubtful(err error) *backend.Error {
+func (b *branchWork) doubtful(err error) *backend.Error {
 	e := &backend.Error{Op: "serve", Path: b.path, Err: err}
 	errors.As(err, &e) // e names the node
 	err = e.Err
-	if !errors.Is(err, ErrInDoubt) {
-		err = fmt.Errorf("%w: %w", ErrInDoubt, err)
+	if !errors.Is(err, core.ErrInDoubt) {
+		err = fmt.Errorf("%w: %w", core.ErrInDoubt, err)
 	}
 	return &backend.Error{Op: "serve", Path: e.Path, Err: err}
 }
 
-func (b *branchWork[T]) unwatch() {
+func (b *branchWork) unwatch() {
 	b.w.Stop()
 	b.gone.Stop()
 	b.w, b.gone = nil, nil
@@ -164,7 +163,7 @@ func (b *branchWork[T]) unwatch() {
 
 // woken reads the decision after b.w or b.gone has fired. It returns core.ErrAgain if the
 // record is gone, or a node cannot be read.
-func (b *branchWork[T]) woken(ctx context.Context) (*layout.Outcome, error) {
+func (b *branchWork) woken(ctx context.Context) (*layout.Outcome, error) {
 	o, err := b.d.outcome(ctx, b.s, nil) // the likely case, in one request
 	if o == nil && err == nil {
 		o, err = b.decided(ctx)
@@ -178,7 +177,7 @@ func (b *branchWork[T]) woken(ctx context.Context) (*layout.Outcome, error) {
 // step takes the next steps, to the end if nothing prevents that. o is the decision,
 // or nil if there is none. step returns core.ErrAgain if what was read does not hold any
 // more.
-func (b *branchWork[T]) step(ctx context.Context, o *layout.Outcome) error {
+func (b *branchWork) step(ctx context.Context, o *layout.Outcome) error {
 	if e := b.doubt(o); e != nil {
 		return b.inDoubt(ctx, e)
 	}
@@ -215,19 +214,19 @@ func (b *branchWork[T]) step(ctx context.Context, o *layout.Outcome) error {
 
 // doubt returns why the site cannot know the decision, as far as was read, and the
 // node that an operator has to repair. It returns nil if the site can go on (rule 9).
-func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
+func (b *branchWork) doubt(o *layout.Outcome) *backend.Error {
 	switch {
 	case o != nil && !o.Commit:
 	case b.vote != layout.BranchYes:
 		if o != nil {
-			path := (&dtx{path: b.record(b.id), zxid: b.zxid}).decision()
-			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: the decision is commit, but this site has not voted", ErrInDoubt)}
+			path := (&transaction{path: b.record(b.id), zxid: b.zxid}).decision()
+			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: the decision is commit, but this site has not voted", core.ErrInDoubt)}
 		}
 	case b.bad != nil:
 		return b.bad
 	case o == nil && b.d == nil:
 		// A transaction that ended in order would have waited for this site.
-		return &backend.Error{Op: "serve", Path: b.path, Err: ErrInDoubt}
+		return &backend.Error{Op: "serve", Path: b.path, Err: core.ErrInDoubt}
 	}
 	return nil
 }
@@ -235,7 +234,7 @@ func (b *branchWork[T]) doubt(o *layout.Outcome) *backend.Error {
 // inDoubt reports that the site is in doubt, and waits until the node that the reason
 // names has changed. first is the reason as first read. Only this transaction waits:
 // the site goes on with others meanwhile.
-func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error {
+func (b *branchWork) inDoubt(ctx context.Context, first *backend.Error) error {
 	mended := backend.NewWatch()
 	defer mended.Stop()
 	if _, err := b.s.Backend().Exists(ctx, first.Path, mended); err != nil && !core.IsNotFound(err) {
@@ -278,7 +277,7 @@ func (b *branchWork[T]) inDoubt(ctx context.Context, first *backend.Error) error
 }
 
 // prepare asks the handler for the vote and casts it (rules 4 and 5).
-func (b *branchWork[T]) prepare(ctx context.Context) error {
+func (b *branchWork) prepare(ctx context.Context) error {
 	verdict, err := b.ask(ctx)
 	if err != nil {
 		return err
@@ -306,14 +305,14 @@ func (b *branchWork[T]) prepare(ctx context.Context) error {
 
 // settle returns the error of a step whose commit failed: core.ErrAgain, if a read reveals
 // the outcome (rule 11). (If the site's hold has ended, ctx ends soon.)
-func (b *branchWork[T]) settle(ctx context.Context, err error) error {
+func (b *branchWork) settle(ctx context.Context, err error) error {
 	return b.s.LookAgain(ctx, b.path, err)
 }
 
 // ask calls Prepare, with a ctx that ends when the transaction is decided without
 // this site. The verdict is the error that Prepare returned; err is core.ErrAgain if that
 // is no vote.
-func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
+func (b *branchWork) ask(ctx context.Context) (verdict, err error) {
 	if err := b.hold.Err(); err != nil {
 		return nil, err // see conclude
 	}
@@ -321,7 +320,7 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 	if err != nil {
 		return err, nil // a site that cannot decode the payload votes no
 	}
-	tx.at.d = b.d
+	tx.d = b.d
 	pctx, cancel := context.WithDeadline(ctx, b.d.rec.Due())
 	defer cancel()
 	free, ended := b.prepares, pctx.Done()
@@ -367,7 +366,7 @@ func (b *branchWork[T]) ask(ctx context.Context) (verdict, err error) {
 }
 
 // await waits for the decision, and at the deadline decides to abort (rules 6 and 3).
-func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
+func (b *branchWork) await(ctx context.Context) (*layout.Outcome, error) {
 	deadline := time.NewTimer(time.Until(b.d.rec.Due()))
 	defer deadline.Stop()
 	for {
@@ -395,7 +394,7 @@ func (b *branchWork[T]) await(ctx context.Context) (*layout.Outcome, error) {
 const mostCarryPause = time.Minute
 
 // carryOut calls Commit or Abort until that succeeds, and acknowledges it.
-func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
+func (b *branchWork) carryOut(ctx context.Context, commit bool) error {
 	pause := core.NewPauses(b.s.Client()).UpTo(mostCarryPause)
 	failing := 0
 	b.owe(1, 0)
@@ -421,7 +420,7 @@ func (b *branchWork[T]) carryOut(ctx context.Context, commit bool) error {
 
 // acknowledge deletes the branch and the vote: the site is done with the transaction
 // (rule 7).
-func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
+func (b *branchWork) acknowledge(ctx context.Context, commit bool) error {
 	if b.d != nil {
 		b.ack(b.name, b.d)
 	}
@@ -440,7 +439,7 @@ func (b *branchWork[T]) acknowledge(ctx context.Context, commit bool) error {
 }
 
 // acked returns the result of an acknowledgement whose commit has returned err.
-func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error {
+func (b *branchWork) acked(ctx context.Context, commit bool, err error) error {
 	if err != nil {
 		return b.settle(ctx, err)
 	}
@@ -449,15 +448,15 @@ func (b *branchWork[T]) acked(ctx context.Context, commit bool, err error) error
 }
 
 // subject is the subject of trace events about node.
-func (b *branchWork[T]) subject(node string) trace.Subject { return b.txSpace.subject("serve", node) }
+func (b *branchWork) subject(node string) trace.Subject { return b.space.subject("serve", node) }
 
-// call calls a function of the handler, or of its codec.
-func (b *branchWork[T]) call(what string, f func() error) error {
+// call calls a function of the handler.
+func (b *branchWork) call(what string, f func() error) error {
 	return b.c.Call(what, []any{"site", b.site, "transaction", b.id}, f)
 }
 
 // conclude calls Commit or Abort once.
-func (b *branchWork[T]) conclude(ctx context.Context, commit bool) error {
+func (b *branchWork) conclude(ctx context.Context, commit bool) error {
 	select {
 	case b.carries <- struct{}{}:
 		defer func() { <-b.carries }()
@@ -479,14 +478,13 @@ func (b *branchWork[T]) conclude(ctx context.Context, commit bool) error {
 }
 
 // tx is the transaction as the handler sees it. The error is that of its payload.
-func (b *branchWork[T]) tx() (Branch[T], error) {
-	tx := Branch[T]{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true}
-	tx.at = &branchState{hold: b.hold, path: b.path, version: b.version}
+func (b *branchWork) tx() (*Branch, error) {
+	tx := &Branch{ID: b.id, Zxid: b.zxid, Site: b.site, NoPayload: true, hold: b.hold, path: b.path, version: b.version}
 	if b.d == nil || b.unread != nil {
 		return tx, b.unread
 	}
 	tx.Deadline = b.d.rec.Due()
-	v, err := b.handler.Codec.decodeApart(b.c, b.d.path, b.d.rec.Payload)
+	v, err := b.handler.Decode(b.d.path, b.d.rec.Payload)
 	if err != nil {
 		return tx, err
 	}

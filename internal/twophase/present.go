@@ -1,4 +1,4 @@
-package coord
+package twophase
 
 import (
 	"context"
@@ -6,48 +6,27 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/go-coord/coord/internal/core"
-
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// Unserved says what Propose does about a site that no process serves, because the
-// process was stopped or its session has ended. If another process holds the lock of
-// the site or waits for it, the site counts as served: that process will vote.
+// Unserved says what Propose does about a site that no process serves. If a process holds
+// the lock of the site or waits for it, the site counts as served.
 type Unserved int8
 
 const (
-	// FailUnserved makes Propose return ErrNotFound, which names the site, before
-	// anything is created. A transaction that exists aborts as with AbortUnserved.
-	FailUnserved Unserved = iota
-	// AbortUnserved makes the transaction abort as soon as a site that has not voted
-	// is not served. The reason names the site.
-	AbortUnserved
-	// AwaitUnserved makes the transaction wait for its sites until the deadline, also
-	// for sites that a process serves again before the deadline.
-	AwaitUnserved
+	FailUnserved  Unserved = iota // Propose creates nothing; a transaction that exists aborts
+	AbortUnserved                 // the transaction aborts if the site has not voted
+	AwaitUnserved                 // the transaction waits for its sites until the deadline
 )
-
-// String returns the name of the policy, in lower case.
-func (u Unserved) String() string {
-	switch u {
-	case FailUnserved:
-		return "fail"
-	case AbortUnserved:
-		return "abort"
-	case AwaitUnserved:
-		return "await"
-	}
-	return "unknown"
-}
 
 // notServed is the reason why a transaction is not created, or aborts.
 func notServed(site string) string { return fmt.Sprintf("site %q is not served", site) }
 
 // announce creates the node that marks the site as served, for as long as the session
 // lasts, and watches it: an outsider can delete it.
-func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
+func (v *serving) announce(ctx context.Context) (*backend.Watch, error) {
 	path := v.present(v.site)
 	pause := core.NewPauses(v.s.Client())
 	for {
@@ -93,7 +72,7 @@ func (v *serving[T]) announce(ctx context.Context) (*backend.Watch, error) {
 // is removed in the background while it is one of this session: as long as it exists,
 // the site counts as served. A successor that takes the lock meanwhile watches its
 // node, and creates it again.
-func (v *serving[T]) withdraw() {
+func (v *serving) withdraw() {
 	s, path := v.s, v.present(v.site)
 	ops := append(v.hold.Guard().Ops(), backend.Delete(path, backend.AnyVersion))
 	pause := core.NewPauses(s.Client())
@@ -130,14 +109,14 @@ const (
 
 // siteWatch follows the states of the sites of one transaction, in one session.
 type siteWatch struct {
-	*txSpace
+	*space
 	s     *core.Session
 	set   *backend.WatchSet
 	armed map[*backend.Watch]string // the site of each watch
 	gone  map[string]bool
 }
 
-func newSiteWatch(x *txSpace, s *core.Session) *siteWatch {
+func newSiteWatch(x *space, s *core.Session) *siteWatch {
 	return &siteWatch{x, s, backend.NewWatchSet(), make(map[*backend.Watch]string), make(map[string]bool)}
 }
 
@@ -236,91 +215,5 @@ func (v *siteWatch) awaitSite(ctx context.Context, site string) error {
 		case <-ctx.Done():
 			return backend.ContextError(ctx)
 		}
-	}
-}
-
-// RemoveSite removes a site that will never be served again. For each transaction it
-// votes no if the site has not voted, or else waits for the decision, at most until the
-// deadline. Then it acknowledges, and removes the site's inbox. After that a Propose with
-// the site returns ErrNotFound, until a Participant serves it again. RemoveSite returns
-// the commits that the site has not carried out: carry them out elsewhere if necessary.
-// It logs the branches whose decision it cannot determine (ErrInDoubt). If it fails, call
-// it again; the error comes with the commits that it has handled until then.
-//
-// ErrLocked: the site is served. ErrNotFound: it was never served. ErrKind: the path
-// is another recipe's. backend.ErrNotEmpty: there are foreign nodes in its inbox.
-func (co *Coordinator[T]) RemoveSite(ctx context.Context, site string) ([]Decision, error) {
-	if err := co.path.Check("removesite"); err != nil {
-		return nil, err
-	}
-	if err := co.checkID("site", site); err != nil {
-		return nil, core.OpError("removesite", co.path.Full(), err)
-	}
-	var open []Decision
-	h := Handler[struct{}]{
-		Codec: Codec[struct{}]{ // for any payload
-			Encode: func(struct{}) ([]byte, error) { return nil, nil },
-			Decode: func([]byte) (none struct{}, err error) { return none, nil },
-		},
-		Prepare: func(context.Context, Branch[struct{}]) error { return errors.New("the site was removed") },
-		Abort:   func(context.Context, Branch[struct{}]) error { return nil },
-		Commit: func(_ context.Context, tx Branch[struct{}]) error {
-			d := Decision{ID: tx.ID, Zxid: tx.Zxid, Commit: true}
-			if !slices.Contains(open, d) {
-				open = append(open, d)
-			}
-			return nil
-		},
-	}
-	p := NewParticipant(&Client{co.c}, co.path.Given(), site, h)
-	err := core.Do(ctx, co.inbox(site), func(ctx context.Context) (*core.Hold, error) {
-		h, err := p.siteLock(site).TryLock(ctx)
-		if errors.Is(err, ErrLocked) {
-			err = fmt.Errorf("site %q is served: %w", site, ErrLocked)
-		}
-		return h, err
-	}, p.remove)
-	return open, core.OpError("removesite", co.inbox(site), err)
-}
-
-// remove works off the inbox until it is empty, and removes it.
-func (p *Participant[T]) remove(ctx context.Context, h *core.Hold) error {
-	v := newServing(p, h, newSiteMemory())
-	v.removes = true
-	defer p.clearLater(v.siteMemory)
-	inbox := v.inbox(p.site)
-	pause := core.NewPauses(v.s.Client())
-	for unsure := false; ; {
-		if err := v.s.Backend().Sync(ctx, inbox); err != nil {
-			return err
-		}
-		names, _, err := v.s.Backend().Children(ctx, inbox, nil)
-		if unsure && core.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		branches := 0
-		for _, name := range names {
-			if id, _, ok := layout.ParseBranch(name); ok {
-				branches++
-				if err := v.work(name, id).run(ctx); err != nil {
-					return err
-				}
-			}
-		}
-		_, err = v.s.Backend().Commit(ctx, append(h.Guard().Ops(), backend.Delete(inbox, backend.AnyVersion))...)
-		if err == nil {
-			return nil
-		}
-		unsure = core.MayRepeat(ctx, err)
-		// Branches that have come since the list are worked off too. Other nodes are
-		// foreign.
-		more := errors.Is(err, backend.ErrNotEmpty) && (branches > 0 || len(names) == 0)
-		if !unsure && !more {
-			return err
-		}
-		pause.Wait(ctx.Done(), v.s.Backend().Done())
 	}
 }
