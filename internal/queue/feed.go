@@ -322,11 +322,10 @@ func (f *feeder) run(ctx context.Context) error {
 // for it, so that items claimed for an ask that is gone are given back first.
 func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, Sight, error) {
 	u := f.q.c.BeginCleanUp()
-	if u == nil || f.q.c.IsClosing() {
-		u.End()
+	defer u.End()
+	if f.q.c.IsClosing() { // also if u is nil
 		return false, Sight{}, core.ErrClosed
 	}
-	defer u.End()
 	claims, v, err := f.take(ctx, want, tries)
 	if err != nil || len(claims) == 0 {
 		return false, v, err
