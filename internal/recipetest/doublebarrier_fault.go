@@ -77,6 +77,31 @@ func (on doublebarrierFaultTests) AnEnterThatIsGivenUpLeavesNoMember(t *testing.
 	})
 }
 
+// The reply to the commit that opens a round is lost, and then the service refuses the user until it is
+// asked for the third time. The member enters all the same.
+func (on doublebarrierFaultTests) AnEnterSurvivesARefusalOfTheUser(t *testing.T) {
+	on.each(t, func(w *world) {
+		var lose, refuse coordtest.Nth
+		d := coord.NewDoubleBarrier(w.Open("a", &backendtest.Hooks{Before: refuse.Before, After: lose.After}), "/d", 1, nil)
+		syncs := func(c backendtest.Call) bool { return c.Op == "sync" && c.Path == w.Path("/d/members") }
+		refusal := &backend.NoContactError{Err: backend.ErrDenied}
+		lose.Arm(1, does(backend.OpCreate, "/ready"), func(context.Context, backendtest.Call, error) error {
+			refuse.Arm(1, syncs, func(context.Context, backendtest.Call, error) error {
+				refuse.Arm(1, syncs, func(context.Context, backendtest.Call, error) error { return refusal })
+				return refusal
+			})
+			return backend.ErrUncertain
+		})
+		e, err := d.Enter(context.Background())
+		w.must(err)
+		if !lose.Idle() || !refuse.Idle() {
+			w.T.Error("no reply was lost, or the user was not refused twice")
+		}
+		w.must(e.Leave(context.Background()))
+		w.bare("/d")
+	})
+}
+
 // Curator-536: a leave outlived its timeout.
 func (on doublebarrierFaultTests) ALeaveThatIsGivenUpReturnsInTimeAndHasLeft(t *testing.T) {
 	on.each(t, func(w *world) {
