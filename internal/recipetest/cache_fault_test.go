@@ -3,6 +3,7 @@ package recipetest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -325,6 +326,134 @@ func TestCache_ACacheEndsWhenTheServiceRefuses(t *testing.T) {
 			if !strings.Contains(err.Error(), "/c/secret") {
 				w.T.Errorf("the error does not name the node: %v", err)
 			}
+		}
+	})
+}
+
+// A batch of reads is refused after the deletion of one of its nodes was handled. The refusal is that of the
+// other read too.
+func TestCache_ABatchIsRefusedAfterTheFirstOfItsNodesIsGone(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var after coordtest.Nth
+		x := w.caching("/c", nil, &backendtest.Hooks{After: after.After})
+		x.create("/c", "/c/a", "/c/b")
+		batch, refuse := make(chan []backend.Read, 1), make(chan struct{})
+		after.Arm(1, func(c backendtest.Call) bool { return c.Op == "read" }, func(_ context.Context, c backendtest.Call, _ error) error {
+			batch <- c.Reads
+			<-refuse
+			return backend.ErrDenied
+		})
+		x.run()
+		reads := <-batch
+		if len(reads) != 2 {
+			w.T.Fatalf("a batch of %d reads", len(reads))
+		}
+		x.delete(reads[0].Path)
+		w.Settle() // the deletion is handled
+		close(refuse)
+		w.Settle()
+		select {
+		case <-x.done:
+			coordtest.WantErr(w.T, x.err, coord.ErrDenied)
+		default:
+			w.T.Errorf("the cache continues with %v", coordtest.CopyOf(x.k, "/c"))
+		}
+	})
+}
+
+// Requests are sent one after the other. Synced is closed after the last that the copy needs.
+func TestCache_SyncedMeansThatTheCopyIsWhole(t *testing.T) {
+	onMemories(t, func(w *world) {
+		send := make(chan struct{})
+		x := w.caching("/c", nil, &backendtest.Hooks{Before: func(ctx context.Context, _ backendtest.Call) error {
+			select {
+			case <-send:
+			case <-ctx.Done():
+			}
+			return nil
+		}})
+		x.create("/c", "/c/a", "/c/a/x", "/c/b")
+		tree := x.tree()
+		x.run()
+		for sent := 0; ; sent++ {
+			w.Settle()
+			select {
+			case <-x.k.Synced():
+				if got := coordtest.CopyOf(x.k, "/c"); !maps.Equal(got, tree) {
+					w.T.Errorf("synced after %d requests with %v, want %v", sent, got, tree)
+				}
+				return
+			default:
+			}
+			select {
+			case send <- struct{}{}:
+			default:
+				w.T.Fatalf("not synced, and no request is under way after %d", sent)
+			}
+		}
+	})
+}
+
+// A node is replaced after its data was read and before its children were. The children of the new node
+// belong to the first copy.
+func TestCache_SyncedWaitsForTheChildrenOfANodeThatWasReplaced(t *testing.T) {
+	withoutTrees(t, func(w *world) {
+		var h holds
+		x := w.caching("/c", nil, &backendtest.Hooks{Before: h.before})
+		x.create("/c", "/c/a", "/c/a/x")
+		list := h.hold("children /c/a")
+		x.run()
+		w.Settle() // the list is held back
+		data := h.hold("get /c/a")
+		x.do(backend.SetData("/c/a", nil, backend.AnyVersion))
+		w.Settle() // the watch has fired, and the next read is held back: no watch is armed on the node
+		x.delete("/c/a/x", "/c/a")
+		x.create("/c/a", "/c/a/y")
+		below := h.hold("get /c/a/y")
+		data()
+		w.Settle()
+		list()
+		w.Settle()
+		select {
+		case <-x.k.Synced():
+			w.T.Errorf("synced with %v", coordtest.CopyOf(x.k, "/c"))
+		default:
+		}
+		below()
+		x.synced()
+		x.equal()
+	})
+}
+
+// The server of a new session can lag behind what the cache has seen.
+func TestCache_ANewSessionReadsNothingBeforeItsServerHasCaughtUp(t *testing.T) {
+	onMemories(t, func(w *world) {
+		var mu sync.Mutex
+		current := make(map[int64]bool)
+		x := w.caching("/c", nil, &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.Op == "sync" {
+				current[c.Session.ID()] = true
+			} else if !current[c.Session.ID()] {
+				w.T.Errorf("a session sends a %s of %s before its server has caught up", c.Op, c.Path)
+			}
+			return err
+		}})
+		x.create("/c", "/c/a")
+		x.run().synced()
+		x.equal()
+		session, err := x.c.Session(context.Background())
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		w.Link("cache").Expire(session.ID())
+		x.create("/c/b")
+		x.equal()
+		mu.Lock()
+		defer mu.Unlock()
+		if len(current) != 2 {
+			w.T.Errorf("%d sessions, want 2", len(current))
 		}
 	})
 }

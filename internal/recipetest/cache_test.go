@@ -214,6 +214,50 @@ func TestCache_ALimitHoldsDuringTheFirstRead(t *testing.T) {
 	})
 }
 
+// The limit counts the nodes of the copy, also those that were counted before and are gone.
+func TestCache_ALimitCountsTheNodesThatAreThere(t *testing.T) {
+	for name, leave := range map[string]func(x *caching, h *holds){ // another node comes and goes
+		"while it is read": func(x *caching, h *holds) {
+			get := h.hold("get /c/b")
+			x.create("/c/b")
+			x.w.Settle() // the read is held back
+			x.delete("/c/b")
+			x.w.Settle() // the deletion is handled, if there is a watch that reports it
+			get()
+		},
+		"without contact": func(x *caching, _ *holds) {
+			x.create("/c/b")
+			x.equal()
+			x.w.Link("cache").Partition()
+			x.delete("/c/b")
+			x.w.Link("cache").Heal()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemories(t, func(w *world) {
+				var h holds
+				x := w.caching("/c", &coord.CacheOptions{MaxNodes: 3}, &backendtest.Hooks{Before: h.before})
+				x.create("/c", "/c/a")
+				x.run().synced()
+				x.equal()
+				leave(x, &h)
+				w.Settle()
+				x.equal()
+				x.create("/c/d")
+				x.equal()
+				x.create("/c/e")
+				w.Settle()
+				select {
+				case <-x.done:
+					coordtest.WantErr(w.T, x.err, coord.ErrLimit)
+				default:
+					w.T.Errorf("%d nodes with a limit of 3", x.k.Len())
+				}
+			})
+		})
+	}
+}
+
 // What is kept for a reader that does not read grows with the number of nodes, not with the
 // number of changes.
 func TestCache_AReaderThatSleepsCostsNothingPerChange(t *testing.T) {
