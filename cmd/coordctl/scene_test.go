@@ -65,10 +65,11 @@ kill -TERM $pid; wait $pid`)
 	lock := func(id string) *coord.Mutex {
 		return coord.NewMutex(s.client(id), "/locks/report", &coord.MutexOptions{ID: id})
 	}
+	first, second := lock("web-1"), lock("web-2")
 	granted := make(chan struct{}, 1)
 	background(func(ctx context.Context) { // holds the lock until it is asked to release it
 		for ctx.Err() == nil {
-			h, err := lock("web-1").Lock(ctx)
+			h, err := first.Lock(ctx)
 			if err != nil {
 				return
 			}
@@ -86,13 +87,13 @@ kill -TERM $pid; wait $pid`)
 	})
 	<-granted
 	background(func(ctx context.Context) {
-		if h, err := lock("web-2").Lock(ctx); err == nil {
+		if h, err := second.Lock(ctx); err == nil {
 			<-ctx.Done()
 			h.Release()
 		}
 	})
 	eventually(t, "the second is queued", func() bool {
-		list, err := lock("web-1").Contenders(ctx)
+		list, err := first.Contenders(ctx)
 		return err == nil && len(list) == 2
 	})
 	r, err := coord.NewRWMutex(s.client("web-1"), "/locks/index", &coord.RWMutexOptions{ID: "reader"}).RLock(ctx)
@@ -109,8 +110,8 @@ kill -TERM $pid; wait $pid`)
 	must(err)
 	s.orphan("/tx/orders", "order-4711", "db")
 	owner := make(chan struct{}, 10)
+	shards := coord.NewShards(s.client("node-a"), "/shards/timers", 2, &coord.ShardsOptions{ID: "node-a"})
 	background(func(ctx context.Context) {
-		shards := coord.NewShards(s.client("node-a"), "/shards/timers", 2, &coord.ShardsOptions{ID: "node-a"})
 		_ = shards.Run(ctx, func(ctx context.Context, _ *coord.Shard) error { owner <- struct{}{}; <-ctx.Done(); return nil })
 	})
 	<-owner
@@ -118,7 +119,7 @@ kill -TERM $pid; wait $pid`)
 	return s
 }
 
-// client returns the client of a process.
+// client returns the client of a process. Only the goroutine of the test calls it.
 func (s *scene) client(name string) *coord.Client {
 	s.t.Helper()
 	if c := s.clients[name]; c != nil {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,8 +39,12 @@ func (s *scene) terminal(width, height int, line string) *terminal {
 	server := exec.Command("tmux", "-S", x.socket, "-u", "-f", os.DevNull, "-D")
 	server.Env = x.env
 	server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var said bytes.Buffer
-	server.Stdout, server.Stderr = &said, &said
+	said, err := os.Create(filepath.Join(dir, "said"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer said.Close()
+	server.Stdout, server.Stderr = said, said
 	if err := server.Start(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -56,7 +59,12 @@ func (s *scene) terminal(width, height int, line string) *terminal {
 			<-ended
 		}
 	})
-	eventually(s.t, "tmux answers: "+said.String(), func() bool { _, err := x.tmux("show-options", "-g"); return err == nil })
+	defer func() {
+		if text, _ := os.ReadFile(said.Name()); s.t.Failed() && len(text) > 0 {
+			s.t.Logf("tmux: %s", text)
+		}
+	}()
+	eventually(s.t, "tmux answers", func() bool { _, err := x.tmux("show-options", "-g"); return err == nil })
 	x.must("set-option", "-g", "default-terminal", "screen-256color")
 	x.must("set-option", "-g", "remain-on-exit", "on")
 	x.must("new-session", "-d", "-s", "top", "-c", s.dir, "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), "exec sh -c '"+line+"'")
