@@ -1,0 +1,105 @@
+// Package pace is the control of tests that judge a duration.
+//
+// On a machine with other work a correct program exceeds any bound. A Meter measures beside the
+// judged work, in the same process and at the same time, for how long the machine did other work. A
+// test fails only if a duration exceeds its bound without that time; else it does not judge it.
+package pace
+
+import (
+	"crypto/sha256"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	rest = 10 * time.Millisecond // between two turns of a meter
+	turn = 2 * rest              // how long a turn may take, with its rest, on a machine without other work
+)
+
+// A Meter takes turns: it sleeps, works for a moment, and makes a step. What a turn takes too long
+// is time in which the machine did other work.
+type Meter struct {
+	tb    testing.TB
+	began time.Time
+	stop  chan struct{}
+	done  chan struct{}
+	once  sync.Once
+
+	mu   sync.Mutex
+	lost time.Duration
+	last time.Time // the begin of the present turn
+}
+
+// Start starts a meter, which ends with the test. The step, if it is not nil, is what a server of
+// the test answers in a few milliseconds, such as the Sync of a session without faults. Then the
+// time that the machine withholds from that server counts as well.
+func Start(tb testing.TB, step func()) *Meter {
+	now := time.Now()
+	m := &Meter{tb: tb, began: now, last: now, stop: make(chan struct{}), done: make(chan struct{})}
+	go m.run(step)
+	tb.Cleanup(m.Stop)
+	return m
+}
+
+// Stop ends the measurement. A second call does nothing.
+func (m *Meter) Stop() {
+	m.once.Do(func() { close(m.stop) })
+	<-m.done
+}
+
+func (m *Meter) run(step func()) {
+	defer close(m.done)
+	block := make([]byte, 64<<10)
+	for {
+		timer := time.NewTimer(rest)
+		select {
+		case <-timer.C:
+		case <-m.stop:
+			timer.Stop()
+			return
+		}
+		sha256.Sum256(block)
+		if step != nil {
+			step()
+		}
+		m.mu.Lock()
+		now := time.Now()
+		m.lost += max(0, now.Sub(m.last)-turn)
+		m.last = now
+		m.mu.Unlock()
+	}
+}
+
+// Lost returns for how long the machine has done other work since Start.
+func (m *Meter) Lost() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.done:
+		return m.lost
+	default:
+		return m.lost + max(0, time.Since(m.last)-turn)
+	}
+}
+
+// Within ends the measurement. It fails the test if more time than bound has passed since Start,
+// without the time that was lost.
+func (m *Meter) Within(bound time.Duration, what string) {
+	m.tb.Helper()
+	m.Judge(time.Since(m.began), bound, what)
+	m.Stop()
+}
+
+// Judge fails the test if d, a duration since Start, is more than bound without the time that was
+// lost. With that time it is not judged.
+func (m *Meter) Judge(d, bound time.Duration, what string) {
+	m.tb.Helper()
+	switch lost := m.Lost(); {
+	case d <= bound:
+	case d-lost <= bound:
+		m.tb.Logf("not judged: %s took %v, bound %v, and the machine did other work for %v", what, d, bound, lost)
+	default:
+		m.tb.Errorf("%s took %v, bound %v; the machine did other work for %v", what, d, bound, lost)
+	}
+}
