@@ -26,7 +26,7 @@ func (l *Locking) Hold() *coord.Hold {
 	l.W.T.Helper()
 	select {
 	case <-l.Done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(Limit):
 		l.W.T.Fatal("the lock was never granted")
 	}
 	if l.Err != nil {
@@ -67,7 +67,7 @@ func (l *Locking) Failed() error {
 	l.W.T.Helper()
 	select {
 	case <-l.Done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(Limit):
 		l.W.T.Fatal("the call never returned")
 	}
 	if l.Err == nil {

@@ -53,6 +53,10 @@ const (
 	RealTimeout  = 10 * time.Second
 )
 
+// Limit is the longest wait for anything that has to happen. It protects from a test that hangs, and
+// judges nothing, so that a busy machine does not reach it.
+const Limit = time.Minute
+
 // OnEach runs a test on memory, inside a synctest bubble, and on ZooKeeper,
 // beside other tests.
 func OnEach(t *testing.T, f func(w *World)) {
@@ -285,7 +289,7 @@ func (w *World) Children(p string) []string {
 func (w *World) Eventually(what string, cond func() bool) {
 	w.T.Helper()
 	for began := time.Now(); !cond(); {
-		if time.Since(began) > 30*time.Second {
+		if time.Since(began) > Limit {
 			w.T.Fatalf("never happened: %s", what)
 		}
 		if w.Fake {

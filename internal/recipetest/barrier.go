@@ -34,7 +34,7 @@ func (c *call) end() error {
 	c.w.T.Helper()
 	select {
 	case <-c.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		c.w.T.Fatal("the call never returned")
 	}
 	return c.err

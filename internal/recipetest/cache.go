@@ -416,17 +416,17 @@ func (on cacheTests) ACacheHasALimit(t *testing.T) {
 	})
 }
 
-// pace lets a reader continue once for each value sent on it, and always once it is closed.
-type pace chan struct{}
+// turns lets a reader continue once for each value sent on it, and always once it is closed.
+type turns chan struct{}
 
-func (p pace) wait() { <-p }
+func (x turns) wait() { <-x }
 
 func (on cacheTests) ReadersOfEventsAreIndependent(t *testing.T) {
 	on.all(t, func(w *world) {
 		t := w.T
 		x := w.caching("/c", nil, nil)
 		x.create("/c", "/c/a", "/c/b")
-		slowly := make(pace)
+		slowly := make(turns)
 		slow, quick := x.reader(slowly.wait), x.reader(nil)
 		x.run().synced()
 		x.equal(slow, quick)

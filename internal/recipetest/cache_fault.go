@@ -78,7 +78,7 @@ func (x *caching) synced() {
 	x.w.T.Helper()
 	select {
 	case <-x.k.Synced():
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		x.w.T.Fatal("never synced")
 	}
 }

@@ -264,7 +264,7 @@ func TestCache_AReaderThatSleepsCostsNothingPerChange(t *testing.T) {
 	onMemories(t, func(w *world) {
 		x := w.caching("/c", nil, nil)
 		x.create("/c")
-		slowly := make(pace)
+		slowly := make(turns)
 		f := x.reader(slowly.wait)
 		x.run().synced()
 		x.equal(f)

@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 // clientTests are tests of Client on each service.
@@ -96,11 +97,9 @@ func (on clientTests) CloseWhilePartitionedReturnsInTime(t *testing.T) {
 		c := w.Open("a", nil)
 		coordtest.MustLock(w.T, coord.NewMutex(c, "/l", nil))
 		w.Link("a").Partition()
-		start := time.Now()
+		m := pace.Start(w.T, nil)
 		c.Close()
-		if d := time.Since(start); d > w.Timeout+5*time.Second {
-			w.T.Errorf("Close took %v", d)
-		}
+		m.Within(w.Timeout+5*time.Second, "Close")
 		w.Empty("/l") // the service ends the session after its timeout
 		w.Link("a").Heal()
 	})

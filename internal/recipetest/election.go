@@ -24,7 +24,7 @@ func (w *world) candidate(name string, o *coord.ElectionOptions) *coord.Election
 
 func mustLead(t *testing.T, e *coord.Election) *coord.Term {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), coordtest.Limit)
 	defer cancel()
 	term, err := e.Campaign(ctx)
 	if err != nil {
@@ -42,7 +42,7 @@ func next[T any](t *testing.T, ch <-chan T) T {
 			t.Fatal("the channel is closed")
 		}
 		return v
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		t.Fatal("nothing came")
 	}
 	panic("unreachable")
@@ -58,7 +58,7 @@ func closed[T any](t *testing.T, ch <-chan T) (rest []T) {
 				return rest
 			}
 			rest = append(rest, v)
-		case <-time.After(30 * time.Second):
+		case <-time.After(coordtest.Limit):
 			t.Fatal("the channel was not closed")
 		}
 	}

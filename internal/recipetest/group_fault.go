@@ -16,7 +16,7 @@ import (
 // awaitPhase waits until the client is in the phase want.
 func awaitPhase(t *testing.T, c *coord.Client, want coord.Phase) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), coordtest.Limit)
 	defer cancel()
 	for st := range c.WatchState(ctx) {
 		if st.Phase == want {

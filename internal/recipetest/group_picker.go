@@ -24,7 +24,7 @@ func mustPicker(t *testing.T, ctx context.Context, g *coord.Group[string], polic
 
 func mustPick(t *testing.T, p *coord.Picker[string]) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), coordtest.Limit)
 	defer cancel()
 	m, err := p.Next(ctx)
 	if err != nil {

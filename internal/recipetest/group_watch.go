@@ -34,7 +34,7 @@ func (x *watching) next() coord.GroupUpdate[string] {
 		if err := x.Take(m); err != nil {
 			x.w.T.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		x.w.T.Fatalf("the watch reported nothing after %s", brief(x.Last.Members))
 	}
 	return x.Last

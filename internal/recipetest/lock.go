@@ -186,7 +186,7 @@ func (on lockTests) TakesPermits(t *testing.T) {
 // Equal paths on two services are two locks; on one service they are one lock.
 func (on lockTests) DistinguishesServices(t *testing.T) {
 	on.each(t, func(w *world) {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), coordtest.Limit)
 		defer cancel()
 		a, b := w.Open("a", nil), w.Open("b", nil)
 		elsewhere := coordtest.Open(w.T, memory.New(nil), &coord.Options{Namespace: w.Path("")})

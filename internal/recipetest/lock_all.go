@@ -86,7 +86,7 @@ func (l *lockingAll) result() *coord.HoldSet {
 	l.w.T.Helper()
 	select {
 	case <-l.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		l.w.T.Fatal("LockAll never returned")
 	}
 	if l.err != nil {
@@ -100,7 +100,7 @@ func (l *lockingAll) error() error {
 	l.w.T.Helper()
 	select {
 	case <-l.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		return errors.New("LockAll never returned")
 	}
 	return l.err

@@ -44,7 +44,7 @@ func mustTake(t *testing.T, q interface {
 	Take(context.Context) (*coord.Item[int], error)
 }, want int) *coord.Item[int] {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), coordtest.Limit)
 	defer cancel()
 	it, err := q.Take(ctx)
 	if err != nil {
@@ -93,7 +93,7 @@ func (x *taking) item(want int) *coord.Item[int] {
 	x.w.T.Helper()
 	select {
 	case <-x.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		x.w.T.Fatal("nothing was taken")
 	}
 	if x.err != nil {
@@ -235,7 +235,7 @@ func (on queueTests) ManyWaitingConsumersShareTheItems(t *testing.T) {
 		}
 		select {
 		case <-all:
-		case <-time.After(30 * time.Second):
+		case <-time.After(coordtest.Limit):
 			w.T.Error("not all items were taken")
 		}
 		cancel()

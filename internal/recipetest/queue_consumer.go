@@ -222,7 +222,7 @@ func (on queueConsumerTests) AWaiterThatIsCutOffDoesNotDelayTheOthers(t *testing
 		w.Link("a").Partition()
 		limit := w.Timeout / 2
 		if !w.Fake {
-			limit = 30 * time.Second // memory shows that it does not wait for the session of a
+			limit = coordtest.Limit // memory shows that it does not wait for the session of a
 		}
 		p := w.queue("p", nil)
 		mustPut(w.T, p, 1, 1)

@@ -103,7 +103,7 @@ func (x *idleCrew) slowest(count int, put func(n int), standing func() bool) (mo
 			if x.w.Fake || !standing() {
 				most = max(most, d.at.Sub(began))
 			}
-		case <-time.After(x.w.Timeout + 10*time.Second):
+		case <-time.After(coordtest.Limit):
 			x.w.T.Fatalf("item %d was not taken", n)
 		}
 		if x.w.Fake {

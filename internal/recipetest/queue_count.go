@@ -414,7 +414,7 @@ func (x *putting) done() {
 		if err != nil {
 			x.w.T.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		x.w.T.Fatal("the Put did not return")
 	}
 }

@@ -144,7 +144,7 @@ func (on queueDelayTests) TheClockOfAConsumerDoesNotMatter(t *testing.T) {
 					w.T.Errorf("Peek: %d, %v, want 3", v, err)
 				}
 				began := time.Now()
-				it := mustTakeWithin(w.T, w.delays("late", wrong, nil), 3, 30*time.Second)
+				it := mustTakeWithin(w.T, w.delays("late", wrong, nil), 3, coordtest.Limit)
 				if waited := time.Since(began); w.Fake && waited > time.Millisecond {
 					w.T.Errorf("an item that is due was taken after %v", waited)
 				}
@@ -154,7 +154,7 @@ func (on queueDelayTests) TheClockOfAConsumerDoesNotMatter(t *testing.T) {
 				if err := it.Nack(delay); err != nil {
 					w.T.Fatal(err)
 				}
-				it = mustTakeWithin(w.T, w.delays("again", -wrong, nil), 3, 30*time.Second)
+				it = mustTakeWithin(w.T, w.delays("again", -wrong, nil), 3, coordtest.Limit)
 				passed := claimed(w, it).Sub(began)
 				if passed < delay || w.Fake && passed > delay+4*time.Millisecond {
 					w.T.Errorf("an item that was put off for %v was taken after %v", delay, passed)
@@ -185,7 +185,7 @@ func (on queueDelayTests) PutAfterCountsByTheClockOfTheService(t *testing.T) {
 				}
 				for n, d := range map[int]time.Duration{1: 500 * time.Millisecond, 2: time.Nanosecond, 3: 0, 4: -time.Hour} {
 					before := put(d, n)
-					it := mustTakeWithin(w.T, c, n, 30*time.Second)
+					it := mustTakeWithin(w.T, c, n, coordtest.Limit)
 					passed := claimed(w, it).Sub(before)
 					if passed < d-time.Millisecond || w.Fake && passed > max(d, 0)+4*time.Millisecond { // claimed is truncated
 						w.T.Errorf("an item put for after %v was taken after %v", d, passed)

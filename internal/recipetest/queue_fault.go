@@ -88,7 +88,7 @@ func (on queueFaultTests) ADeadConsumersItemComesBackWithoutAPut(t *testing.T) {
 		case <-y.done:
 			again = y.item(1)
 			x, y = y, x
-		case <-time.After(30 * time.Second):
+		case <-time.After(coordtest.Limit):
 			w.T.Fatal("it never came back")
 		}
 		if err := again.Nack(0); err != nil {

@@ -16,7 +16,7 @@ import (
 
 func mustPop(t *testing.T, q *coord.Queue[int], want int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), coordtest.Limit)
 	defer cancel()
 	if v, err := q.Pop(ctx); v != want || err != nil {
 		t.Fatalf("popped %d, %v, want %d", v, err, want)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // mustStats returns the figures of a queue without Oldest, and Oldest.
@@ -14,7 +15,7 @@ func mustStats(t *testing.T, q interface {
 	Stats(context.Context) (coord.QueueStats, error)
 }) (st coord.QueueStats, oldest time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), coordtest.Limit)
 	defer cancel()
 	st, err := q.Stats(ctx)
 	if err != nil {

@@ -38,7 +38,7 @@ func (x *working) ended() error {
 	x.w.T.Helper()
 	select {
 	case <-x.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		x.w.T.Fatal("Work does not end")
 	}
 	return x.err
@@ -59,7 +59,7 @@ func receive[E any](w *world, what string, ch <-chan E) E {
 	select {
 	case e := <-ch:
 		return e
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		w.T.Fatalf("never happened: %s", what)
 		panic("not reached")
 	}

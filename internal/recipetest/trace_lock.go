@@ -252,7 +252,7 @@ func (on traceLockTests) MayLook(t *testing.T) {
 				if _, ok := e.(trace.HoldLost); ok {
 					return
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(coordtest.Limit):
 				w.T.Fatal("the loss was never reported")
 			}
 		}

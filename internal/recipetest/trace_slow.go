@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -91,10 +92,13 @@ func (on traceSlowTests) ALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, spare))
 		last := coordtest.MustLock(w.T, spare)
 
+		m := pace.Start(w.T, nil)
 		w.Link("a").Partition()
 		for i := range waiters {
 			next := <-granted
-			if i == 0 {
+			if i == 0 && m.Lost() > w.Timeout/4 {
+				w.T.Logf("not judged: the loss before the next grant; the machine did other work for %v", m.Lost())
+			} else if i == 0 {
 				untold := 0
 				for _, x := range list {
 					select {
@@ -117,6 +121,7 @@ func (on traceSlowTests) ALoggerAndATraceThatBlockDelayNothing(t *testing.T) {
 		}
 		coordtest.WantErr(w.T, last.Release(), coord.ErrLost)
 
+		m.Stop()
 		w.Link("a").Heal()
 		if _, err := c.Session(context.Background()); err != nil {
 			w.T.Error(err)

@@ -21,7 +21,7 @@ func nextValue[T any](t *testing.T, ch <-chan coord.Versioned[T]) coord.Versione
 			t.Fatal("the watch was closed")
 		}
 		return e
-	case <-time.After(30 * time.Second):
+	case <-time.After(coordtest.Limit):
 		t.Fatal("the watch reports nothing")
 	}
 	panic("not reached")
