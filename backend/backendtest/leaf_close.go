@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 // closeLimit is the limit for "within a few seconds" in the contract of Close.
@@ -65,7 +66,7 @@ func closeLeaves() []leaf {
 				errs[i] = make(chan error, 1)
 				go func() { errs[i] <- call.do(s.ctx, c.Session) }()
 			}
-			start := time.Now()
+			m := pace.Start(s, nil)
 			if err := c.Close(); err != nil {
 				s.Fatal(err)
 			}
@@ -74,9 +75,7 @@ func closeLeaves() []leaf {
 				err := <-errs[i]
 				call.over(s, err, c.Err())
 			}
-			if took := time.Since(start); took > closeLimit {
-				s.Fatalf("closing without contact took %v", took)
-			}
+			m.Within(closeLimit, "closing without contact")
 			c.link.Heal()
 			s.settle(o)
 			if names, _ := o.children(n, nil); len(names) != 0 {
@@ -88,13 +87,11 @@ func closeLeaves() []leaf {
 			p := c.create("e", "", backend.Ephemeral)
 			c.link.Partition()
 			c.phase(backend.PhaseSuspended)
-			start := time.Now()
+			m := pace.Start(s, nil)
 			if err := c.Close(); err != nil {
 				s.Fatal(err)
 			}
-			if took := time.Since(start); took > closeLimit {
-				s.Fatalf("closing without contact took %v", took)
-			}
+			m.Within(closeLimit, "closing without contact")
 			if !isClosed(c.Done()) || c.Err() == nil {
 				s.Fatal("the session has not ended")
 			}
@@ -191,16 +188,14 @@ func closeLeaves() []leaf {
 			}
 			timer := time.NewTimer(s.timeout / 20) // by then the calls are probably under way
 			<-timer.C
-			start := time.Now()
+			m := pace.Start(s, nil)
 			if err := c.Close(); err != nil {
 				s.Fatal(err)
 			}
 			for i, call := range calls {
 				call.over(s, <-errs[i], c.Err())
 			}
-			if took := time.Since(start); took > closeLimit {
-				s.Errorf("the calls under way ended after %v", took)
-			}
+			m.Within(closeLimit, "the end of the calls under way")
 			s.settle(o)
 			if names, _ := o.children(n, nil); len(names) != 0 {
 				s.Errorf("calls of a closed session created %v", names)

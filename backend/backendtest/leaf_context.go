@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 // A callCase is one call of a session.
@@ -150,11 +151,11 @@ func contextLeaves() []leaf {
 			}
 			cause := errors.New("the reason")
 			cancel(cause)
-			start := time.Now()
+			m := pace.Start(s, nil)
 			for i, call := range calls {
 				call.over(s, <-errs[i], cause, context.Canceled)
 			}
-			s.prompt(start, "calls whose ctx ended in suspension")
+			s.prompt(m, 0, "calls whose ctx ended in suspension")
 		}},
 		{"with a deadline in the suspension ends every call then", func(s *scene) {
 			c := s.open("a")

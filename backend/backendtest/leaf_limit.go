@@ -7,9 +7,9 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 func limitLeaves() []leaf {
@@ -117,7 +117,7 @@ func limitLeaves() []leaf {
 			c := s.open("a")
 			c.link.Partition()
 			c.phase(backend.PhaseSuspended)
-			start := time.Now()
+			m := pace.Start(s, nil)
 			_, _, err := c.Get(s.ctx, "bad", nil)
 			s.refused(err, backend.ErrBadPath, "get", "bad", 0)
 			s.refused(c.Arm(s.ctx, 0), backend.ErrInvalid, "arm", "", 0)
@@ -127,7 +127,7 @@ func limitLeaves() []leaf {
 			s.refused(err, backend.ErrTooLarge, "create", s.path("n"), 0)
 			_, err = c.Commit(s.ctx)
 			s.refused(err, backend.ErrInvalid, "commit", "", -1)
-			s.prompt(start, "refusing")
+			s.prompt(m, 0, "refusing")
 		}},
 	}
 }

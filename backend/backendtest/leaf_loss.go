@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 func lossLeaves() []leaf {
@@ -59,17 +60,15 @@ func lossLeaves() []leaf {
 		{"is declared by the lease when contact does not return", func(s *scene) {
 			c := s.open("a")
 			c.sync()
-			start := time.Now()
+			m := pace.Start(s, nil)
 			c.link.Partition()
 			c.lost()
+			// The lease runs from the last answer before the partition, less the margin: the
+			// loss is never declared later than the timeout, except for a late timer.
+			m.Within(s.timeout+2*time.Second, "the declaration of the loss")
 			phase, _ := c.Status()
 			if phase != backend.PhaseLost {
 				s.Fatalf("phase %v of a lost session", phase)
-			}
-			// The lease runs from the last answer before the partition, less the margin: the
-			// loss is never declared later than the timeout, except for a late timer.
-			if took := time.Since(start); took > s.timeout+2*time.Second {
-				s.Fatalf("declared lost after %v, the timeout is %v", took, s.timeout)
 			}
 			if err := c.Err(); errors.Is(err, backend.ErrClosed) {
 				s.Fatalf("the error of a lost session matches ErrClosed: %v", err)
@@ -129,7 +128,7 @@ func lossLeaves() []leaf {
 				go func() { errs[i] <- call.do(s.ctx, c.Session) }()
 			}
 			c.lost()
-			start := time.Now()
+			m := pace.Start(s, nil)
 			over := func(call callCase, err error) {
 				call.over(s, err, backend.ErrSessionLost)
 				if ofContext(err) {
@@ -149,7 +148,7 @@ func lossLeaves() []leaf {
 					s.Errorf("%s on a lost session is uncertain: %v", call.name, err)
 				}
 			}
-			s.prompt(start, "calls of a lost session")
+			s.prompt(m, 0, "calls of a lost session")
 		}},
 		{"means that no commit of the session is applied any more", func(s *scene) {
 			c, o := s.open("a"), s.open("b")
@@ -207,11 +206,9 @@ func lossLeaves() []leaf {
 			n := c.create("n", "", backend.Persistent)
 			p := c.create("e", "", backend.Ephemeral)
 			c.link.Expire(c.ID())
-			start := time.Now()
+			m := pace.Start(s, nil)
 			c.lost()
-			if took := time.Since(start); took > s.timeout+2*time.Second {
-				s.Fatalf("reported after %v", took)
-			}
+			m.Within(s.timeout+2*time.Second, "the report of the loss")
 			for _, call := range c.calls(n) {
 				call.over(s, call.do(s.ctx, c.Session), backend.ErrSessionLost)
 			}

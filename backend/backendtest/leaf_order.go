@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 func orderLeaves() []leaf {
@@ -225,9 +226,9 @@ func (s *scene) abandon(then func(c *client, n string, first error)) {
 			cancel(cause)
 		case <-timer.C:
 			cancel(cause)
-			start := time.Now()
+			m := pace.Start(s, nil)
 			err = <-given
-			s.prompt(start, "a commit after its ctx ended")
+			s.prompt(m, 0, "a commit after its ctx ended")
 		}
 		timer.Stop()
 		switch {
