@@ -124,7 +124,7 @@ func TestAHostileServerInTheHandshake(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
-			_, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: time.Second}).Open(ctx)
+			_, err := New([]string{addr}, &Options{Without: optional}).Open(ctx)
 			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("open: %v; want %q", err, test.says)
 			}
@@ -139,7 +139,7 @@ func TestATLSClientAtAServerWithoutTLS(t *testing.T) {
 	addr := startServer(t, func(conn net.Conn) { conn.Read(make([]byte, 4)) })
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	_, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: time.Second, TLS: new(tls.Config)}).Open(ctx)
+	_, err := New([]string{addr}, &Options{Without: optional, TLS: new(tls.Config)}).Open(ctx)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "or no TLS expected?") {
 		t.Errorf("open: %v", err)
 	}

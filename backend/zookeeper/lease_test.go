@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"context"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -57,23 +56,22 @@ func TestAJumpOfTheWallClockIsNoticedByTheNextCall(t *testing.T) {
 }
 
 func TestATimerNoticesTheEndOfTheLease(t *testing.T) {
-	var conns atomic.Int32
-	addr := startServer(t, func(conn net.Conn) {
-		if conns.Add(1) == 1 { // another connect response would count as an answer
+	serve := func(conn net.Conn, n int) {
+		if n == 1 { // another connect response would count as an answer
 			welcome(conn, 400)
 		}
 		swallow(conn)
+	}
+	inBubble(t, Options{LossMargin: 100 * time.Millisecond}, serve, func(t *testing.T, b backend.Backend) {
+		start := time.Now()
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		<-s.Done()
+		if took := time.Since(start); took != 300*time.Millisecond {
+			t.Errorf("a lease of 300ms ended after %v", took)
+		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	start := time.Now()
-	s, err := New([]string{addr}, &Options{Without: optional, LossMargin: 100 * time.Millisecond}).Open(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	<-s.Done()
-	if took := time.Since(start); took < 290*time.Millisecond || took > time.Second {
-		t.Errorf("a lease of 300ms ended after %v", took)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -126,7 +127,7 @@ func TestExpiryIsReportedAtOnce(t *testing.T) {
 		t.Errorf("Err: %v", err)
 	}
 	// A Close that waited for an answer would take a second or two.
-	quick(t, 3, 500*time.Millisecond, func() time.Duration {
+	s.quick(3, 500*time.Millisecond, func() time.Duration {
 		c := s.open(s.link)
 		s.expire(c)
 		before, start := s.sent(), time.Now()
@@ -170,13 +171,14 @@ func TestSilentServersDoNotFreezeTheSession(t *testing.T) {
 			p.Blackhole(true)
 		}
 		good.Refuse(false)
-		start := time.Now()
+		start, m := time.Now(), pace.Start(t, nil)
 		s.phase(c, backend.PhaseSuspended)
 		noticed := time.Since(start)
 		s.phase(c, backend.PhaseConnected)
-		if took := time.Since(start); c.ID() != id || took > timeout {
-			t.Errorf("session %#x became %#x after %v", id, c.ID(), took)
+		if c.ID() != id {
+			t.Errorf("session %#x became %#x after %v", id, c.ID(), time.Since(start))
 		}
+		m.Within(timeout, "the way back to a server")
 		t.Logf("noticed after %v, back after %v", noticed, time.Since(start))
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -203,16 +205,14 @@ func TestAPausedServer(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	timer := time.AfterFunc(200*time.Millisecond, func() { cancel(cause) })
 	defer timer.Stop()
-	start := time.Now()
+	m := pace.Start(t, nil)
 	if _, _, err := c.Get(ctx, s.path("n"), nil); !errors.Is(err, cause) || !errors.Is(err, context.Canceled) {
 		t.Errorf("get: %v", err)
 	}
 	if _, err := c.Commit(ctx, backend.Delete(s.path("n"), 0)); !errors.Is(err, cause) || errors.Is(err, backend.ErrUncertain) {
 		t.Errorf("a commit after its context had ended: %v", err)
 	}
-	if took := time.Since(start); took > 8*time.Second {
-		t.Errorf("the calls returned after %v", took)
-	}
+	m.Within(8*time.Second, "the calls")
 
 	// The server resumes before the session is over.
 	s.phase(c, backend.PhaseSuspended)
@@ -228,13 +228,11 @@ func TestAPausedServer(t *testing.T) {
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	start = time.Now()
+	m = pace.Start(t, nil)
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(start); took > 8*time.Second {
-		t.Errorf("Close took %v", took)
-	}
+	m.Within(8*time.Second, "Close")
 	if err := server.Resume(); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +242,7 @@ func TestAPausedServer(t *testing.T) {
 // recipe that owned it would wait behind its own node.
 func TestALostSessionSendsNothing(t *testing.T) {
 	t.Parallel()
-	const timeout = 2 * time.Second
+	const timeout = 6 * time.Second // a busy machine declares the loss of a shorter one too late
 	s := newScene(t, zookeeper.Options{SessionTimeout: timeout})
 	c := s.open(s.link)
 	o := s.open(zookeeper.New(s.service.ZooKeeper("other").Addrs(), &zookeeper.Options{SessionTimeout: 40 * time.Second}))

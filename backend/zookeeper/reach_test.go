@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 // naming returns a resolver that answers each name with these addresses, in this order.
@@ -121,7 +122,7 @@ func TestServers_OneOfTheAddressesOfANameIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg.resolver = naming(t, "127.0.0.2", "127.0.0.3")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	const rounds = 8
 	for n := range int32(rounds) {
@@ -136,10 +137,14 @@ func TestServers_OneOfTheAddressesOfANameIsSilent(t *testing.T) {
 		// The working server ends the connection, and the session has to find the
 		// other one.
 		well.Store(1 - n%2)
+		m := pace.Start(t, nil)
 		s.Sync(ctx, "/")
-		if phase, _ := s.Status(); phase != backend.PhaseConnected || s.Err() != nil {
+		if phase, _ := s.Status(); m.Lost() > time.Second {
+			t.Logf("round %d is not judged: the machine did other work for %v", n, m.Lost())
+		} else if phase != backend.PhaseConnected || s.Err() != nil {
 			t.Errorf("after server %d has become silent: %v, %v", n%2, phase, s.Err())
 		}
+		m.Stop()
 		s.Close()
 	}
 	// Each session chooses at random, and never goes back to the address that it leaves.

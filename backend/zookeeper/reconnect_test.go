@@ -21,7 +21,7 @@ func TestOneServerIsDialledAgainWithoutASleep(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, zookeeper.Options{})
 	c := s.open(s.link)
-	quick(t, 5, 700*time.Millisecond, func() time.Duration {
+	s.quick(5, 700*time.Millisecond, func() time.Duration {
 		_, change := c.Status()
 		start := time.Now()
 		s.link.Proxies[0].Cut()

@@ -34,10 +34,10 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := zktest.Run(t, &zktest.Options{TLS: certs.ServerTLS()})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	open := func(servers []string, cfg *tls.Config) (backend.Session, error) {
-		return zookeeper.New(servers, &zookeeper.Options{TLS: cfg, SessionTimeout: 4 * time.Second}).Open(ctx)
+		return zookeeper.New(servers, &zookeeper.Options{TLS: cfg, SessionTimeout: 10 * time.Second}).Open(ctx)
 	}
 	// refused checks for an error that waiting cannot fix: Open returns long before ctx ends.
 	refused := func(t *testing.T, err error) {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -64,15 +65,19 @@ func TestServers_AddressesOfANameAreBlackHoles(t *testing.T) {
 		}
 		cfg.resolver = naming(t, "127.0.0.12", "127.0.0.13", "127.0.0.1")
 		for range 4 {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			s, err := (&service{cfg: cfg}).Open(ctx)
 			if err != nil {
 				t.Fatalf("a session of %v: %v", timeout, err)
 			}
+			m := pace.Start(t, nil)
 			s.(*session).breakContact()
-			if err := s.Sync(ctx, "/"); err != nil {
+			if err := s.Sync(ctx, "/"); err != nil && m.Lost() > timeout/4 {
+				t.Logf("a session of %v is not judged: %v, and the machine did other work for %v", timeout, err, m.Lost())
+			} else if err != nil {
 				t.Errorf("a session of %v, after its connection broke: %v", timeout, err)
 			}
+			m.Stop()
 			cancel()
 			s.Close()
 		}
