@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/trace"
 )
@@ -39,6 +40,8 @@ type cell struct {
 	spot   spot
 	addr   string
 	eyes   backend.Session // an observer's session
+	pace   *pace.Meter
+	lost   time.Duration // that the machine had lost before the cell
 	ns     string
 	ctx    context.Context // ends when the cell is stuck or has failed
 	cancel context.CancelFunc
@@ -47,6 +50,7 @@ type cell struct {
 
 	mu         sync.Mutex
 	violations []string
+	late       []string
 	ended      map[string]int // the documented errors of calls
 	uncertain  int            // those of them that match ErrUncertain
 	steps      []time.Time
@@ -223,6 +227,20 @@ func (x *cell) violation(format string, args ...any) {
 	}
 	x.violations = append(x.violations, what)
 	x.cancel()
+}
+
+// judge reports a duration beyond its bound, unless the machine has done other work for so long since
+// the cell began.
+func (x *cell) judge(d, bound time.Duration, what string) {
+	switch lost := x.pace.Lost() - x.lost; {
+	case d <= bound:
+	case d-lost <= bound:
+		x.mu.Lock()
+		x.late = append(x.late, fmt.Sprintf("%v %s, want at most %v; the machine did other work for %v", d, what, bound, lost))
+		x.mu.Unlock()
+	default:
+		x.violation("%v %s, want at most %v; the machine did other work for %v", d, what, bound, lost)
+	}
 }
 
 // going reports whether the cell still runs.

@@ -18,7 +18,7 @@ const (
 	// longer.
 	tick = 200 * time.Millisecond
 	// limit is the timeout for events that must happen. A cell that reaches it is stuck.
-	limit = 30 * time.Second
+	limit = time.Minute
 )
 
 var server = zktest.Shared{Options: &zktest.Options{

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 // field is the environment of all cells: one server, and an observer's session.
 type field struct {
 	addr string
 	eyes backend.Session
+	pace *pace.Meter // of the machine and of the observer's session
 	root string
 	last atomic.Int64
 }
@@ -32,7 +34,8 @@ func newField(t *testing.T) *field {
 			t.Error(err)
 		}
 	})
-	return &field{addr: addr, eyes: s, root: fmt.Sprintf("/sweep-%d", time.Now().UnixNano())}
+	m := pace.Start(t, func() { _ = s.Sync(context.Background(), "/") })
+	return &field{addr: addr, eyes: s, pace: m, root: fmt.Sprintf("/sweep-%d", time.Now().UnixNano())}
 }
 
 // result is the outcome of a cell.
@@ -41,6 +44,7 @@ type result struct {
 	what       string // the frame that was hit
 	struck     bool
 	violations []string
+	late       []string // what took too long on a machine that did other work
 	steps      []string // for a report
 	ended      map[string]int
 	uncertain  int
@@ -68,7 +72,7 @@ func (r *result) bound() time.Duration {
 func (f *field) play(r *recipe, s spot) *result {
 	began := time.Now()
 	x := &cell{
-		recipe: r, spot: s, addr: f.addr, eyes: f.eyes,
+		recipe: r, spot: s, addr: f.addr, eyes: f.eyes, pace: f.pace, lost: f.pace.Lost(),
 		ns:    fmt.Sprintf("%s/%d", f.root, f.last.Add(1)),
 		by:    make(map[string]*player),
 		ended: make(map[string]int),
@@ -128,15 +132,13 @@ func (f *field) play(r *recipe, s spot) *result {
 				out.losses = max(out.losses-1, 0)
 			}
 			out.stall = x.stall(x.strike.at)
-			if b := out.bound(); out.stall > b {
-				x.violation("no progress for %v after the fault, want less than %v", out.stall, b)
-			}
+			x.judge(out.stall, out.bound(), "without progress after the fault")
 		}
 	}
 	for _, p := range x.by {
 		out.solved += p.solved.Load()
 	}
-	out.violations, out.ended, out.uncertain, out.steps = x.violations, x.ended, x.uncertain, x.last
+	out.violations, out.late, out.ended, out.uncertain, out.steps = x.violations, x.late, x.ended, x.uncertain, x.last
 	out.took = time.Since(began)
 	return out
 }
@@ -165,13 +167,13 @@ func (x *cell) end() {
 		if err := p.c.Close(); err != nil {
 			x.violation("close %s: %v", p.name, err)
 		}
-		if took := time.Since(began); took > 2*timeout {
-			x.violation("close %s took %v", p.name, took)
-		}
+		x.judge(time.Since(began), 2*timeout, "to close "+p.name)
 	}
 	if x.going() {
 		// A session whose close request was lost lasts for its timeout.
-		x.clean("after all clients are closed", 2*timeout+2*tick, true, true)
+		began := time.Now()
+		x.clean("after all clients are closed", limit, true, true)
+		x.judge(time.Since(began), 2*timeout+2*tick, "until no node was left")
 	}
 }
 

@@ -172,6 +172,9 @@ func report(t *testing.T, r *recipe, res *result) {
 	for _, v := range res.violations {
 		t.Errorf("%s: %v (%s): %s\nsteps: %s", r.name, res.spot, res.what, v, strings.Join(res.steps, " | "))
 	}
+	for _, text := range res.late {
+		t.Logf("%s: %v (%s): not judged: %s", r.name, res.spot, res.what, text)
+	}
 	if !long() && res.fault != noFault || testing.Verbose() && os.Getenv("COORD_CELLS") == "1" {
 		t.Logf("cell %v (%s): %s", res.spot, cmp.Or(res.what, "never happened"), res.outcome())
 	}
