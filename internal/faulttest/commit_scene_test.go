@@ -38,6 +38,7 @@ func (m *matrix) play(t *testing.T, c commitCell) {
 	m.cells++
 	s := &scene{stage: newStage(t, m.e), m: m, root: fmt.Sprintf("%s/%d", commitRoot, m.cells), cell: c, at: make(map[string]*actor)}
 	m.mu.Unlock()
+	lost := m.pace.Lost()
 	s.inboxes()
 	armed := make(map[string]*blow)
 	for _, role := range commitRoles {
@@ -91,6 +92,7 @@ func (m *matrix) play(t *testing.T, c commitCell) {
 	for _, a := range s.all {
 		lines = append(lines, a.lines...)
 	}
+	m.lost = max(m.lost, m.pace.Lost()-lost)
 	m.waited(t, lines)
 	m.lines = append(m.lines, lines...)
 	if c.how == noBlow {

@@ -13,11 +13,10 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// electionTimeout leaves a candidate half of it for its pings, since the margin takes the
-// other half. The margin is the one for which the order of Done and the next term is
-// guaranteed.
+// electionTimeout leaves a candidate 4 s for its pings, since the margin takes the rest. The margin
+// is the one for which the order of Done and the next term is guaranteed.
 const (
-	electionTimeout = 4 * time.Second
+	electionTimeout = 6 * time.Second
 	electionMargin  = shortMargin
 )
 
@@ -207,6 +206,7 @@ func (r *reign) round(i int, fault string) {
 	slot := slices.Index(r.slots, old)
 	old.write("accepted")
 	r.disturb(i)
+	control := newExpiry(t, r.e, electionTimeout)
 	// A deposed leader first checks, if it can, and writes all the same.
 	r.probe.reset()
 	// A process that does not run cannot be notified. If another client ends a session that
@@ -226,16 +226,23 @@ func (r *reign) round(i int, fault string) {
 	case "kill":
 		old.kill()
 	}
+	control.Begin()
 	next, after := r.next(term)
-	allowed := electionTimeout + 2*tick
-	if fault == "resign" {
-		allowed = time.Second
-	}
 	took := after.At - began
+	what := fmt.Sprintf("round %d: the next term after the %s of the leader", i, fault)
 	// The time that a commit takes on this machine at that moment is added.
-	if slowest := r.probe.slowest(); took > allowed+slowest || next == old || after.At < began {
-		t.Errorf("round %d: %s leads with %#x after %s with %#x, %v after the %s of the leader; a commit took up to %v meanwhile",
-			i, next.name, after.Token, old.name, term.Token, took, fault, slowest)
+	switch slowest := r.probe.slowest(); fault {
+	case "resign":
+		control.Pace.Judge(took, time.Second+slowest, what)
+	case "expire":
+		control.Pace.Judge(took, electionTimeout+2*tick+slowest, what)
+	default:
+		control.Judge(took, what)
+	}
+	control.End()
+	if next == old || after.At < began {
+		t.Errorf("round %d: %s leads with %#x after %s with %#x, %v after the %s of the leader",
+			i, next.name, after.Token, old.name, term.Token, took, fault)
 	}
 	if r.took[fault] == nil {
 		r.took[fault] = new(figures[time.Duration])

@@ -203,7 +203,7 @@ func leadsAfterAnAnnouncement(t *testing.T, c contestant) {
 func TestAKilledLeaderIsFollowedByAnotherLanguage(t *testing.T) {
 	t.Parallel()
 	zktest.Require(t)
-	const timeout = 4 * time.Second
+	const timeout = 6 * time.Second // a busy machine loses shorter sessions
 	tr := newTroupe(t, timeout)
 	rounds := 1
 	if long() {
@@ -242,12 +242,15 @@ func leadersDie(t *testing.T, timeout time.Duration, order []contestant) (took [
 		for _, c := range line[i:] {
 			c.pending()
 		}
+		control := newExpiry(t, timeout)
 		killed := time.Now()
 		leader.p.kill()
+		control.Begin()
 		next.granted()
 		d := next.at.Sub(killed)
 		took = append(took, fmt.Sprintf("%s to %s %v", leader.p.name, next.p.name, d.Round(time.Millisecond)))
-		if d > timeout+2*time.Second || next.czid <= leader.czid {
+		control.Judge(d, fmt.Sprintf("the grant to %s after the kill of %s", next.p.name, leader.p.name))
+		if next.czid <= leader.czid {
 			t.Errorf("%s leads with %#x after %#x, %v after the kill of %s", next.p.name, next.czid, leader.czid, d, leader.p.name)
 		}
 		leader = next

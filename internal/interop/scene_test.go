@@ -14,6 +14,8 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -49,6 +51,20 @@ func newScene(t *testing.T) *scene {
 // mutex returns a lock of coord on the scene's path, with who as its data.
 func (s *scene) mutex(who string) *coord.Mutex {
 	return coord.NewMutex(s.c, s.path, &coord.MutexOptions{Data: []byte(who)})
+}
+
+// newExpiry returns the control for a process with the timeout that is killed.
+func newExpiry(t *testing.T, timeout time.Duration) *coordtest.Expiry {
+	t.Helper()
+	p, err := zkproxy.New(server.Get(t).Addrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	at := func(addr string, timeout time.Duration) backend.Backend {
+		return zookeeper.New([]string{addr}, &zookeeper.Options{SessionTimeout: timeout})
+	}
+	return coordtest.NewExpiry(t, at(p.Addr(), timeout), at(server.Get(t).Addrs()[0], usualTimeout), timeout, p.Blackhole)
 }
 
 // ctx returns a context for one step.

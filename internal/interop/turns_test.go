@@ -137,7 +137,7 @@ func namesNotSeen(t *testing.T, w *crew) {
 func TestAKilledHolderIsFollowedByAnotherLanguage(t *testing.T) {
 	t.Parallel()
 	zktest.Require(t)
-	const timeout = 4 * time.Second
+	const timeout = 6 * time.Second // a busy machine loses shorter sessions
 	tr := newTroupe(t, timeout)
 	rounds := 1
 	if long() {
@@ -162,12 +162,15 @@ func TestAKilledHolderIsFollowedByAnotherLanguage(t *testing.T) {
 			for _, c := range line[i:] {
 				c.pending()
 			}
+			control := newExpiry(t, timeout)
 			killed := time.Now()
 			holder.p.kill()
+			control.Begin()
 			next.granted()
 			d := next.at.Sub(killed)
 			took = append(took, fmt.Sprintf("%s to %s %v", holder.p.name, next.p.name, d.Round(time.Millisecond)))
-			if d > timeout+2*time.Second || next.czid <= holder.czid {
+			control.Judge(d, fmt.Sprintf("the grant to %s after the kill of %s", next.p.name, holder.p.name))
+			if next.czid <= holder.czid {
 				t.Errorf("%s was granted %#x after %#x, %v after the kill of %s", next.p.name, next.czid, holder.czid, d, holder.p.name)
 			}
 			holder = next
