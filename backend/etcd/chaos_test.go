@@ -52,7 +52,7 @@ func TestTheRecordHasEachWriteOfACommit(t *testing.T) {
 	commit(t, s, set("b"), set("c"), set("d"))
 	commit(t, s, set("e"))
 	commit(t, s, backend.Delete("/n", backend.AnyVersion), backend.Create("/n", nil, backend.Persistent), set("f"), set("g"))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	txns, err := e.Log(ctx)
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/pace"
 )
 
 // A session remembers the key of its sequential node. The node is deleted, and another client creates
@@ -218,8 +219,11 @@ func TestContactThatNeverLastsIsMadeMoreAndMoreSlowly(t *testing.T) {
 	a := open(t, l)
 	const keepAlive = "/etcdserverpb.Lease/LeaseKeepAlive"
 	l.always(func(method string, _ []byte) bool { return method == keepAlive }, func() { l.bytes.Cut() })
+	m := pace.Start(t, nil)
 	await(t, a.Done(), "the loss")
-	if n := l.requested(keepAlive); n < 3 || n > 60 {
+	if n := l.requested(keepAlive); n < 3 && m.Lost() > time.Second {
+		t.Logf("not judged: %d connections, and the machine did other work for %v", n, m.Lost())
+	} else if n < 3 || n > 60 {
 		t.Errorf("%d connections while the lease of 4 s passed", n)
 	}
 }

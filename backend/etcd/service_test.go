@@ -122,7 +122,7 @@ func startBinary(path, dir, addr string) (*server, error) {
 		return nil, err
 	}
 	s := &server{addrs[0], func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cc, err := dial(s.addr)
 	if err == nil {
@@ -385,7 +385,7 @@ func (l *link) delay(method string, body []byte) {
 // forward sends a single request that was held. Its client need not be there any more.
 func (l *link) forward(md metadata.MD, method string, body []byte, h *hold) {
 	defer close(h.done)
-	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(context.Background(), md), 20*time.Second)
+	ctx, cancel := context.WithTimeout(metadata.NewOutgoingContext(context.Background(), md), time.Minute)
 	defer cancel()
 	if err := l.server.Invoke(ctx, method, &body, &h.reply); err != nil {
 		l.service.tb.Errorf("a held request: %v", err)
@@ -434,7 +434,7 @@ func (l *link) Heal() {
 func (l *link) SetLatency(d time.Duration) { l.bytes.SetDelay(d, d) }
 
 func (l *link) Expire(session int64) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_, err := pb.NewLeaseClient(l.service.admin).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: session})
 	if err != nil && status.Code(err) != codes.NotFound { // it can have ended by itself

@@ -200,7 +200,7 @@ func TestTheNodeThatAnEphemeralOneHasHidden(t *testing.T) {
 		t.Fatalf("the owner %x, %v", stat.EphemeralOwner, err)
 	}
 	commit(t, a, backend.Delete(path, backend.AnyVersion))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w := backend.NewWatch()
 	if _, _, err := b.Children(ctx, path, w); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -128,9 +129,12 @@ func TestABlackHole(t *testing.T) {
 	if _, err := see.Exists(t.Context(), "/n", w); err != nil {
 		t.Fatal(err)
 	}
+	m := pace.Start(t, nil)
 	other.Blackhole(true)
 	await(t, a.Done(), "the loss")
-	if w.Kind() != 0 {
+	if lost := m.Lost(); w.Kind() != 0 && lost > 2*time.Second { // the margin is 4 s
+		t.Logf("the order of the deletion and the loss is not judged: the machine did other work for %v", lost)
+	} else if w.Kind() != 0 {
 		t.Errorf("the node is deleted before the session knows of its loss")
 	}
 	if !errors.Is(a.Err(), backend.ErrSessionLost) {
