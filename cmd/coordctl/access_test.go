@@ -53,7 +53,7 @@ func TestTLSAndCredentials(t *testing.T) {
 	if status, out, text := inProcess(t, "", "-servers", e.Addrs()[0], "inspect", "/q"); status != exitFailed || !strings.Contains(text, "permission") {
 		t.Errorf("without credentials: status %d: %s%s", status, out, text)
 	}
-	if status, _, text := inProcess(t, "", "-servers", e.SecureAddrs()[0], "-tls", "-wait", "20s", "inspect", "/q"); status != exitFailed {
+	if status, _, text := inProcess(t, "", "-servers", e.SecureAddrs()[0], "-tls", "-wait", "2m", "inspect", "/q"); status != exitFailed {
 		t.Errorf("without the authority: status %d: %s", status, text)
 	}
 }

@@ -165,7 +165,7 @@ func TestCoordctl_DeletesOnAFullService(t *testing.T) {
 		{"barrier status /bar", exitNo, "not set"},
 		{"prune --yes", 0, ""},
 	} {
-		status, out, errs := inProcess(t, "", append([]string{"-backend", "etcd", "-servers", v.addrs[0], "-wait", "30s"}, strings.Fields(tc.args)...)...)
+		status, out, errs := inProcess(t, "", append([]string{"-backend", "etcd", "-servers", v.addrs[0], "-wait", "2m"}, strings.Fields(tc.args)...)...)
 		if status != tc.status || !strings.Contains(out+errs, tc.out) {
 			t.Errorf("%s: status %d, want %d: %s%s", tc.args, status, tc.status, out, errs)
 		}

@@ -102,7 +102,7 @@ func electResign(t *testing.T, v *servers) {
 		return err == nil && len(list) == 2
 	})
 	first := readBeats(t, s.file)
-	y := s.start("elect", "-resign", s.path, "-reason", "upgrade", "-wait", "30s")
+	y := s.start("elect", "-resign", s.path, "-reason", "upgrade", "-wait", "2m")
 	term := <-led
 	if term == nil {
 		t.FailNow()

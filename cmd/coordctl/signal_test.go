@@ -18,8 +18,8 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// short is a sufficient timeout for a service in memory.
-const short = 10 * time.Second
+// short is a sufficient timeout for a service in memory, also on a busy machine.
+const short = time.Minute
 
 // stuck is a terminal without input, or a pipe without a reader.
 type stuck struct {

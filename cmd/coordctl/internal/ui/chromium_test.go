@@ -18,7 +18,7 @@ import (
 )
 
 // patience is the timeout for what a browser must show.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // chromium is a browser without a window. The test drives it through two pipes, with messages of
 // the Chrome DevTools Protocol.
