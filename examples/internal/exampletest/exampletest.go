@@ -21,6 +21,7 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/examples/internal/service"
+	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -81,7 +82,7 @@ func Tells(t *testing.T, name string, story service.Story, told ...string) {
 func tellsOn(t *testing.T, name string, story service.Story, told []string, kind string, servers []string, b backend.Backend) {
 	t.Helper()
 	// A busy machine must not lose sessions that the story keeps.
-	tells(t, name, story, told, "-backend", kind, "-servers", strings.Join(servers, ","), "-session", "3s")
+	tells(t, name, story, told, "-backend", kind, "-servers", strings.Join(servers, ","), "-session", "6s")
 	s, err := b.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +119,7 @@ func (liar) Partition() {}
 
 // Doubts runs the example on a service whose links cannot be cut, so that its story about the
 // loss of contact is not true. It must fail, with an error that contains want, within two
-// seconds.
+// seconds, unless the machine did other work for some of this time.
 func Doubts(t *testing.T, story service.Story, want string) {
 	t.Helper()
 	store := memory.New(nil)
@@ -126,7 +127,13 @@ func Doubts(t *testing.T, story service.Story, want string) {
 	defer s.Close(context.WithoutCancel(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if err := story(ctx, s); err == nil || !strings.Contains(err.Error(), want) {
+	m := pace.Start(t, nil)
+	err := story(ctx, s)
+	switch lost := m.Lost(); {
+	case err != nil && strings.Contains(err.Error(), want):
+	case err != nil && lost > time.Second/2:
+		t.Logf("not judged: %v; the machine did other work for %v", err, lost)
+	default:
 		t.Errorf("got %v, want an error that contains %q", err, want)
 	}
 }

@@ -55,7 +55,7 @@ func Run(ctx context.Context, name string, args []string, stdout io.Writer, stor
 		return err
 	}
 	// The limit is far more than the example needs; it bounds a service that hangs.
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second+10*s.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute+10*s.Timeout)
 	defer cancel()
 	err = story(ctx, s)
 	if err == nil {

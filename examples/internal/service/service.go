@@ -55,7 +55,7 @@ func (s *Service) Open(ctx context.Context, name string) (*coord.Client, Link, e
 // OpenWith is Open over a given link, with a Trace or nil.
 func (s *Service) OpenWith(ctx context.Context, link Link, trace func(context.Context, trace.Event)) (*coord.Client, error) {
 	// Open waits for a service that cannot be reached, so the wait is bounded.
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	c, err := coord.Open(ctx, link, &coord.Options{Namespace: s.Root, Trace: trace})
 	if err != nil {

@@ -95,10 +95,10 @@ func TestCloseRemovesAllNodesOfTheRunAndNoOthers(t *testing.T) {
 
 func TestALinkToServersStallsUntilItIsHealed(t *testing.T) {
 	t.Run("zookeeper", func(t *testing.T) {
-		stalls(t, "-backend", "zookeeper", "-servers", strings.Join(zktest.Run(t, nil).Addrs(), " "), "-session", "1s")
+		stalls(t, "-backend", "zookeeper", "-servers", strings.Join(zktest.Run(t, nil).Addrs(), " "), "-session", "6s")
 	})
 	t.Run("etcd", func(t *testing.T) {
-		stalls(t, "-backend", "etcd", "-servers", etcdtest.Start(t, nil).Addr(), "-session", "1s")
+		stalls(t, "-backend", "etcd", "-servers", etcdtest.Start(t, nil).Addr(), "-session", "6s")
 	})
 }
 
