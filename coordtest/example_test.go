@@ -27,7 +27,7 @@ func work(ctx context.Context, c *coord.Client, task func(ctx context.Context)) 
 
 func TestAWorkerStopsWhenItsLockIsLost(t *testing.T) {
 	t.Parallel()
-	coordtest.Each(t, &coordtest.Options{SessionTimeout: 3 * time.Second}, func(t *testing.T, s *coordtest.Service) {
+	coordtest.Each(t, &coordtest.Options{SessionTimeout: 6 * time.Second}, func(t *testing.T, s *coordtest.Service) {
 		events := make(chan string, 10)
 		start := func(name string) {
 			c := s.Client(name, nil)

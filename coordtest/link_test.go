@@ -269,7 +269,7 @@ func TestFaultsEndBeforeTheClientsAreClosed(t *testing.T) {
 	zk := coordtest.StartZooKeeper(t, nil)
 	began := time.Now()
 	t.Run("inner", func(t *testing.T) {
-		s := zk.Service(t, &coordtest.Options{SessionTimeout: time.Minute})
+		s := zk.Service(t, &coordtest.Options{SessionTimeout: 10 * time.Minute})
 		for _, name := range []string{"a", "b", "c"} {
 			must[*coord.Hold](t)(coord.NewMutex(s.Client(name, nil), "/lock-"+name, nil).Lock(t.Context()))
 		}
@@ -279,7 +279,7 @@ func TestFaultsEndBeforeTheClientsAreClosed(t *testing.T) {
 	})
 	c := must[*coord.Client](t)(coord.Open(t.Context(), zookeeper.New(zk.Addrs(), nil), nil))
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second) // less than their timeout
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // less than their timeout
 	defer cancel()
 	for _, name := range []string{"a", "b"} {
 		if _, err := coord.NewMutex(c, fmt.Sprintf("/service1/lock-%s", name), nil).Lock(ctx); err != nil {

@@ -527,7 +527,7 @@ func TestCallsGoToTheMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cc.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	call := func(opts ...grpc.CallOption) string {
 		t.Helper()

@@ -214,7 +214,7 @@ func TestPermissionsThatAreTakenAwayAtEachStep(t *testing.T) {
 func TestPermissionsThatAreRevokedInUseOnARealServer(t *testing.T) {
 	t.Parallel()
 	w := coordtest.OnServer(t, zookeeper.Options{})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	conn := w.Raw()
 	allow := func(path string, perms int32) {
@@ -344,7 +344,7 @@ func TestAListOverTheLimitOfOtherClients(t *testing.T) {
 		}
 		t.Run(y.recipe, func(t *testing.T) {
 			coordtest.OnEach(t, func(w *coordtest.World) {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 				defer cancel()
 				s := w.Session("x")
 				n := 0

@@ -219,7 +219,7 @@ func TestAnEnsembleChangesItsLeader(t *testing.T) {
 // waitFor polls, since servers do not signal a change of their state.
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for !cond() {
 		if err := pause(ctx); err != nil {
@@ -239,7 +239,7 @@ func TestAServerWithTLS(t *testing.T) {
 		// handshake of a server on a busy machine.
 		return func(network, addr string, _ time.Duration) (net.Conn, error) {
 			d := tls.Dialer{Config: cs.ClientConfig()}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			return d.DialContext(ctx, network, addr)
 		}
@@ -280,7 +280,7 @@ func readTLS(t *testing.T, addr string, config *tls.Config) error {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	_, err = conn.Read(make([]byte, 1))

@@ -52,7 +52,7 @@ func TestATakenPortIsAvoided(t *testing.T) {
 	Require(t)
 	for i, which := range []string{"client", "quorum", "election"} {
 		t.Run(which, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			var taken []net.Listener
 			defer func() {
