@@ -18,7 +18,11 @@ import (
 )
 
 // packages are the directories of the packages in which mutants are made.
-var packages = []string{".", "inspect", "internal/layout", "backend/memory", "backend/zookeeper", "backend/etcd"}
+var packages = []string{
+	".", "inspect", "internal/layout", "internal/core", "internal/line", "internal/cell", "internal/queue", "internal/mirror",
+	"internal/semaphore", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/twophase",
+	"backend/memory", "backend/zookeeper", "backend/etcd",
+}
 
 // served are those of the packages whose tests start servers. Only these tests try the mutants of
 // such a package.
@@ -32,6 +36,12 @@ type build struct {
 	root, dir string
 	sources   map[string][]byte // by file
 	sites     []*site
+}
+
+// hasTests reports whether a package has a binary of tests.
+func (b *build) hasTests(pkg string) bool {
+	files, _ := filepath.Glob(filepath.Join(b.root, pkg, "*_test.go"))
+	return len(files) > 0
 }
 
 // find reads the sources and finds the sites.
@@ -138,6 +148,9 @@ func (b *build) compile(ctx context.Context) error {
 	tests := append(b.tries(), mutated...)
 	slices.Sort(tests)
 	for _, pkg := range slices.Compact(tests) {
+		if !b.hasTests(pkg) {
+			continue
+		}
 		dir, rel := b.home(pkg)
 		if out, err := goTool(ctx, dir, "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", overlay, "-o", b.binary(pkg), rel); err != nil {
 			return fmt.Errorf("build the tests: %w\n%s", err, out)

@@ -139,7 +139,7 @@ func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
 	pkg, tries := path.Dir(s.file), suites
 	if slices.Contains(served, pkg) {
 		tries = []string{pkg}
-	} else if pkg != "." {
+	} else if pkg != "." && t.build.hasTests(pkg) {
 		if v, by := judge(t.build.run(ctx, pkg, s.number, nil, 5*time.Minute)); v != survived {
 			return v, by
 		}

@@ -332,12 +332,16 @@ func rewrite(src []byte, sites []*site) []byte {
 // areas divide the files, so that each recipe and each backend has its share of a draw,
 // regardless of the length of its files. The longest prefix counts.
 var areas = map[string]string{
-	"line": "locks", "cell": "values", "lock": "locks", "hold": "locks", "semaphore": "semaphore",
-	"mutex": "locks", "rwmutex": "locks",
-	"election": "election", "group": "group", "barrier": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers", "queue": "queues",
-	"value": "values", "counter": "values", "cache": "cache", "txn": "transactions", "twophase": "transactions",
-	"inspect/": "inspection", "internal/layout/": "layout", "trace": "events",
-	"internal/semaphore/": "semaphore", "internal/twophase/": "transactions",
+	"lock": "locks", "hold": "locks", "mutex": "locks", "rwmutex": "locks", "internal/line/": "locks",
+	"semaphore": "semaphore", "internal/semaphore/": "semaphore",
+	"election": "election", "group": "group", "internal/group/": "group",
+	"shards": "shards", "internal/shards/": "shards", "internal/assign/": "shards",
+	"barrier": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers",
+	"queue": "queues", "internal/queue/": "queues",
+	"value": "values", "counter": "values", "internal/cell/": "values",
+	"cache": "cache", "internal/mirror/": "cache",
+	"txn": "transactions", "twophase": "transactions", "internal/twophase/": "transactions",
+	"inspect/": "inspection", "internal/layout/": "layout",
 	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd",
 }
 
