@@ -613,3 +613,51 @@ func write(t *testing.T, file, kind string, der []byte) {
 		t.Fatal(err)
 	}
 }
+
+// Close waits up to a second for calls under way. Without such calls it returns at once.
+func TestEtcd_CloseOfAnIdleSessionDoesNotWait(t *testing.T) {
+	l := newService(t, shared.get(t), etcd.Options{}).link("a")
+	fastest := time.Hour // a busy machine delays some of them
+	for range 5 {
+		s := open(t, l)
+		commit(t, s, backend.Create("/n", nil, backend.Ephemeral))
+		began := time.Now()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		fastest = min(fastest, time.Since(began))
+	}
+	if fastest >= time.Second {
+		t.Errorf("the fastest Close of an idle session took %v", fastest)
+	}
+}
+
+// A session has seen that the parent is not ephemeral, and another session replaces the parent by an ephemeral
+// node. A Check of the parent does not show that.
+func TestEtcd_AParentThatIsCheckedAndEphemeralByNow(t *testing.T) {
+	s := newService(t, shared.get(t), etcd.Options{})
+	a, b := open(t, s.link("a")), open(t, s.link("b"))
+	for _, version := range []int32{backend.AnyVersion, 0} {
+		commit(t, a, backend.Create("/d", nil, backend.Persistent))
+		commit(t, b, backend.Delete("/d", backend.AnyVersion))
+		commit(t, b, backend.Create("/d", nil, backend.Ephemeral))
+		_, err := a.Commit(t.Context(), backend.Check("/d", version), backend.Create("/d/n-", nil, backend.PersistentSequential))
+		if !errors.Is(err, backend.ErrNoChildren) {
+			t.Errorf("version %d: a creation below an ephemeral node: %v", version, err)
+		}
+		commit(t, b, backend.Delete("/d", backend.AnyVersion))
+	}
+}
+
+// Sequential nodes of one commit can have one name before their numbers. The commit needs no look first.
+func TestEtcd_SequentialNodesOfOneNameAreOneRequest(t *testing.T) {
+	l := newService(t, shared.get(t), etcd.Options{}).link("a")
+	s := open(t, l)
+	commit(t, s, backend.Create("/d", nil, backend.Persistent))
+	const txn = "/etcdserverpb.KV/Txn"
+	before := l.requested(txn)
+	made := commit(t, s, backend.Create("/d/n-", nil, backend.PersistentSequential), backend.Create("/d/n-", nil, backend.PersistentSequential))
+	if n := l.requested(txn) - before; n != 1 || made[0].Path == made[1].Path {
+		t.Errorf("%d requests for %v", n, made)
+	}
+}

@@ -663,3 +663,55 @@ func TestATreeIsToldOfAReplacementInItsOrder(t *testing.T) {
 		st.h.end()
 	}
 }
+
+// A server leaves a progress request without a reply. The hub asks again as long as an event is held, for half
+// the lease.
+func TestHub_AProofIsAskedForAgainWhileAnEventIsHeld(t *testing.T) {
+	st := newStage(t, true)
+	st.h.s.lease.Length = 10 * lagging
+	a := st.arm("/a", 5)
+	st.progress(5)
+	st.arm("/b", 5) // its watcher may lag behind
+	again := func() (progress int, err error) {
+		st.requests()
+		err = st.h.askAgain(st.l)
+		_, progress = st.requests()
+		return progress, err
+	}
+	if n, err := again(); n != 0 || err != nil {
+		t.Errorf("nothing is held, and %d replies were requested: %v", n, err)
+	}
+	st.deleted(a, 7)
+	st.fired()
+	for range 5 {
+		if n, err := again(); n != 1 || err != nil {
+			t.Errorf("an event is held, and %d replies were requested: %v", n, err)
+		}
+	}
+	if _, err := again(); !errors.Is(err, errNoProgress) {
+		t.Errorf("after half the lease: %v", err)
+	}
+}
+
+// A read waits for the events of a tree watch if it can show one: its node is in the tree or above it, and the read
+// is later than the watch.
+func TestHub_AReadWaitsForTheTreeWatchesAboveItsNode(t *testing.T) {
+	st := newStage(t, true)
+	begin := func(path string) *armedTree {
+		tree, err := st.h.beginTree(st.l, path, st.h.s.cfg.literalKey(path), backend.NewTreeWatch(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st.created(tree.node.id, 5)
+		st.created(tree.below.id, 5)
+		return tree
+	}
+	st.h.settleTree(begin("/d"), 7)
+	begin("/later") // it is not armed yet
+	node := &record{created: 1, mod: 8}
+	for path, want := range map[string]int64{"/d": 9, "/d/x": 9, "/d/x/y": 9, "/": 9, "/dx": 0, "/e": 0, "/later": 0} {
+		st.waits(want, &view{path: path, found: node, rev: 9}, false)
+	}
+	st.waits(0, &view{path: "/d/x", found: node, rev: 7}, false)
+	st.h.end()
+}

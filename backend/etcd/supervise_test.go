@@ -194,3 +194,31 @@ func TestSupervise_TheEndOfASessionEndsAllItsLinks(t *testing.T) {
 		}
 	}
 }
+
+// The session has another link by now, or is over. The goroutine of the earlier link asks for no proof of the
+// stream, and misses none.
+func TestSupervise_AnEarlierLinkNeedsNoProof(t *testing.T) {
+	const lease = 12 * time.Second
+	for name, change := range map[string]func(h *hub){
+		"another link": func(h *hub) { h.link = &link{ordered: true, wake: make(chan struct{}, 1)} },
+		"the end":      func(h *hub) { h.ended = true },
+	} {
+		now := contact.Instant{Wall: 1000 * time.Second}
+		st := newStage(t, true)
+		st.h.s.lease.Length = lease
+		st.h.s.now = func() contact.Instant { return now }
+		st.h.pulse, st.h.looked = pulse{proved: now}, now
+		st.h.watcherLocked(watchKey{nodeRange, "p//n"}).users[&interest{}] = struct{}{}
+		change(st.h)
+		st.requests()
+		for range 2 * pulses {
+			now.Mono, now.Wall = now.Mono+lease/pulses, now.Wall+lease/pulses
+			if _, err := st.h.prove(st.l); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if _, progress := st.requests(); progress != 0 || st.h.pulse.asking {
+			t.Errorf("%s: %d replies were requested", name, progress)
+		}
+	}
+}

@@ -295,3 +295,42 @@ func TestFrameLimit_ShortRequestsAreNotMeasured(t *testing.T) {
 		}
 	})
 }
+
+// A server is restarted with a limit that is lower than the known one. The first request above it breaks the
+// connection, and then the lower limit is known.
+func TestFrameLimit_ALowerOneIsMeasured(t *testing.T) {
+	t.Parallel()
+	f := new(narrow)
+	limit := func(n int64) {
+		f.hello.Store(n)
+		f.later.Store(n)
+	}
+	limit(50_000)
+	inBubble(t, Options{}, f.serve, func(t *testing.T, b backend.Backend) {
+		s, err := b.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for n, test := range []struct {
+			limit int64
+			size  int
+		}{{50_000, 60_000}, {20_000, 30_000}} {
+			limit(test.limit)
+			if _, err := s.Commit(ctx, set(test.size)); !errors.Is(err, backend.ErrUncertain) {
+				t.Errorf("a limit of %d bytes: the first commit: %v", test.limit, err)
+			}
+			if err := s.Sync(ctx, "/"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Commit(ctx, set(test.size)); !errors.Is(err, backend.ErrTooLarge) || errors.Is(err, backend.ErrUncertain) {
+				t.Errorf("a limit of %d bytes: the second commit: %v", test.limit, err)
+			}
+			if got := s.(*session).cfg.frameLimit.Load(); got != test.limit || f.drops() != n+1 {
+				t.Errorf("a limit of %d bytes: %d was measured, %d connections dropped", test.limit, got, f.drops())
+			}
+		}
+	})
+}
