@@ -163,7 +163,7 @@ func (t *trial) try(ctx context.Context, s *site) (v verdict, by string) {
 // batch runs those of the tests that are in a suite, and returns their number.
 func (t *trial) batch(ctx context.Context, s *site, suite string, batch []string) (v verdict, by string, n int) {
 	for {
-		limit := time.Minute
+		limit := 2 * time.Minute
 		var names []string
 		for _, test := range batch {
 			if path.Dir(test) == suite && !t.broken[test] {
@@ -175,15 +175,18 @@ func (t *trial) batch(ctx context.Context, s *site, suite string, batch []string
 			return survived, "", 0
 		}
 		v, by := judge(t.build.run(ctx, suite, s.number, names, limit))
-		if v == caught {
+		if v != survived {
 			// The tests must not fail by themselves.
 			blamed := names
 			if top, _, _ := strings.Cut(by, "/"); slices.Contains(names, top) {
 				blamed = []string{top}
 			}
-			if alone, _ := judge(t.build.run(ctx, suite, 0, blamed, limit)); alone != survived {
+			if alone, by := judge(t.build.run(ctx, suite, 0, blamed, 2*limit)); alone != survived && ctx.Err() == nil {
+				if top, _, _ := strings.Cut(by, "/"); slices.Contains(blamed, top) {
+					blamed = []string{top}
+				}
+				log.Printf("%s: %q fail without any mutant (%s), and are skipped", suite, blamed, by)
 				for _, name := range blamed {
-					log.Printf("%s fails without any mutant, and is skipped", path.Join(suite, name))
 					t.broken[path.Join(suite, name)] = true
 				}
 				continue

@@ -84,7 +84,7 @@ func loadReach(ctx context.Context, b *build, dir string) (*reach, error) {
 
 var (
 	declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
-	result   = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\w+) \(([\d.]+s)\)`)
+	result   = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+s)\)`)
 	foreign  = regexp.MustCompile(`OnEtcd$`) // tests that build tests of the root module, without the mutants
 )
 
@@ -152,23 +152,28 @@ func (r *reach) measure(ctx context.Context, b *build, pkg string) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		outcome := make(map[string][]string)
+		outcome, took := make(map[string]string), make(map[string]time.Duration)
 		for _, m := range result.FindAllStringSubmatch(string(out), -1) {
-			outcome[m[2]] = m[1:]
+			d, err := time.ParseDuration(m[3])
+			if err != nil {
+				return err
+			}
+			outcome[m[2]] = m[1]
+			// The time of a test lacks that of its parallel subtests.
+			top, _, _ := strings.Cut(m[2], "/")
+			took[top] = max(took[top], d)
 		}
 		for _, name := range group {
-			m := outcome[name]
-			switch {
-			case m != nil && m[0] == "SKIP":
+			switch outcome[name] {
+			case "SKIP":
 				continue
-			case m == nil || m[0] != "PASS":
+			case "PASS":
+			default:
 				log.Printf("%s/%s fails without any mutant, and is skipped:\n%s", pkg, name, tail(out))
 				continue
 			}
 			test := path.Join(pkg, name)
-			if r.Took[test], err = time.ParseDuration(m[2]); err != nil {
-				return err
-			}
+			r.Took[test] = took[name]
 			for _, field := range strings.Fields(string(text)) {
 				n, err := strconv.Atoi(field)
 				if err != nil {
