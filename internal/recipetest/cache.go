@@ -402,7 +402,9 @@ func (on cacheTests) ACacheHasALimit(t *testing.T) {
 		}
 		x.delete("/c/d", "/c/b/1", "/c/b/2")
 		x.create("/c/f", "/c/f/1")
-		coordtest.WantErr(t, coord.NewCache(x.c, "/c", &coord.CacheOptions{MaxNodes: 4}).Run(context.Background()), coord.ErrLimit)
+		for _, most := range []int{1, 4} {
+			coordtest.WantErr(t, coord.NewCache(x.c, "/c", &coord.CacheOptions{MaxNodes: most}).Run(context.Background()), coord.ErrLimit)
+		}
 		x.done = make(chan struct{})
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {

@@ -458,6 +458,61 @@ func TestCache_ANewSessionReadsNothingBeforeItsServerHasCaughtUp(t *testing.T) {
 	})
 }
 
+// The reply to a read of a node that is gone comes while the next node at its path is read. The deletion of
+// that one is not missed.
+func TestCache_ADeletionBesideALateReplyOfAnEarlierNode(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var h holds
+		x := w.caching("/c", nil, &backendtest.Hooks{After: func(ctx context.Context, c backendtest.Call, err error) error {
+			h.before(ctx, c)
+			return err
+		}})
+		x.create("/c", "/c/a")
+		f := x.reader(nil)
+		x.run().synced()
+		x.equal(f)
+		first := h.hold("get /c/b")
+		x.create("/c/b")
+		w.Settle() // the reply is held back
+		x.delete("/c/b")
+		w.Settle()
+		second := h.hold("get /c/b")
+		x.create("/c/b")
+		w.Settle() // both replies are held back
+		first()
+		w.Settle()
+		x.delete("/c/b")
+		w.Settle()
+		second()
+		w.Settle()
+		x.equal(f)
+	})
+}
+
+// A refusal ends Run at once, although another read is not answered.
+func TestCache_ARefusalDoesNotWaitForOtherReads(t *testing.T) {
+	withoutTrees(t, func(w *world) {
+		x := w.caching("/c", nil, &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			switch c.Path {
+			case "/c/silent":
+				<-ctx.Done()
+			case "/c/secret":
+				return backend.ErrDenied
+			}
+			return nil
+		}})
+		x.create("/c", "/c/silent", "/c/secret")
+		x.run()
+		w.Settle()
+		select {
+		case <-x.done:
+			coordtest.WantErr(w.T, x.err, coord.ErrDenied)
+		default:
+			w.T.Error("Run waits for the read that is not answered")
+		}
+	})
+}
+
 // The watch of the tree can be over at any time. The cache then reads everything again, and
 // misses nothing.
 func TestCache_ACacheWhoseTreeWatchIsOver(t *testing.T) {
