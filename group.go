@@ -198,15 +198,23 @@ func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], er
 }
 
 // ID returns the id under which the member joined.
-func (m *Membership[T]) ID() string { return m.m.ID() }
+func (m *Membership[T]) ID() string { return m.engine().ID() }
 
 // Done returns a channel that is closed when the membership has ended for good. It
 // stays open while a lost session is being replaced.
-func (m *Membership[T]) Done() <-chan struct{} { return m.m.Done() }
+func (m *Membership[T]) Done() <-chan struct{} { return m.engine().Done() }
 
 // Err returns nil until Done is closed. Then the error matches ErrReleased after
 // Leave, ErrDuplicate, ErrClosed, or the error with which the service refused.
-func (m *Membership[T]) Err() error { return m.m.Err() }
+func (m *Membership[T]) Err() error { return m.engine().Err() }
+
+// engine returns the engine of the membership. A Membership that Join has not returned has not ended.
+func (m *Membership[T]) engine() *group.Membership {
+	if m.m == nil {
+		return new(group.Membership)
+	}
+	return m.m
+}
 
 // Leave ends the membership: it closes Done, removes the node, and returns. It is
 // idempotent. It takes no context because it must succeed: without contact it

@@ -56,7 +56,7 @@ func wholeLog(t *testing.T, e servers) (txns []zklog.Txn) {
 }
 
 // commitHistory replays a log of the service and checks every step against the rules of the
-// two-phase commit. It knows the layout, and nothing of the implementation in package coord.
+// two-phase commit. It knows the layout, and nothing of the implementation.
 type commitHistory struct {
 	prefix   string
 	partial  bool // the log has no checks and no times, and sessions only of ephemeral nodes

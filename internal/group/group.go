@@ -22,8 +22,7 @@ import (
 //     incarnation as one change.
 //   - A newcomer creates its node first and then makes sure that the id belongs to it, see settle.
 //   - Watches and Pickers share one view, see view.
-//   - The data of a node is decoded once for each read of the node, on a goroutine of the client. All
-//     readers share the value.
+//   - The data of a node is decoded once for each read of the node. Watches and Pickers share the value.
 type Group struct {
 	c        *core.Client
 	path     core.Path
@@ -35,8 +34,9 @@ type Group struct {
 	leftovers map[string][]leftover // by id, see addLeftovers
 }
 
-// New returns the group at path. decode returns the value of the member whose node is at a path. With
-// takeOver, Join takes the id over from a member that has it.
+// New returns the group at path. decode returns the value of the member whose node is at a path. It
+// runs on goroutines of the client, so it must neither panic nor end its goroutine. With takeOver, Join
+// takes the id over from a member that has it.
 func New(c *core.Client, path string, decode func(path string, data []byte) (any, error), takeOver bool) *Group {
 	return &Group{c: c, path: c.Path(path), decode: decode, takeOver: takeOver}
 }

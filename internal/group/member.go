@@ -180,8 +180,7 @@ func (m *Membership) keep(ctx context.Context, inc *incarnation) {
 	}
 }
 
-// emitJoined and emitLeft report that the member has joined or left to the trace.
-
+// emitJoined and emitLeft trace that the member has joined, and that it has left.
 func (m *Membership) emitJoined(ctx context.Context, inc *incarnation, op string, again bool) {
 	core.Emit(ctx, m.g.c, trace.MemberJoined{
 		Subject: trace.Subject{Recipe: "group", Path: m.g.path.Full(), Op: op, Node: inc.n.Path},

@@ -13,7 +13,7 @@ import (
 )
 
 // An Update is an element of a Watch: the members, and the changes since the previous element that the
-// reader received. The lists are shared with other readers.
+// reader received. Members is shared with other readers.
 type Update struct {
 	Members []Member // all members, sorted by ID
 

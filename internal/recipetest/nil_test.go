@@ -129,7 +129,8 @@ func TestNil_AFunction(t *testing.T) {
 }
 
 // LockAll refuses a lock that no constructor has made, as a nil one. A Hold that no recipe has granted
-// has not ended, and has no node: users have some in tests of their own functions.
+// has not ended, and has no node, nor has such a Membership: users have some in tests of their own
+// functions.
 func TestNil_ZeroValues(t *testing.T) {
 	for name, l := range map[string]coord.Locker{
 		"Mutex": new(coord.Mutex), "RWMutex": new(coord.RWMutex), "RLocker": new(coord.RWMutex).RLocker(), "permits": new(coord.Semaphore).Locker(1),
@@ -143,7 +144,11 @@ func TestNil_ZeroValues(t *testing.T) {
 	if h.Err() != nil || h.Token() != 0 || h.Path() != "" || h.Session() != 0 || asked {
 		t.Errorf("error %v, token %d, path %q, session %d, a request %t", h.Err(), h.Token(), h.Path(), h.Session(), asked)
 	}
-	for what, c := range map[string]<-chan struct{}{"Done": h.Done(), "Revoked": h.Revoked()} {
+	var m coord.Membership[int]
+	if m.Err() != nil || m.ID() != "" {
+		t.Errorf("a Membership: error %v, id %q", m.Err(), m.ID())
+	}
+	for what, c := range map[string]<-chan struct{}{"Done": h.Done(), "Revoked": h.Revoked(), "Done of a Membership": m.Done()} {
 		select {
 		case <-c:
 			t.Errorf("%s is closed", what)

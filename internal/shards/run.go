@@ -63,7 +63,7 @@ type worker struct {
 
 	mu      sync.Mutex
 	failure error   // with which Restart has ended Run
-	last    []error // the latest errors with which f has returned after its context had ended
+	last    []error // the latest errors with which the function has returned after its context had ended
 	more    int     // of these, earlier ones
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/queuestat"
 )
 
-// Config is coord.ShardsOptions.
+// Config is coord.ShardsOptions without Restart, which is in Work.
 type Config struct {
 	ID         string
 	Weight     int

@@ -13,7 +13,7 @@ import (
 // are functions of the program: each call runs on a goroutine of its own, which recovers a panic.
 type Handler struct {
 	// Decode decodes a payload for the other functions. path is that of the record. Decode runs
-	// on a goroutine of the site, so it must recover a panic of the program's codec.
+	// on a goroutine of the site, so it must neither panic nor end its goroutine.
 	Decode func(path string, payload []byte) (any, error)
 
 	Prepare func(ctx context.Context, tx *Branch) error
