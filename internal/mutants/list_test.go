@@ -2,24 +2,22 @@ package mutants
 
 import "slices"
 
-// The beginnings of the names of tests that are in another package than the defect.
-const (
-	inRoot       = module + "."
-	inRecipes    = module + "/internal/recipetest."
-	inChaos      = module + "/internal/chaos."
-	inHostile    = module + "/internal/hostile."
-	inSimulation = module + "/internal/simulation."
-	inEtcd       = module + "/backend/etcd."
-	inZooKeeper  = module + "/backend/zookeeper."
-)
-
-// A mutant is one defect: old is replaced by new in a file that contains old exactly once.
-// The name of the test follows the import path of its package and a dot. It has no prefix if
-// the test is in the file's package. A slash and a subtest may follow, for a test that takes
-// long as a whole.
+// A mutant is one defect: the words of new replace those of old, which are once in a declaration.
+//
+// The declaration is a function or method, a constant, a variable or a type. Its name is enough,
+// if no other declaration of that name has the words of old; else the package stands in front, as
+// in core.release. A method is named without its type, which often gets another name in a move.
+//
+// Old is compared word by word. A word is a token, and a name with the name of our package that
+// qualifies it: settle, Settle and queue.Settle are the same word. Comments, line breaks and
+// semicolons are not compared. New is source text; a name that is in old as well becomes what it
+// is in the source.
+//
+// The test is a function, whose name has its package in front if it is in several. A slash and a
+// subtest may follow, for a test that takes long as a whole.
 type mutant struct {
 	name     string
-	file     string // in the repository; its folder is the package
+	decl     string
 	old, new string
 	test     string // that must fail
 }

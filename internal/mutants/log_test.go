@@ -2,16 +2,16 @@ package mutants
 
 // logMutants are defects in the reading of the servers' logs, by which the chaos run judges.
 var logMutants = []mutant{
-	{"a leader that no majority follows ends an epoch", "internal/zklog/merge.go",
-		"			last = z\n", "			last, starts[z>>32+1] = z, z\n",
+	{"a leader that no majority follows ends an epoch", "Starts",
+		"last = z", "last, starts[z>>32+1] = z, z",
 		"TestAnEpochBeginsWhereItsLeaderHadAMajority"},
-	{"a transaction that two servers have is committed", "internal/zklog/merge.go",
-		"		end = start\n", "		for end = start; known[end+1].Zxid != 0; {\n			end++\n		}\n",
+	{"a transaction that two servers have is committed", "Merge",
+		"end = start", "for end = start; known[end+1].Zxid != 0; { end++ }",
 		"TestTheLogsOfServersAreMergedWithoutHoles"},
-	{"a transaction of one server ends the last epoch", "internal/zklog/merge.go",
-		"; twice {", "; twice || true {",
+	{"a transaction of one server ends the last epoch", "Merge",
+		"twice {", "twice || true {",
 		"TestTheLogsOfServersAreMergedWithoutHoles"},
-	{"a leader may write what its tree refuses", "internal/zklog/replay.go",
-		"			case !ok:\n", "			case !ok && op.Type != Check:\n",
+	{"a leader may write what its tree refuses", "Replay",
+		"case !ok:", "case !ok && op.Type != Check:",
 		"TestAReplayFindsWhatATreeRefuses"},
 }

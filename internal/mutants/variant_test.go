@@ -1,12 +1,10 @@
 package mutants
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,19 +13,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// A variant is the library with other texts of some files. The variant of all mutants saves the
-// build of each: a function with defects begins with a copy of its body for each one, and the
-// environment of a test turns one of them on.
+// A variant is the library with other texts of some files.
 type variant struct {
-	dir      string
-	overlay  string             // the JSON by which the go command reads the texts
-	number   map[string]int     // of a mutant that can be turned on, by its name
-	binaries map[string]string  // of the tests of a package
-	controls map[string]outcome // of a test with no defect turned on
+	dir     string
+	overlay string // the JSON by which the go command reads the texts
+
+	mu       sync.Mutex                // Of two mutants that are tried at a time, one builds.
+	binaries map[string]string         // of the tests of a folder
+	controls map[string]func() outcome // of a test with no defect turned on
 }
 
 // outcome is that of one run of a test.
@@ -51,82 +49,39 @@ var mutantOn, _ = strconv.Atoi(os.Getenv("COORD_MUTANT"))
 `
 )
 
-// variantOf returns the variant with the one defect.
-func variantOf(t *testing.T, m *mutant) *variant {
-	t.Helper()
-	return newVariant(t, map[string]string{m.file: m.apply(t)}, nil)
-}
+// noReturn is the end of a body that its defect keeps from returning, which would not compile alone.
+const noReturn = "the mutant lacks a return"
 
-// variantOfAll returns the variant of all mutants, in which each one that is in the body of a
-// function has a number. Those of a function with labels have none: a copy would double them.
-func variantOfAll(t *testing.T, chosen []mutant) *variant {
-	t.Helper()
-	of := make(map[string][]*mutant) // by file
-	for i := range chosen {
-		of[chosen[i].file] = append(of[chosen[i].file], &chosen[i])
-	}
-	texts, number := make(map[string]string), make(map[string]int)
-	for _, file := range slices.Sorted(maps.Keys(of)) {
-		if strings.HasSuffix(file, "_test.go") {
+// together returns the texts of files with all mutants that are in bodies of functions, which
+// saves the build of each: a function begins with a copy of its body for each of its mutants, and
+// the environment of a test turns one on. Those mutants get a number.
+func together(all []*place) map[string]string {
+	copies := make(map[*declaration]string)
+	for i, p := range all {
+		if p.body == nil || p.begin < p.body[0] || p.end > p.body[1] {
 			continue
 		}
-		src, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
+		p.number = i + 1
+		end := fmt.Sprintf("panic(%q)", noReturn)
+		if p.action {
+			end = "return"
 		}
-		text, name := withBodies(t, string(src), of[file], number)
-		texts[file] = text
-		texts[filepath.Join(filepath.Dir(file), switchName)] = fmt.Sprintf(switchText, name)
+		copies[p.declaration] += fmt.Sprintf("\nif mutantOn == %d {\n//line %s:1\n%s\n%s\n}\n",
+			p.number, p.name, p.source[p.body[0]:p.begin]+p.text+p.source[p.end:p.body[1]], end)
 	}
-	return newVariant(t, texts, number)
-}
-
-// withBodies returns the source with the bodies of its mutants, and the name of its package.
-// It numbers the mutants.
-func withBodies(t *testing.T, src string, of []*mutant, number map[string]int) (text, pkg string) {
-	t.Helper()
-	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, "", src, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
+	texts := make(map[string]string)
+	for _, d := range slices.SortedFunc(maps.Keys(copies), func(a, b *declaration) int { return b.from - a.from }) {
+		text := cmp.Or(texts[d.file], d.source)
+		texts[d.file] = text[:d.body[0]] + copies[d] + text[d.body[0]:]
+		texts[path.Join(path.Dir(d.file), switchName)] = fmt.Sprintf(switchText, d.pkg)
 	}
-	at := func(p token.Pos) int { return fset.Position(p).Offset }
-	bodies := make(map[int]string) // by the offset behind the brace
-	for _, m := range of {
-		begin := strings.Index(src, m.old)
-		for _, d := range f.Decls {
-			fn, ok := d.(*ast.FuncDecl)
-			if !ok || fn.Body == nil || begin <= at(fn.Body.Lbrace) || begin+len(m.old) > at(fn.Body.Rbrace) || hasLabels(fn) {
-				continue
-			}
-			number[m.name] = len(number) + 1
-			from, to := at(fn.Body.Lbrace)+1, at(fn.Body.Rbrace)+len(m.new)-len(m.old)
-			body := m.apply(t)[from:to]
-			if fn.Type.Results == nil {
-				body += "\nreturn"
-			}
-			bodies[from] += fmt.Sprintf("\nif mutantOn == %d {\n%s\n}\n", number[m.name], body)
-		}
-	}
-	for _, i := range slices.Backward(slices.Sorted(maps.Keys(bodies))) {
-		src = src[:i] + bodies[i] + src[i:]
-	}
-	return src, f.Name.Name
-}
-
-func hasLabels(fn *ast.FuncDecl) (found bool) {
-	ast.Inspect(fn, func(n ast.Node) bool {
-		_, ok := n.(*ast.LabeledStmt)
-		found = found || ok
-		return true
-	})
-	return found
+	return texts
 }
 
 // newVariant returns the variant with the texts of files of the repository.
-func newVariant(t *testing.T, texts map[string]string, number map[string]int) *variant {
+func newVariant(t *testing.T, texts map[string]string) *variant {
 	t.Helper()
-	v := &variant{dir: t.TempDir(), number: number, binaries: make(map[string]string), controls: make(map[string]outcome)}
+	v := &variant{dir: t.TempDir(), binaries: make(map[string]string), controls: make(map[string]func() outcome)}
 	replace := make(map[string]string)
 	for file, text := range texts {
 		abs, err := filepath.Abs(filepath.Join(root, file))
@@ -149,42 +104,39 @@ func newVariant(t *testing.T, texts map[string]string, number map[string]int) *v
 	return v
 }
 
-// limit ends a test that waits for ever.
-const limit = 90 * time.Second
-
-// tests returns the binary of the tests of a package, and the folder in which they run.
-func (v *variant) tests(t *testing.T, pkg string) (binary, folder string) {
+// goCommand returns a go command in the workspace, which has the modules of all mutants.
+func goCommand(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	dir, rel, work := home(t, strings.TrimPrefix(pkg, module))
-	folder = filepath.Join(dir, rel)
-	if v.binaries[pkg] == "" {
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "GOWORK=")
+	return cmd
+}
+
+// tests returns the binary of the tests of a folder.
+func (v *variant) tests(t *testing.T, folder string) string {
+	t.Helper()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.binaries[folder] == "" {
 		binary := filepath.Join(v.dir, fmt.Sprintf("%d.test", len(v.binaries)))
-		cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", binary, "-overlay", v.overlay, "-vet=off", "-ldflags=-s -w", rel)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), work)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s does not build: %v\n%s", pkg, err, tail(string(out)))
+		if out, err := goCommand(t, "test", "-c", "-o", binary, "-overlay", v.overlay, "-vet=off", "-ldflags=-s -w", "./"+folder).CombinedOutput(); err != nil {
+			t.Fatalf("%s does not build: %v\n%s", folder, err, tail(string(out)))
 		}
-		v.binaries[pkg] = binary
+		v.binaries[folder] = binary
 	}
-	return v.binaries[pkg], folder
+	return v.binaries[folder]
 }
 
 // run runs the test of a mutant, on memory only, with the defect that has a number, or none.
-func (v *variant) run(t *testing.T, m *mutant, number int) outcome {
+func (v *variant) run(t *testing.T, p *place, number int, limit time.Duration) outcome {
 	t.Helper()
-	pkg, test := m.where()
-	pattern := "^" + test + "$"
-	if _, sub, ok := strings.Cut(m.test, test+"/"); ok {
-		pattern += "/^" + sub + "$"
-	}
-	binary, folder := v.tests(t, pkg)
 	// Without fake time, a test that waits for ever is ended by its limit; the context is for
 	// what does not even end then.
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit+4*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "-test.timeout="+limit.String(), "-test.run", pattern, "-test.skip", "/zookeeper|//zookeeper|///zookeeper")
-	cmd.Dir = folder
+	cmd := exec.CommandContext(ctx, v.tests(t, p.folder), "-test.timeout="+limit.String(), "-test.run", "^"+strings.Join(p.pattern(), "$/^")+"$", "-test.skip", "/zookeeper|//zookeeper|///zookeeper")
+	cmd.Dir = filepath.Join(root, p.folder)
 	cmd.Env = append(os.Environ(), "COORD_LONG=", "COORD_MUTANT="+strconv.Itoa(number))
 	cmd.WaitDelay = 5 * time.Second
 	begin := time.Now()
@@ -192,12 +144,20 @@ func (v *variant) run(t *testing.T, m *mutant, number int) outcome {
 	return outcome{string(out), err, time.Since(begin)}
 }
 
-// control runs the test of a mutant without a defect, once in a build.
-func (v *variant) control(t *testing.T, m *mutant) outcome {
+// control runs the test of a mutant without a defect, once.
+func (v *variant) control(t *testing.T, p *place) outcome {
 	t.Helper()
-	key := path.Join(path.Dir(m.file), m.test)
-	if _, ok := v.controls[key]; !ok {
-		v.controls[key] = v.run(t, m, 0)
+	v.tests(t, p.folder) // It ends t if they do not build.
+	v.mu.Lock()
+	run := v.controls[p.test]
+	if run == nil {
+		run = sync.OnceValue(func() outcome { return v.run(t, p, 0, 2*time.Minute) })
+		v.controls[p.test] = run
 	}
-	return v.controls[key]
+	v.mu.Unlock()
+	return run()
 }
+
+// limit ends the test with a defect that makes it wait for ever. It is much longer than a test
+// takes without a defect on a machine that is as busy.
+func (o outcome) limit() time.Duration { return 30*time.Second + 5*o.took }
