@@ -715,3 +715,23 @@ func TestHub_AReadWaitsForTheTreeWatchesAboveItsNode(t *testing.T) {
 	st.waits(0, &view{path: "/d/x", found: node, rev: 7}, false)
 	st.h.end()
 }
+
+// A progress request that was answered is not taken for one that is still without a reply: the responses since then
+// would count as unproved, and events would wait.
+func TestHub_AnAnsweredRequestIsForgotten(t *testing.T) {
+	st := newStage(t, true)
+	a := st.arm("/a", 5)
+	st.progress(5)
+	for range 3 {
+		for range mostUnproved - 1 {
+			st.handle(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: 5}, WatchId: 99, Events: []*mvccpb.Event{{Kv: &mvccpb.KeyValue{ModRevision: 6}}}})
+		}
+		st.h.ask()
+		st.progress(7)
+	}
+	if n := len(st.h.asked); n > 0 {
+		t.Errorf("%d requests wait for a reply", n)
+	}
+	st.deleted(a, 8)
+	st.fired(a)
+}
