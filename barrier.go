@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -82,20 +83,20 @@ func (b *Barrier) Set(ctx context.Context) error {
 	doubt := false // a lost session may have set it
 	_, err := core.OnSessionOnce(ctx, b.c, func(s *core.Session) (struct{}, error) {
 		err := b.set(ctx, s)
-		if b.ephemeral && core.IsUncertain(err) && core.IsOver(err) {
+		if b.ephemeral && backend.IsUncertain(err) && errs.IsOver(err) {
 			// If that session set the barrier, the barrier goes with it. The next
 			// session can set it anew.
 			doubt, err = true, s.Backend().Err()
 		}
 		return struct{}{}, err
 	})
-	if doubt && err != nil && !core.Answers(err, backend.ErrExists) {
+	if doubt && err != nil && !errs.Answers(err, backend.ErrExists) {
 		err = backend.Uncertain(err)
 	}
 	if err == nil {
 		core.Emit(ctx, b.c, trace.BarrierSet{Subject: trace.Subject{Recipe: "barrier", Path: b.path.Full(), Op: "set", Node: b.path.Full()}})
 	}
-	return core.OpError("set", b.path.Full(), err)
+	return errs.Op("set", b.path.Full(), err)
 }
 
 // Remove removes the barrier, so that all waiters pass. It returns nil if the barrier
@@ -112,7 +113,7 @@ func (b *Barrier) Remove(ctx context.Context) error {
 	if err == nil {
 		core.Emit(ctx, b.c, trace.BarrierRemoved{Subject: trace.Subject{Recipe: "barrier", Path: b.path.Full(), Op: "remove", Node: b.path.Full()}})
 	}
-	return core.OpError("remove", b.path.Full(), err)
+	return errs.Op("remove", b.path.Full(), err)
 }
 
 // Wait returns nil if the barrier is not set. Otherwise it waits until the barrier is
@@ -127,7 +128,7 @@ func (b *Barrier) Wait(ctx context.Context) error {
 	span := b.c.NewSpan("barrier", b.path.Full(), op)
 	seen := int64(0) // the czxid of the barrier's node that the call waits for
 	_, err := core.OnSession(ctx, b.c, func(s *core.Session) (struct{}, error) { return struct{}{}, b.await(ctx, s, span, &seen) })
-	err = core.OpError(op, b.path.Full(), err)
+	err = errs.Op(op, b.path.Full(), err)
 	span.Over(ctx, err)
 	return err
 }
@@ -136,21 +137,21 @@ func (b *Barrier) check(ctx context.Context, op string) error {
 	if err := b.path.Check(op); err != nil {
 		return err
 	}
-	return core.OpError(op, b.path.Full(), backend.ContextError(ctx))
+	return errs.Op(op, b.path.Full(), backend.ContextError(ctx))
 }
 
 func (b *Barrier) remove(ctx context.Context, s *core.Session) error {
 	for synced := false; ; synced = true {
 		at, err := b.look(ctx, s, nil, 0)
 		switch {
-		case err != nil && !core.IsNotFound(err):
+		case err != nil && !errs.IsNotFound(err):
 			return err
 		case err == nil && at.set:
 			err := cell.Unset(ctx, s, b.path.Full(), at.stat.Version, core.NoPin, layout.KindDirectory)
-			if core.IsNotFound(err) {
+			if errs.IsNotFound(err) {
 				return nil
 			}
-			if !core.Answers(err, backend.ErrBadVersion) {
+			if !errs.Answers(err, backend.ErrBadVersion) {
 				return err
 			}
 		case synced:
@@ -172,7 +173,7 @@ func (b *Barrier) set(ctx context.Context, s *core.Session) error {
 	for {
 		err := b.commit(ctx, s, create)
 		switch {
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err):
 			i := strings.LastIndexByte(path, '/')
 			if i <= 0 {
 				return err
@@ -181,7 +182,7 @@ func (b *Barrier) set(ctx context.Context, s *core.Session) error {
 				return err
 			}
 			continue
-		case !core.Answers(err, backend.ErrExists):
+		case !errs.Answers(err, backend.ErrExists):
 			return s.BelowEphemeral(err, path)
 		}
 		w := backend.NewWatch()
@@ -190,13 +191,13 @@ func (b *Barrier) set(ctx context.Context, s *core.Session) error {
 			w.Stop()
 		}
 		switch {
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err):
 			continue // removed since
 		case err != nil:
 			return err
 		case !at.set:
 			err := b.fill(ctx, s, at, create)
-			if !core.Raced(err) {
+			if !errs.Raced(err) {
 				return err
 			}
 			// Another client has used the directory since, or it is gone.
@@ -206,7 +207,7 @@ func (b *Barrier) set(ctx context.Context, s *core.Session) error {
 			}
 			continue
 		case !b.ephemeral && at.stat.EphemeralOwner == 0:
-			if err := b.ensurePin(ctx, s, at); !core.Raced(err) {
+			if err := b.ensurePin(ctx, s, at); !errs.Raced(err) {
 				return err
 			}
 			if err := s.Backend().Sync(ctx, path); err != nil {
@@ -229,7 +230,7 @@ func (b *Barrier) set(ctx context.Context, s *core.Session) error {
 // commit applies operations that set the barrier.
 func (b *Barrier) commit(ctx context.Context, s *core.Session, ops ...backend.Op) error {
 	_, _, err := s.CommitOnce(ctx, ops...)
-	if b.ephemeral && (err == nil || core.IsUncertain(err)) {
+	if b.ephemeral && (err == nil || backend.IsUncertain(err)) {
 		if err == nil {
 			b.setIn.Clear() // no earlier node exists
 		}
@@ -247,7 +248,7 @@ func (b *Barrier) fill(ctx context.Context, s *core.Session, at barrierAt, creat
 		f := at.footing
 		ops := append([]backend.Op{backend.SetData(path, layout.KindBarrier.Mark(), at.stat.Version)}, f.PinOps(path)...)
 		err := b.commit(ctx, s, ops...)
-		if core.AtPin(err, path) && core.Answers(err, backend.ErrExists) {
+		if core.AtPin(err, path) && errs.Answers(err, backend.ErrExists) {
 			err = b.commit(ctx, s, ops[0], backend.Check(path+"/"+layout.Pin, backend.AnyVersion))
 		}
 		return err
@@ -268,7 +269,7 @@ func (b *Barrier) ensurePin(ctx context.Context, s *core.Session, at barrierAt) 
 	need := core.DirState{Pin: core.PinNeeded}
 	ops := append([]backend.Op{backend.Check(b.path.Full(), at.stat.Version)}, need.PinOps(b.path.Full())...)
 	err := s.CommitAgain(ctx, ops...)
-	if core.AtPin(err, b.path.Full()) && (core.Answers(err, backend.ErrExists) || core.Answers(err, backend.ErrDenied)) {
+	if core.AtPin(err, b.path.Full()) && (errs.Answers(err, backend.ErrExists) || errs.Answers(err, backend.ErrDenied)) {
 		return nil // denied: this client may set a barrier here, and nothing below it
 	}
 	return err
@@ -306,7 +307,7 @@ func (b *Barrier) await(ctx context.Context, s *core.Session, span *core.Span, s
 		at, err := b.look(ctx, s, w, *seen)
 		if err != nil || !at.set {
 			w.Stop()
-			if core.IsNotFound(err) {
+			if errs.IsNotFound(err) {
 				return nil
 			}
 			return err

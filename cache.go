@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/mirror"
 )
 
@@ -209,7 +210,7 @@ func NewCacheView[T any](k *Cache, codec Codec[T]) *CacheView[T] {
 		val, err := codec.decode(n.Data)
 		return Versioned[T]{
 			Value: val, Czxid: n.Stat.Czxid, Version: n.Stat.Version, Mzxid: n.Stat.Mzxid,
-			Err: core.OpError("decode", k.m.Full(path), err),
+			Err: errs.Op("decode", k.m.Full(path), err),
 		}
 	})}
 }

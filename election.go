@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/line"
 
 	"github.com/go-coord/coord/internal/core"
@@ -96,19 +97,19 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, err
 	}
 	if !utf8.ValidString(e.own.ID) {
-		return nil, core.OpError(op, e.path.Full(), fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid))
+		return nil, errs.Op(op, e.path.Full(), fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid))
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, core.OpError(op, e.path.Full(), err)
+		return nil, errs.Op(op, e.path.Full(), err)
 	}
 	data, err := e.own.Encode()
 	if err != nil {
-		return nil, core.OpError(op, e.path.Full(), err)
+		return nil, errs.Op(op, e.path.Full(), err)
 	}
 	led := &leading{l: e.line()}
 	r := &line.Request{Op: op, Kind: layout.LatchInfix, Data: data, Owner: led}
 	if err := led.l.HeldUnder(ctx, r); err != nil {
-		return nil, core.OpError(op, e.path.Full(), err)
+		return nil, errs.Op(op, e.path.Full(), err)
 	}
 	r.Span = e.c.NewSpan("election", e.path.Full(), op)
 	if e.stepDown {
@@ -152,7 +153,7 @@ func endSuspended(h *core.Hold, at line.SessionStatus) {
 // ctx; and when it cannot campaign, see Campaign. ErrInvalid: f is nil.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
 	if f == nil {
-		return core.OpError("run", e.path.Full(), core.ErrNoFunction)
+		return errs.Op("run", e.path.Full(), errs.ErrNoFunction)
 	}
 	for {
 		again := false
@@ -201,7 +202,7 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 			unclaimed.Release()
 		}
 	}) {
-		out.Put(noTerm(core.OpError("campaign", e.path.Full(), ErrClosed)))
+		out.Put(noTerm(errs.Op("campaign", e.path.Full(), ErrClosed)))
 		close(out.Ch)
 	}
 	return out.Ch
@@ -222,7 +223,7 @@ func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 		for ctx.Err() == nil {
 			t, err := e.Campaign(ctx)
 			if err != nil {
-				if ctx.Err() == nil || !core.OfContext(err) {
+				if ctx.Err() == nil || !errs.OfContext(err) {
 					yield(nil, err)
 				}
 				return
@@ -311,7 +312,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 	const op = "announce"
 	path := t.Path()
 	if err := t.Err(); err != nil {
-		return core.OpError(op, path, err)
+		return errs.Op(op, path, err)
 	}
 	ready := layout.ReadyPath(path)
 	t.led.announced.Store(true) // before the node can exist, because Release reads it
@@ -320,18 +321,18 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		if doubt {
 			err = backend.Uncertain(err)
 		}
-		return core.OpError(op, path, err)
+		return errs.Op(op, path, err)
 	}
 	pause := core.NewPauses(t.h.On().Client())
 	for {
 		if err := t.Err(); err != nil {
-			return core.OpError(op, path, err)
+			return errs.Op(op, path, err)
 		}
 		// The write is conditional on the version that was read, so an attempt of an
 		// earlier call that gave up cannot take effect after this one.
 		_, stat, err := t.h.On().Backend().Get(ctx, ready, nil)
 		write := backend.SetData(ready, data, stat.Version)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			err = nil
 			write = backend.Create(ready, data, backend.Ephemeral)
 		}
@@ -345,16 +346,16 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 				t.h.Span().Emit(ctx, trace.LeaderAnnounced{Subject: t.h.Span().At(path), Token: t.Token(), After: t.h.Span().Held()})
 			}
 			return nil
-		case core.IsNotFound(err) && errors.As(err, &e) && e.Index == 0:
+		case errs.IsNotFound(err) && errors.As(err, &e) && e.Index == 0:
 			t.h.NodeGone(ctx, path)
-		case core.IsOver(err):
+		case errs.IsOver(err):
 			t.h.Lose(err)
-		case core.IsNotFound(err), core.Answers(err, backend.ErrBadVersion), core.Answers(err, backend.ErrExists):
+		case errs.IsNotFound(err), errs.Answers(err, backend.ErrBadVersion), errs.Answers(err, backend.ErrExists):
 			// Another call wrote in between, or the read was stale.
-			if err := t.h.On().Backend().Sync(ctx, ready); err != nil && !core.IsOver(err) {
+			if err := t.h.On().Backend().Sync(ctx, ready); err != nil && !errs.IsOver(err) {
 				return fail(err)
 			}
-		case !core.IsUncertain(err) || ctx.Err() != nil:
+		case !backend.IsUncertain(err) || ctx.Err() != nil:
 			return fail(err)
 		default:
 			doubt = true

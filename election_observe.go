@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -67,7 +68,7 @@ func (e *Election) Leader(ctx context.Context) (Leader, error) {
 		}
 		return e.readLeader(ctx, s, nil)
 	})
-	return l, core.OpError(op, e.path.Full(), err)
+	return l, errs.Op(op, e.path.Full(), err)
 }
 
 // WatchLeader returns a channel that delivers the current leader, and then every
@@ -118,14 +119,14 @@ func (e *Election) readLeader(ctx context.Context, s *core.Session, ws *backend.
 	var dirWatch *backend.Watch
 	for {
 		names, _, err := s.Backend().Children(ctx, dir, dirWatch)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			dirWatch.Stop()
 			dirWatch = nil
 			if ws == nil {
 				return Leader{}, nil
 			}
 			w := ws.New()
-			if _, err = s.Backend().Exists(ctx, dir, w); core.IsNotFound(err) {
+			if _, err = s.Backend().Exists(ctx, dir, w); errs.IsNotFound(err) {
 				return Leader{}, nil
 			}
 			w.Stop()
@@ -148,7 +149,7 @@ func (e *Election) readLeader(ctx context.Context, s *core.Session, ws *backend.
 		dirWatch.Stop()
 		dirWatch = nil
 		x, err := readCandidate(ctx, s, dir+"/"+queue[0].Name, names, ws)
-		if !core.IsNotFound(err) {
+		if !errs.IsNotFound(err) {
 			return Leader{Candidate: x}, err
 		}
 		// The node was deleted after the list was read; the next list does not name
@@ -178,7 +179,7 @@ func readCandidate(ctx context.Context, s *core.Session, path string, names []st
 				break
 			}
 			v.Stop()
-			if !core.IsNotFound(err) {
+			if !errs.IsNotFound(err) {
 				w.Stop()
 				return Candidate{}, err
 			}
@@ -188,7 +189,7 @@ func readCandidate(ctx context.Context, s *core.Session, path string, names []st
 		}
 		v := ws.New()
 		_, err := s.Backend().Exists(ctx, ready, v)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			break // v fires when it is created
 		}
 		v.Stop()
@@ -232,7 +233,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 			of := len(list) - 1
 			announcement := i > 0 && paths[i] == layout.ReadyPath(paths[i-1])
 			switch {
-			case core.IsNotFound(r.Err): // gone since
+			case errs.IsNotFound(r.Err): // gone since
 			case announcement && (of < 0 || list[of].Path != paths[i-1]): // of a candidate that is gone
 			case r.Err != nil:
 				return nil, r.Err
@@ -245,7 +246,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 		return list, nil
 	})
 	if err != nil {
-		return nil, core.OpError(op, e.path.Full(), err)
+		return nil, errs.Op(op, e.path.Full(), err)
 	}
 	return list, nil
 }

@@ -4,7 +4,7 @@ import (
 	"strconv"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -14,22 +14,22 @@ var (
 	// ErrLost: the hold ended before it was released, even if only its release detected
 	// that. It matches every early end, whatever the reason; the reason is wrapped with
 	// it.
-	ErrLost = core.ErrLost
+	ErrLost = errs.ErrLost
 	// ErrReleased: the hold was released by its owner.
-	ErrReleased = core.ErrReleased
+	ErrReleased = errs.ErrReleased
 	// ErrDeleted: another client deleted the node of a hold. It matches ErrLost too if
 	// a hold ends with it.
-	ErrDeleted = core.ErrDeleted
+	ErrDeleted = errs.ErrDeleted
 	// ErrRevoked: a holder did not release a lock when requested, and its node was
 	// deleted by force. It matches ErrLost and ErrDeleted too.
-	ErrRevoked = core.ErrRevoked
+	ErrRevoked = errs.ErrRevoked
 	// ErrHeld: the context of a Lock derives from a hold on the same lock, so the call
 	// would wait for itself. A context that context.WithoutCancel derives from the hold's
 	// context, and that has no end of its own, is not refused, since it outlives the hold.
-	ErrHeld = core.ErrHeld
+	ErrHeld = errs.ErrHeld
 	// ErrUpgrade: the context of a Lock for writing derives from a hold for reading on
 	// the same lock, so the call would wait for itself.
-	ErrUpgrade = core.ErrUpgrade
+	ErrUpgrade = errs.ErrUpgrade
 	// ErrLocked: TryLock found the lock taken.
 	//
 	// If the options of the lock have an ID, the message names the holder: "locked (held
@@ -39,34 +39,34 @@ var (
 	// the clocks of the service and of this process. Naming the holder costs TryLock one
 	// read, and Lock two, also for a caller that waits behind another caller of the same
 	// client. After a second, or without contact, the call returns without the name.
-	ErrLocked = core.ErrLocked
+	ErrLocked = errs.ErrLocked
 	// ErrLimit: a limit of the recipe is reached, such as the last sequence
 	// number of a directory.
-	ErrLimit = core.ErrLimit
+	ErrLimit = errs.ErrLimit
 	// ErrEmpty: the queue has no item to take at the moment.
-	ErrEmpty = core.ErrEmpty
+	ErrEmpty = errs.ErrEmpty
 	// ErrFull: the queue holds as many items as MaxLen allows.
-	ErrFull = core.ErrFull
+	ErrFull = errs.ErrFull
 	// ErrSuspended: a leader with StepDownOnSuspend has lost contact. It matches ErrLost
 	// too.
-	ErrSuspended = core.ErrSuspended
+	ErrSuspended = errs.ErrSuspended
 	// ErrClaimTimeout: the claim on an item of a queue was not ended within the
 	// ClaimTimeout of the queue. It matches ErrLost too.
-	ErrClaimTimeout = core.ErrClaimTimeout
+	ErrClaimTimeout = errs.ErrClaimTimeout
 	// ErrDuplicate: another member, or another transaction, has the id.
-	ErrDuplicate = core.ErrDuplicate
+	ErrDuplicate = errs.ErrDuplicate
 	// ErrInDoubt: a site needs the decision of a transaction, and the decision is missing
 	// or unreadable: an outsider has deleted or overwritten it, or the record.
-	ErrInDoubt = core.ErrInDoubt
+	ErrInDoubt = errs.ErrInDoubt
 	// ErrConflict: another client has changed the data since it was read.
-	ErrConflict = core.ErrConflict
+	ErrConflict = errs.ErrConflict
 	// ErrFenced: the hold of a Guard has ended, so nothing of the Txn under it was applied. It
 	// matches ErrConflict too, as every refusal of a Txn does.
-	ErrFenced = core.ErrFenced
+	ErrFenced = errs.ErrFenced
 	// ErrKind: another kind of recipe is in use at the path; see KindError.
-	ErrKind = core.ErrKind
+	ErrKind = errs.ErrKind
 	// ErrDecode: the codec cannot decode the data of a node.
-	ErrDecode = core.ErrDecode
+	ErrDecode = errs.ErrDecode
 )
 
 // The errors of the backend, see package backend.

@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/queue"
-
-	"github.com/go-coord/coord/internal/core"
 )
 
 // QueueOptions may be nil. All clients of one queue should use the same options.
@@ -209,7 +208,7 @@ func (q *Consumer[T]) show() {
 
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
 	ids, n, err := q.putEach(ctx, "put", priority, due, []T{v})
-	if n == 1 || len(ids) > 0 && core.IsUncertain(err) { // the error of a codec can match it
+	if n == 1 || len(ids) > 0 && backend.IsUncertain(err) { // the error of a codec can match it
 		return ids[0], err
 	}
 	return "", err

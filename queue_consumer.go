@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/queue"
 
 	"github.com/go-coord/coord/internal/core"
@@ -114,7 +115,7 @@ func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter
 					alone, over = false, st.giveBackAtClose(q.q.Client())
 				}
 				items, err := q.some(ctx, op, n, false)
-				if core.Answers(err, backend.ErrNoSpace) {
+				if errs.Answers(err, backend.ErrNoSpace) {
 					if short.Count() == 0 {
 						q.q.Client().Log().Warn("coord: cannot claim items because the service has no space, retrying", "path", q.q.FullPath(), "error", err)
 					}
@@ -331,7 +332,7 @@ func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
 		return zero, err
 	}
 	v, err := q.codec.decode(data)
-	return v, core.OpError("peek", q.q.FullPath(), err)
+	return v, errs.Op("peek", q.q.FullPath(), err)
 }
 
 // Len counts the items, including items that are claimed or not due. It lists the

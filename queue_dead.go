@@ -5,6 +5,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/queue"
 
 	"github.com/go-coord/coord/internal/core"
@@ -64,7 +65,7 @@ func (q *Consumer[T]) Dead(ctx context.Context) iter.Seq2[*DeadLetter[T], error]
 			})
 		}
 		if err != nil {
-			yield(nil, core.OpError("dead", q.q.FullPath(), err))
+			yield(nil, errs.Op("dead", q.q.FullPath(), err))
 		}
 	}
 }

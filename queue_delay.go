@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/queue"
 
 	"github.com/go-coord/coord/internal/core"
@@ -90,7 +91,7 @@ func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
 	case due.Before(first):
 		due = first // of a time long before, the milliseconds would overflow
 	case due.Year() > 9999:
-		return 0, core.OpError(op, q.q.FullPath(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
+		return 0, errs.Op(op, q.q.FullPath(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
 	}
 	return core.Milliseconds(due), nil
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -33,7 +34,7 @@ func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
 		err = q.q.MayPut(data)
 	}
 	if op.err == nil {
-		op.err = core.OpError("put", q.q.FullPath(), err)
+		op.err = errs.Op("put", q.q.FullPath(), err)
 	}
 	put := q.q.NewTxnPut(priority, due, data)
 	op.expand = func(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/queue"
 
 	"github.com/go-coord/coord/internal/core"
@@ -43,9 +44,9 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 	}
 	switch {
 	case n < 1:
-		return core.OpError(op, q.q.FullPath(), fmt.Errorf("%w: %d handlers, want at least 1", ErrInvalid, n))
+		return errs.Op(op, q.q.FullPath(), fmt.Errorf("%w: %d handlers, want at least 1", ErrInvalid, n))
 	case handle == nil:
-		return core.OpError(op, q.q.FullPath(), fmt.Errorf("%w: the handler is nil", ErrInvalid))
+		return errs.Op(op, q.q.FullPath(), fmt.Errorf("%w: the handler is nil", ErrInvalid))
 	}
 	var running sync.WaitGroup
 	x := &crew[T]{ctx: ctx, q: q.q, busy: make(map[*Item[T]]bool)}
@@ -203,7 +204,7 @@ func (it *Item[T]) settle(err error, gaveUp, disbanded bool) {
 	default:
 		op, err = "nack", it.NackCause(retryDelay(it.Attempt), err)
 	}
-	if err != nil && !core.IsClosed(err) && !errors.Is(err, ErrReleased) {
+	if err != nil && !errs.IsClosed(err) && !errors.Is(err, ErrReleased) {
 		it.h.On().Client().Log().Warn("coord: cannot end the claim of an item after its handler", "operation", op, "path", it.claim.ItemPath(), "error", err)
 	}
 }

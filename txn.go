@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -211,18 +212,18 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	create, dir := op.expand, core.Parent(op.path)
 	op.expand = func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
 		if dir != "" && !core.Creates(before, dir) {
-			if _, err := s.Backend().Exists(ctx, dir, nil); core.IsNotFound(err) {
+			if _, err := s.Backend().Exists(ctx, dir, nil); errs.IsNotFound(err) {
 				err = s.Ensure(ctx, dir)
 				if err != nil {
 					return nil, err
 				}
-			} else if err != nil && !core.Answers(err, backend.ErrDenied) {
+			} else if err != nil && !errs.Answers(err, backend.ErrDenied) {
 				return nil, err
 			}
 		}
 		return create(ctx, s, before)
 	}
-	op.again = core.IsNotFound // the service has collected the empty parent, or another client deleted it
+	op.again = errs.IsNotFound // the service has collected the empty parent, or another client deleted it
 	return t
 }
 
@@ -303,7 +304,7 @@ func (t *Txn) Commit(ctx context.Context) ([]TxnResult, error) {
 		return nil, t.err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, core.OpError("commit", "", err)
+		return nil, errs.Op("commit", "", err)
 	}
 	for i, g := range t.guards {
 		if err := g.Enter(); err != nil {
@@ -326,16 +327,16 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 	for {
 		s, err := t.c.Live(ctx)
 		if err != nil {
-			return nil, core.OpError("commit", "", err)
+			return nil, errs.Op("commit", "", err)
 		}
 		var p *txnPlan
 		results, zxid := []backend.Result(nil), int64(0)
 		if p, err = t.plan(ctx, s); err == nil {
 			results, zxid, err = s.CommitOnce(ctx, p.ops...)
-			if err == nil || core.IsUncertain(err) {
+			if err == nil || backend.IsUncertain(err) {
 				t.applied()
 			}
-		} else if core.IsUncertain(err) {
+		} else if backend.IsUncertain(err) {
 			// Only a directory, or a bucket, is uncertain: the transaction itself was
 			// not sent.
 			if err = cmp.Or(backend.ContextError(ctx), s.Backend().Err()); err == nil {
@@ -348,20 +349,20 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 		}
 		part := p.blame(err)
 		switch {
-		case core.IsUncertain(err):
+		case backend.IsUncertain(err):
 			return nil, err
 		case errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil:
 			continue // the transaction was not sent, or was refused: the next session can commit it
 		case part == nil:
-			if core.Named(err) != nil {
+			if errs.Named(err) != nil {
 				return nil, err // err names the operation and the path
 			}
-			return nil, core.OpError("commit", "", err)
+			return nil, errs.Op("commit", "", err)
 		case part.again != nil && part.again(err) && ctx.Err() == nil && pause.Count() < mostOvertaken:
 			// The next read must not be behind the state for which the service
 			// refused.
-			if err := s.Backend().Sync(ctx, part.path); err != nil && !core.IsOver(err) {
-				return nil, core.OpError("commit", part.path, err)
+			if err := s.Backend().Sync(ctx, part.path); err != nil && !errs.IsOver(err) {
+				return nil, errs.Op("commit", part.path, err)
 			}
 			pause.Wait(ctx.Done(), s.Backend().Done())
 			continue
@@ -372,7 +373,7 @@ func (t *Txn) commit(ctx context.Context) ([]TxnResult, error) {
 
 // examine examines the nodes that the transaction has set. got is nil if the reply was lost.
 func (t *Txn) examine(ctx context.Context, s *core.Session, p *txnPlan, got []backend.Result, zxid int64) error {
-	var errs []error
+	var failed []error
 	for _, part := range p.parts {
 		if part.yield < 0 || t.ops[part.index].examine == nil || p.ops[part.yield].Kind != backend.OpSetData {
 			continue
@@ -387,9 +388,9 @@ func (t *Txn) examine(ctx context.Context, s *core.Session, p *txnPlan, got []ba
 				stat = backend.Stat{}
 			}
 		}
-		errs = append(errs, core.OpError(op.op, op.path, op.examine(ctx, s, p.ops, stat, zxid)))
+		failed = append(failed, errs.Op(op.op, op.path, op.examine(ctx, s, p.ops, stat, zxid)))
 	}
-	return errors.Join(errs...)
+	return errors.Join(failed...)
 }
 
 // applied tells the recipes that the transaction is applied, or may be.
@@ -454,10 +455,10 @@ func (t *Txn) plan(ctx context.Context, s *core.Session) (*txnPlan, error) {
 		return nil, err
 	}
 	p := new(txnPlan)
-	var errs error
+	var failed error
 	note := func(err error) {
-		if errs == nil {
-			errs = err
+		if failed == nil {
+			failed = err
 		}
 	}
 	for i, g := range t.guards {
@@ -474,17 +475,17 @@ func (t *Txn) plan(ctx context.Context, s *core.Session) (*txnPlan, error) {
 	for i, op := range t.ops {
 		ops, err := op.expand(ctx, s, p.ops)
 		if err != nil {
-			return nil, core.OpError(op.op, op.path, err)
+			return nil, errs.Op(op.op, op.path, err)
 		}
 		note(p.add(txnPart{op: op.op, index: i, path: op.path, again: op.again, yield: len(p.ops) + product(ops)}, ops...))
 	}
-	if errs == nil && len(p.ops) == 0 {
-		errs = fmt.Errorf("%w: the transaction is empty", ErrInvalid)
+	if failed == nil && len(p.ops) == 0 {
+		failed = fmt.Errorf("%w: the transaction is empty", ErrInvalid)
 	}
-	if errs == nil {
-		errs = s.Backend().Limits().Refuse(p.ops)
+	if failed == nil {
+		failed = s.Backend().Limits().Refuse(p.ops)
 	}
-	return p, errs
+	return p, failed
 }
 
 // product returns the index of the request that makes a recipe's operation: the last
@@ -517,9 +518,9 @@ func (p *txnPlan) blame(err error) *txnPart {
 		return nil
 	}
 	switch {
-	case core.OfContext(err):
+	case errs.OfContext(err):
 		return nil
-	case core.IsNotFound(err), errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrBadVersion),
+	case errs.IsNotFound(err), errors.Is(err, backend.ErrExists), errors.Is(err, backend.ErrBadVersion),
 		errors.Is(err, backend.ErrNotEmpty), errors.Is(err, backend.ErrNoChildren):
 	default:
 		return nil

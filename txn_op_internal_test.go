@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
@@ -21,12 +22,12 @@ func put(path string, meanwhile func(looks int)) TxnOp {
 			_, err := s.Backend().Exists(ctx, path, nil)
 			looks++
 			meanwhile(looks)
-			if core.IsNotFound(err) {
+			if errs.IsNotFound(err) {
 				return []backend.Op{backend.Check("/", backend.AnyVersion), backend.Create(path, nil, backend.Persistent)}, nil
 			}
 			return []backend.Op{backend.SetData(path, nil, backend.AnyVersion)}, err
 		},
-		again: func(err error) bool { return core.IsNotFound(err) || errors.Is(err, backend.ErrExists) },
+		again: func(err error) bool { return errs.IsNotFound(err) || errors.Is(err, backend.ErrExists) },
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -96,7 +97,7 @@ func (v *Value[T]) Get(ctx context.Context) (Versioned[T], error) {
 		return Versioned[T]{}, err
 	}
 	val, err := v.codec.decode(x.Data)
-	return versioned(val, x), core.OpError("get", v.n.FullPath(), err)
+	return versioned(val, x), errs.Op("get", v.n.FullPath(), err)
 }
 
 // Set sets the value to val, whatever the value was before.
@@ -149,7 +150,7 @@ func (v *Value[T]) Update(ctx context.Context, fn func(old T) (T, error)) (Versi
 		return Versioned[T]{}, err
 	}
 	if fn == nil {
-		return Versioned[T]{}, core.OpError("update", v.n.FullPath(), core.ErrNoFunction)
+		return Versioned[T]{}, errs.Op("update", v.n.FullPath(), errs.ErrNoFunction)
 	}
 	var val T
 	x, err := v.n.Update(ctx, func(old cell.Content) (data []byte, err error) {
@@ -184,7 +185,7 @@ func (v *Value[T]) encode(op string, val T) ([]byte, error) {
 		return nil, err
 	}
 	data, err := v.codec.encode(val)
-	return data, core.OpError(op, v.n.FullPath(), err)
+	return data, errs.Op(op, v.n.FullPath(), err)
 }
 
 // written returns the result of a write. With an error x is zero, unless the value was written all the
@@ -205,7 +206,7 @@ func versioned[T any](val T, x cell.Content) Versioned[T] {
 func (v *Value[T]) SetOp(val T) TxnOp {
 	data, err := v.encode("set", val)
 	if err == nil {
-		err = core.OpError("set", v.n.FullPath(), v.n.Fits(data))
+		err = errs.Op("set", v.n.FullPath(), v.n.Fits(data))
 	}
 	return setOp(v.n, data, true, err)
 }

@@ -6,7 +6,9 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -29,10 +31,10 @@ func (k *Counter) Get(ctx context.Context) (int64, error) {
 	}
 	x, err := core.OnSession(ctx, k.n.c, func(s *core.Session) (Content, error) { return k.n.read(ctx, s) })
 	if err != nil {
-		return 0, core.OpError("get", k.n.path.Full(), err)
+		return 0, errs.Op("get", k.n.path.Full(), err)
 	}
 	v, err := countOf(x.Data)
-	return v, core.OpError("get", k.n.path.Full(), err)
+	return v, errs.Op("get", k.n.path.Full(), err)
 }
 
 // Add adds delta, and returns the sum.
@@ -48,7 +50,7 @@ func (k *Counter) Reserve(ctx context.Context, count int64) (first int64, err er
 		return 0, err
 	}
 	if count < 1 {
-		return 0, core.OpError("reserve", k.n.path.Full(), fmt.Errorf("%w: count %d is less than 1", core.ErrInvalid, count))
+		return 0, errs.Op("reserve", k.n.path.Full(), fmt.Errorf("%w: count %d is less than 1", backend.ErrInvalid, count))
 	}
 	last, err := k.add(ctx, "reserve", count)
 	if err != nil {
@@ -62,7 +64,7 @@ func (k *Counter) add(ctx context.Context, op string, delta int64) (int64, error
 		return 0, err
 	}
 	if err := k.takeTurn(ctx); err != nil {
-		return 0, core.OpError(op, k.n.path.Full(), err)
+		return 0, errs.Op(op, k.n.path.Full(), err)
 	}
 	defer func() { <-k.turn }()
 	var sum int64
@@ -72,13 +74,13 @@ func (k *Counter) add(ctx context.Context, op string, delta int64) (int64, error
 			return nil, err
 		}
 		if delta > 0 && v > math.MaxInt64-delta || delta < 0 && v < math.MinInt64-delta {
-			return nil, fmt.Errorf("%w: %d + %d overflows int64", core.ErrLimit, v, delta)
+			return nil, fmt.Errorf("%w: %d + %d overflows int64", errs.ErrLimit, v, delta)
 		}
 		sum = v + delta
 		return strconv.AppendInt(nil, sum, 10), nil
 	})
 	if err != nil {
-		return 0, core.OpError(op, k.n.path.Full(), err)
+		return 0, errs.Op(op, k.n.path.Full(), err)
 	}
 	return sum, nil
 }
@@ -98,7 +100,7 @@ func (k *Counter) takeTurn(ctx context.Context) error {
 func countOf(data []byte) (int64, error) {
 	v, ok := layout.ParseCount(data)
 	if !ok {
-		return 0, fmt.Errorf("%w: the data of the counter (%d bytes) is not a decimal int64", core.ErrDecode, len(data))
+		return 0, fmt.Errorf("%w: the data of the counter (%d bytes) is not a decimal int64", errs.ErrDecode, len(data))
 	}
 	return v, nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -15,7 +16,7 @@ func (n *Node) Delete(ctx context.Context, want Content) error {
 		return err
 	}
 	_, err := core.OnSessionOnce(ctx, n.c, func(s *core.Session) (struct{}, error) { return struct{}{}, n.remove(ctx, s, want) })
-	return core.OpError("delete", n.path.Full(), err)
+	return errs.Op("delete", n.path.Full(), err)
 }
 
 // remove deletes the value if it is still old.
@@ -25,7 +26,7 @@ func (n *Node) remove(ctx context.Context, s *core.Session, old Content) error {
 	case err != nil || old.Czxid == 0:
 		return err
 	case old.Version < 0:
-		return core.ErrVersions
+		return errs.ErrVersions
 	}
 	err = Unset(ctx, s, n.path.Full(), old.Version, now.at.Pin, layout.KindValue)
 	n.c.ForgetState(n.path.Full())
@@ -62,9 +63,9 @@ func Unset(ctx context.Context, s *core.Session, path string, version int32, pin
 		step := steps[i]
 		_, _, err := s.CommitOnce(ctx, step.ops...)
 		switch {
-		case step.full != 0 && core.Answers(err, backend.ErrNotEmpty):
+		case step.full != 0 && errs.Answers(err, backend.ErrNotEmpty):
 			i = step.full
-		case step.unpin != 0 && core.IsNotFound(err) && core.AtPin(err, path):
+		case step.unpin != 0 && errs.IsNotFound(err) && core.AtPin(err, path):
 			i = step.unpin
 		default:
 			return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // afterSet returns the content of the node after a write by set. f is the state of the node that the
@@ -53,13 +54,13 @@ func (n *Node) writtenCzxid(ctx context.Context, s *core.Session, read int64, re
 // conflict returns the error for a commit under a version.
 func conflict(err error) error {
 	switch {
-	case core.Answers(err, backend.ErrBadVersion):
-		return fmt.Errorf("%w: %w", core.ErrConflict, err)
-	case core.IsNotFound(err):
+	case errs.Answers(err, backend.ErrBadVersion):
+		return fmt.Errorf("%w: %w", errs.ErrConflict, err)
+	case errs.IsNotFound(err):
 		return errDeleted
 	}
 	return err
 }
 
 // errDeleted is the conflict of a value that was deleted.
-var errDeleted = fmt.Errorf("%w: %w", core.ErrConflict, core.ErrNotFound)
+var errDeleted = fmt.Errorf("%w: %w", errs.ErrConflict, backend.ErrNotFound)

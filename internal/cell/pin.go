@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -19,16 +20,16 @@ func (n *Node) addPin(ctx context.Context, s *core.Session, w misdirected) error
 	for {
 		err := s.CommitAgain(ctx, append([]backend.Op{backend.Check(n.path.Full(), stat.Version)}, need.PinOps(n.path.Full())...)...)
 		switch {
-		case err == nil, core.Answers(err, backend.ErrExists):
+		case err == nil, errs.Answers(err, backend.ErrExists):
 			return nil
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err):
 			return n.errIfLost(s, w)
-		case core.Answers(err, backend.ErrDenied):
+		case errs.Answers(err, backend.ErrDenied):
 			if core.UsedAsDir(stat) {
 				return backend.Uncertain(err)
 			}
 			return nil // it was created as a value
-		case !core.Answers(err, backend.ErrBadVersion):
+		case !errs.Answers(err, backend.ErrBadVersion):
 			return unconfirmed(err)
 		}
 		if err := s.Backend().Sync(ctx, n.path.Full()); err != nil {
@@ -36,11 +37,11 @@ func (n *Node) addPin(ctx context.Context, s *core.Session, w misdirected) error
 		}
 		data, now, err := s.Backend().Get(ctx, n.path.Full(), nil)
 		switch {
-		case core.IsNotFound(err), err == nil && now.Czxid != stat.Czxid:
+		case errs.IsNotFound(err), err == nil && now.Czxid != stat.Czxid:
 			return n.errIfLost(s, w)
 		case err == nil && layout.IsDirectory(data, now):
 			return nil
-		case core.Answers(err, backend.ErrDenied):
+		case errs.Answers(err, backend.ErrDenied):
 			return backend.Uncertain(err)
 		case err != nil:
 			return unconfirmed(err)

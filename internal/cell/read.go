@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -16,10 +17,10 @@ func (n *Node) Get(ctx context.Context) (Content, error) {
 	}
 	x, err := core.OnSession(ctx, n.c, func(s *core.Session) (Content, error) { return n.read(ctx, s) })
 	if err == nil && x.Czxid == 0 {
-		err = core.ErrNotFound
+		err = backend.ErrNotFound
 	}
 	if err != nil {
-		return Content{}, core.OpError("get", n.path.Full(), err)
+		return Content{}, errs.Op("get", n.path.Full(), err)
 	}
 	return x, nil
 }
@@ -31,7 +32,7 @@ func (n *Node) read(ctx context.Context, s *core.Session) (Content, error) {
 	if err == nil {
 		x, err = n.contentOf(ctx, s, data, stat)
 	}
-	if core.IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return Content{}, nil
 	}
 	return x, err
@@ -95,7 +96,7 @@ func (n *Node) expect(ctx context.Context, s *core.Session, want Content) (Conte
 			stat, err = s.Backend().Exists(ctx, n.path.Full(), nil)
 			now = Content{Czxid: stat.Czxid, Version: stat.Version, at: f}
 		}
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return Content{}, err
 		}
 		switch {
@@ -103,7 +104,7 @@ func (n *Node) expect(ctx context.Context, s *core.Session, want Content) (Conte
 			return now, nil
 		case !synced:
 		case now.Czxid != 0:
-			return Content{}, fmt.Errorf("%w: the version is not the expected one", core.ErrConflict)
+			return Content{}, fmt.Errorf("%w: the version is not the expected one", errs.ErrConflict)
 		default:
 			return Content{}, errDeleted
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // CompareAndSet replaces want with data. It returns ErrConflict if the node does not have the Czxid and
@@ -20,7 +21,7 @@ func (n *Node) CompareAndSet(ctx context.Context, want Content, data []byte) (Co
 		return Content{}, err
 	}
 	if err := n.Fits(data); err != nil {
-		return Content{}, core.OpError(op, n.path.Full(), err)
+		return Content{}, errs.Op(op, n.path.Full(), err)
 	}
 	x, err := core.OnSessionOnce(ctx, n.c, func(s *core.Session) (Content, error) {
 		if want.Czxid == 0 { // the service itself refuses an existing node
@@ -32,7 +33,7 @@ func (n *Node) CompareAndSet(ctx context.Context, want Content, data []byte) (Co
 		}
 		return n.replace(ctx, s, old, data)
 	})
-	return x, core.OpError(op, n.path.Full(), err)
+	return x, errs.Op(op, n.path.Full(), err)
 }
 
 // Update replaces the content with the result of fn. An error of fn for the current content ends it.
@@ -48,7 +49,7 @@ func (n *Node) Update(ctx context.Context, fn func(old Content) ([]byte, error))
 		}
 		return data, n.Fits(data)
 	})
-	return x, core.OpError("update", n.path.Full(), err)
+	return x, errs.Op("update", n.path.Full(), err)
 }
 
 // update replaces the content with the result of fn, exactly once.
@@ -66,7 +67,7 @@ func (n *Node) update(ctx context.Context, fn func(old Content) ([]byte, error))
 			if refusal == nil {
 				var x Content
 				x, err = n.replace(ctx, s, old, data)
-				if !core.Answers(err, core.ErrConflict) || x.Czxid != 0 {
+				if !errs.Answers(err, errs.ErrConflict) || x.Czxid != 0 {
 					return x, err
 				}
 				pause.Wait(ctx.Done(), s.Backend().Done())
@@ -104,7 +105,7 @@ func (n *Node) replace(ctx context.Context, s *core.Session, old Content, data [
 	case old.Czxid == 0:
 		return n.create(ctx, s, data)
 	case old.Version < 0:
-		return Content{}, core.ErrVersions // -1 would mean any version
+		return Content{}, errs.ErrVersions // -1 would mean any version
 	}
 	f := old.at
 	if old.Version == math.MaxInt32 {
@@ -133,10 +134,10 @@ func (n *Node) replace(ctx context.Context, s *core.Session, old Content, data [
 			w.stat = results[0].Stat
 		}
 		err := n.confirmKind(ctx, s, w)
-		if errors.Is(err, core.ErrKind) {
+		if errors.Is(err, errs.ErrKind) {
 			return Content{}, err // undone
 		}
-		return x, cmp.Or(err, fmt.Errorf("%w: the node was deleted and created again just before the write", core.ErrConflict))
+		return x, cmp.Or(err, fmt.Errorf("%w: the node was deleted and created again just before the write", errs.ErrConflict))
 	}
 	return x, nil
 }

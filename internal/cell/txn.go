@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -44,7 +45,7 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 	}
 	f, err := n.stateInTxn(ctx, s, create)
 	switch {
-	case core.IsNotFound(err):
+	case errs.IsNotFound(err):
 	case err != nil:
 		return nil, err
 	case f.Directory && !written:
@@ -65,7 +66,7 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 func (n *Node) SetAgain(err error, create bool) bool {
 	path := n.path.Full()
 	n.c.ForgetState(path) // it can be another node by now, or have lost its pin
-	return core.IsNotFound(err) && (create || core.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
+	return errs.IsNotFound(err) && (create || core.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
 }
 
 // stateInTxn returns the state of the node for a write of a transaction. The write of a Value reads the
@@ -125,5 +126,5 @@ func (n *Node) DeleteOps(before []backend.Op) []backend.Op {
 func (n *Node) DeleteAgain(err error) bool {
 	f, known := n.c.KnownState(n.recipeDir())
 	n.c.ForgetState(n.path.Full())
-	return core.IsNotFound(err) && core.AtPin(err, n.path.Full()) && known && f.Pin == core.Pinned
+	return errs.IsNotFound(err) && core.AtPin(err, n.path.Full()) && known && f.Pin == core.Pinned
 }

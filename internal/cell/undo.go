@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -61,9 +62,9 @@ func (n *Node) confirmKind(ctx context.Context, s *core.Session, w misdirected) 
 func (n *Node) undoOrPin(ctx context.Context, s *core.Session, w misdirected) error {
 	names, now, err := s.Backend().Children(ctx, n.path.Full(), nil)
 	switch {
-	case core.IsNotFound(err) || err == nil && now.Czxid != w.stat.Czxid:
+	case errs.IsNotFound(err) || err == nil && now.Czxid != w.stat.Czxid:
 		return n.errIfLost(s, w)
-	case core.Answers(err, backend.ErrDenied):
+	case errs.Answers(err, backend.ErrDenied):
 		return n.addPin(ctx, s, w)
 	case err != nil:
 		return unconfirmed(err)
@@ -82,7 +83,7 @@ func (n *Node) undoOrPin(ctx context.Context, s *core.Session, w misdirected) er
 	write, unpin := backend.SetData(n.path.Full(), layout.KindDirectory.Mark(), w.stat.Version), backend.Delete(n.path.Full()+"/"+layout.Pin, backend.AnyVersion)
 	if slices.Contains(names, layout.Pin) { // it would keep the directory for ever
 		err = s.CommitAgain(ctx, write, unpin)
-		for core.Answers(err, backend.ErrBadVersion) {
+		for errs.Answers(err, backend.ErrBadVersion) {
 			var data []byte
 			data, now, err = s.Backend().Get(ctx, n.path.Full(), nil)
 			if _, marked := layout.ParseMark(data); err == nil && marked && now.Czxid == w.stat.Czxid {
@@ -90,10 +91,10 @@ func (n *Node) undoOrPin(ctx context.Context, s *core.Session, w misdirected) er
 			}
 		}
 	}
-	if !slices.Contains(names, layout.Pin) || core.IsNotFound(err) && core.AtPin(err, n.path.Full()) {
+	if !slices.Contains(names, layout.Pin) || errs.IsNotFound(err) && core.AtPin(err, n.path.Full()) {
 		err = s.CommitAgain(ctx, write) // without a pin, or the pin was deleted since the list
 	}
-	if err != nil && !core.IsNotFound(err) && !core.Answers(err, backend.ErrBadVersion) && !core.Answers(err, backend.ErrDenied) {
+	if err != nil && !errs.IsNotFound(err) && !errs.Answers(err, backend.ErrBadVersion) && !errs.Answers(err, backend.ErrDenied) {
 		return unconfirmed(err)
 	}
 	return refusal

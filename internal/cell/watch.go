@@ -10,7 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // Versioned is coord.Versioned.
@@ -52,9 +54,9 @@ func (k *Follower[T]) Load() (Versioned[T], time.Duration) {
 	if latest == nil {
 		err := k.n.path.Err()
 		if err == nil {
-			err = fmt.Errorf("%w: no Watch of this client has read the value yet", core.ErrNotFound)
+			err = fmt.Errorf("%w: no Watch of this client has read the value yet", backend.ErrNotFound)
 		}
-		return Versioned[T]{Err: core.OpError("load", k.n.path.Full(), err)}, math.MaxInt64
+		return Versioned[T]{Err: errs.Op("load", k.n.path.Full(), err)}, math.MaxInt64
 	}
 	return latest.value, latest.age(k.n.c)
 }
@@ -92,7 +94,7 @@ func Watch[T, E any](ctx context.Context, k *Follower[T], as func(Versioned[T]) 
 				continue
 			}
 			first, sum = false, now
-			e.Err = core.OpError("watch", n.path.Full(), e.Err)
+			e.Err = errs.Op("watch", n.path.Full(), e.Err)
 			out.Put(as(e))
 			return nil
 		}
@@ -101,7 +103,7 @@ func Watch[T, E any](ctx context.Context, k *Follower[T], as func(Versioned[T]) 
 
 // element returns the element of Watch for x. Its error does not name the operation yet.
 func (k *Follower[T]) element(x Content) Versioned[T] {
-	e := Versioned[T]{Czxid: x.Czxid, Version: x.Version, Mzxid: x.Mzxid, Err: core.ErrNotFound}
+	e := Versioned[T]{Czxid: x.Czxid, Version: x.Version, Mzxid: x.Mzxid, Err: backend.ErrNotFound}
 	if x.Czxid != 0 {
 		e.Value, e.Err = k.decode(x.Data)
 	}
@@ -184,7 +186,7 @@ func (w *watcher[T]) accept(e Versioned[T], f found) bool {
 		if latest != nil {
 			st.value = latest.value // the last good one
 		}
-		st.value.Err = core.OpError("load", w.k.n.path.Full(), e.Err)
+		st.value.Err = errs.Op("load", w.k.n.path.Full(), e.Err)
 	}
 	if w.now == nil {
 		w.k.watchers = append(w.k.watchers, w)

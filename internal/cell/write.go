@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -22,7 +23,7 @@ func (n *Node) Set(ctx context.Context, data []byte) (Content, error) {
 		x, err = core.OnSessionOnce(ctx, n.c, func(s *core.Session) (Content, error) { return n.set(ctx, s, data) })
 	}
 	if err != nil {
-		return Content{}, core.OpError("set", n.path.Full(), err)
+		return Content{}, errs.Op("set", n.path.Full(), err)
 	}
 	return x, nil
 }
@@ -46,15 +47,15 @@ func (n *Node) set(ctx context.Context, s *core.Session, data []byte) (Content, 
 				return n.afterSet(ctx, s, f, results, zxid)
 			}
 		}
-		missing := core.IsNotFound(err)
-		if missing || core.IsUncertain(err) || core.Answers(err, backend.ErrBadVersion) {
+		missing := errs.IsNotFound(err)
+		if missing || backend.IsUncertain(err) || errs.Answers(err, backend.ErrBadVersion) {
 			n.c.ForgetState(n.path.Full()) // it is missing, or was created again
 		}
-		if !missing && !core.Answers(err, backend.ErrBadVersion) {
+		if !missing && !errs.Answers(err, backend.ErrBadVersion) {
 			return Content{}, err
 		}
 		if missing {
-			if x, err := n.create(ctx, s, data); !core.Answers(err, core.ErrConflict) {
+			if x, err := n.create(ctx, s, data); !errs.Answers(err, errs.ErrConflict) {
 				return x, err
 			}
 		}
@@ -75,7 +76,7 @@ func (n *Node) create(ctx context.Context, s *core.Session, data []byte) (Conten
 		case err == nil:
 			s.SetState(n.path.Full(), core.DirState{Kind: n.kind, Czxid: zxid, Version: backend.AnyVersion})
 			return Content{Czxid: zxid, Version: version, Mzxid: zxid}, nil
-		case core.Answers(err, backend.ErrExists):
+		case errs.Answers(err, backend.ErrExists):
 			// A read can lag behind this answer.
 			if err := s.Backend().Sync(ctx, n.path.Full()); err != nil {
 				return Content{}, err
@@ -85,16 +86,16 @@ func (n *Node) create(ctx context.Context, s *core.Session, data []byte) (Conten
 			case err != nil:
 				return Content{}, err
 			case old.Czxid != 0:
-				return Content{}, fmt.Errorf("%w: the value already exists", core.ErrConflict)
+				return Content{}, fmt.Errorf("%w: the value already exists", errs.ErrConflict)
 			case !old.at.Directory:
 				continue // deleted since
 			}
 			x, err := n.setInDirectory(ctx, s, old, data)
-			if core.Answers(err, core.ErrConflict) {
+			if errs.Answers(err, errs.ErrConflict) {
 				continue // read again whether it is a value now
 			}
 			return x, err
-		case !core.IsNotFound(err):
+		case !errs.IsNotFound(err):
 			return Content{}, s.BelowEphemeral(err, n.path.Full())
 		}
 		dir := core.Parent(n.path.Full())
@@ -148,13 +149,13 @@ func (n *Node) write(ctx context.Context, s *core.Session, f core.DirState, data
 			return results, zxid, nil
 		case !core.AtPin(err, n.path.Full()):
 			return nil, 0, err
-		case f.Pin == core.PinNeeded && core.Answers(err, backend.ErrExists):
+		case f.Pin == core.PinNeeded && errs.Answers(err, backend.ErrExists):
 			f.Pin = core.Pinned
-		case f.Pin == core.PinNeeded && !f.Directory && core.Answers(err, backend.ErrDenied):
+		case f.Pin == core.PinNeeded && !f.Directory && errs.Answers(err, backend.ErrDenied):
 			f.Pin = core.NoPin // this client may write a value here, and nothing below it
-		case f.Pin == core.Pinned && core.IsNotFound(err) && version != backend.AnyVersion:
+		case f.Pin == core.Pinned && errs.IsNotFound(err) && version != backend.AnyVersion:
 			f.Pin = core.PinNeeded // an outsider has deleted the pin
-		case f.Pin == core.Pinned && core.IsNotFound(err):
+		case f.Pin == core.Pinned && errs.IsNotFound(err):
 			// The value was deleted since this client has examined the node, which can be the
 			// directory of another recipe now.
 			return nil, 0, fmt.Errorf("%w: the value was deleted meanwhile", backend.ErrBadVersion)
@@ -173,7 +174,7 @@ func (n *Node) writeOps(f core.DirState, data []byte, version int32) []backend.O
 // needs.
 func (n *Node) Fits(data []byte) error {
 	if kind, ok := layout.ParseMark(data); ok {
-		return fmt.Errorf("%w: the data is reserved, it marks the directory of a %s", core.ErrInvalid, kind)
+		return fmt.Errorf("%w: the data is reserved, it marks the directory of a %s", backend.ErrInvalid, kind)
 	}
 	replace := []backend.Op{backend.Delete(n.path.Full(), 0), backend.Create(n.path.Full(), data, backend.Persistent), n.c.Proof()}
 	set := append(n.writeOps(core.DirState{Pin: core.PinNeeded}, data, 0), n.c.Proof())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // Limits of the wait for clean-up while there is contact but no answer.
@@ -277,7 +278,7 @@ func (c *Client) AwaitCleanUps(ctx context.Context, dir, own string) error {
 		case <-ctx.Done():
 			return c.ContextError(ctx)
 		case <-c.closing:
-			return ErrClosed
+			return backend.ErrClosed
 		}
 	}
 	return nil
@@ -329,7 +330,7 @@ func (s *Session) Retry(ctx context.Context, u *CleanUp, what, path string, do f
 	// permission. The session itself waits while there is no contact.
 	for pause := NewPauses(s.c).From(1); ; {
 		err := do(ctx)
-		if err == nil || IsOver(err) {
+		if err == nil || errs.IsOver(err) {
 			return err == nil
 		}
 		if u != nil {

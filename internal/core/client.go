@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/outbox"
@@ -105,7 +106,7 @@ func (p Phase) String() string {
 func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
 	NeedContext(ctx)
 	if b == nil {
-		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: the backend is nil", ErrInvalid)}
+		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: the backend is nil", backend.ErrInvalid)}
 	}
 	opts := *o
 	c := &Client{
@@ -136,7 +137,7 @@ func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
 	}
 	bs, err := openWithin(ctx, b, opts.OpenTimeout)
 	if err != nil {
-		return nil, OpError("open", "", err)
+		return nil, errs.Op("open", "", err)
 	}
 	s := newSession(c, bs)
 	if c.root != "" {
@@ -161,7 +162,7 @@ func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
 func openWithin(ctx context.Context, b backend.Backend, limit time.Duration) (backend.Session, error) {
 	switch {
 	case limit < 0:
-		return nil, fmt.Errorf("%w: OpenTimeout %v is negative", ErrInvalid, limit)
+		return nil, fmt.Errorf("%w: OpenTimeout %v is negative", backend.ErrInvalid, limit)
 	case limit > 0:
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("OpenTimeout %v has passed", limit))
@@ -218,7 +219,7 @@ func WatchState[T any](ctx context.Context, c *Client, as func(State) T) <-chan 
 	ch := make(chan T, 1)
 	if !c.GoWork(func() { follow(ctx, c.state, ch, as) }) {
 		s, _, _ := c.state.Get()
-		ch <- as(State{Phase: PhaseClosed, Session: s.Session, Err: ErrClosed})
+		ch <- as(State{Phase: PhaseClosed, Session: s.Session, Err: backend.ErrClosed})
 		close(ch)
 	}
 	return ch
@@ -228,7 +229,7 @@ func WatchState[T any](ctx context.Context, c *Client, as func(State) T) <-chan 
 func (c *Client) Session(ctx context.Context) (backend.Session, error) {
 	s, err := c.Live(ctx)
 	if err != nil {
-		return nil, OpError("session", "", err)
+		return nil, errs.Op("session", "", err)
 	}
 	return s.b, nil
 }
@@ -238,7 +239,7 @@ func (c *Client) Session(ctx context.Context) (backend.Session, error) {
 func (c *Client) Live(ctx context.Context) (*Session, error) {
 	NeedContext(ctx)
 	if c.IsClosing() && !isCleanUp(ctx) {
-		return nil, ErrClosed
+		return nil, backend.ErrClosed
 	}
 	for {
 		if s := c.current.Load(); s.b.Err() == nil {
@@ -247,7 +248,7 @@ func (c *Client) Live(ctx context.Context) (*Session, error) {
 		// Fetch the channel before checking again, or a change could be missed.
 		st, changed, _ := c.state.Get()
 		if st.Phase == PhaseClosed {
-			return nil, ErrClosed
+			return nil, backend.ErrClosed
 		}
 		if s := c.current.Load(); s.b.Err() == nil {
 			return s, nil
@@ -259,7 +260,7 @@ func (c *Client) Live(ctx context.Context) (*Session, error) {
 		select {
 		case <-changed:
 		case <-closing:
-			return nil, ErrClosed
+			return nil, backend.ErrClosed
 		case <-ctx.Done():
 			return nil, c.ContextError(ctx)
 		}
@@ -291,8 +292,8 @@ func (c *Client) keepSession(ctx context.Context, s *Session) {
 		opened := time.Now()
 		s.follow(ctx)
 		if ctx.Err() != nil {
-			s.end(ErrClosed)
-			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: ErrClosed}, true)
+			s.end(backend.ErrClosed)
+			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: backend.ErrClosed}, true)
 			c.closeSession(s.b)
 			return
 		}
@@ -314,7 +315,7 @@ func (c *Client) keepSession(ctx context.Context, s *Session) {
 		pause.Wait(ctx.Done(), nil)
 		bs, err := c.reopen(ctx)
 		if err != nil {
-			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: ErrClosed}, true)
+			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: backend.ErrClosed}, true)
 			return
 		}
 		s = newSession(c, bs)
@@ -387,7 +388,7 @@ type Path struct {
 func (c *Client) Path(path string) Path {
 	p := c.TreePath(path)
 	if p.err == nil && path == "/" {
-		p.err = fmt.Errorf("%w: a recipe cannot use the root, give a path below it", ErrBadPath)
+		p.err = fmt.Errorf("%w: a recipe cannot use the root, give a path below it", backend.ErrBadPath)
 	}
 	return p
 }
@@ -403,9 +404,9 @@ func (c *Client) TreePath(path string) Path {
 	if err := checkPath(path); err != nil {
 		p.err = err
 	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
-		p.err = fmt.Errorf("%w: %s is reserved for the library", ErrBadPath, ownDir)
+		p.err = fmt.Errorf("%w: %s is reserved for the library", backend.ErrBadPath, ownDir)
 	} else if layout.HasPin(path) {
-		p.err = fmt.Errorf("%w: %s is reserved for the library", ErrBadPath, layout.Pin)
+		p.err = fmt.Errorf("%w: %s is reserved for the library", backend.ErrBadPath, layout.Pin)
 	} else if err := checkPath(p.full); err != nil {
 		p.err = err
 	} else {
@@ -441,7 +442,7 @@ const maxPath = 4096
 // checkPath returns the reason why a path is invalid on every service, or nil.
 func checkPath(path string) error {
 	if len(path) > maxPath {
-		return fmt.Errorf("%w: the path has %d bytes, limit %d", ErrBadPath, len(path), maxPath)
+		return fmt.Errorf("%w: the path has %d bytes, limit %d", backend.ErrBadPath, len(path), maxPath)
 	}
 	return errors.Unwrap(backend.CheckPath(path))
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -34,17 +35,17 @@ func (s *Session) CommitOnce(ctx context.Context, ops ...backend.Op) (results []
 	for {
 		id := s.c.NewGUID(ops[0].Path)
 		r, err := s.takeEntry(ctx)
-		if Answers(err, backend.ErrNoSpace) && backend.OnlyDeletes(ops) {
+		if errs.Answers(err, backend.ErrNoSpace) && backend.OnlyDeletes(ops) {
 			return s.commitWithout(ctx, ops)
 		}
 		if err != nil {
 			return nil, 0, err
 		}
 		results, zxid, err := s.commitUnder(ctx, r, id, ops)
-		if Answers(err, backend.ErrNoSpace) && !IsUncertain(err) && backend.OnlyDeletes(ops) {
+		if errs.Answers(err, backend.ErrNoSpace) && !backend.IsUncertain(err) && backend.OnlyDeletes(ops) {
 			return s.commitWithout(ctx, ops)
 		}
-		if errors.Is(err, ErrAgain) {
+		if errors.Is(err, errs.ErrAgain) {
 			continue // an outsider deleted the journal entry
 		}
 		return results, zxid, err
@@ -77,18 +78,18 @@ func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 			s.returnEntry(r)
 			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
 		}
-		if !IsUncertain(err) {
+		if !backend.IsUncertain(err) {
 			var e *backend.Error
 			if errors.As(err, &e) && e.Index == len(ops) {
-				if IsNotFound(err) {
-					return nil, 0, ErrAgain
+				if errs.IsNotFound(err) {
+					return nil, 0, errs.ErrAgain
 				}
 				e.Index = -1 // the caller's operations did not cause it
 			}
 			s.returnEntry(r)
 			return nil, 0, err
 		}
-		if IsOver(err) || ctx.Err() != nil {
+		if errs.IsOver(err) || ctx.Err() != nil {
 			s.dropEntry(r.path) // its data means nothing before the commit has settled
 			return nil, 0, err
 		}
@@ -99,7 +100,7 @@ func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 		}
 		data, stat, err := s.b.Get(ctx, r.path, nil)
 		switch {
-		case IsNotFound(err):
+		case errs.IsNotFound(err):
 			return nil, 0, lost // the outcome cannot be determined any more
 		case err != nil:
 			s.dropEntry(r.path)
@@ -135,21 +136,6 @@ func (c *Client) Proof() backend.Op {
 	return backend.SetData(c.root+journalDir+"/"+c.NewGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion)
 }
 
-// Raced reports whether a commit failed because of a concurrent change.
-func Raced(err error) bool {
-	return (errors.Is(err, backend.ErrNotFound) || errors.Is(err, backend.ErrExists) ||
-		errors.Is(err, backend.ErrBadVersion) || errors.Is(err, backend.ErrNotEmpty)) && !OfContext(err)
-}
-
-// Blamed returns the index of the operation that made a commit fail, or -1.
-func Blamed(err error) int {
-	var e *backend.Error
-	if !errors.As(err, &e) || !Raced(err) {
-		return -1
-	}
-	return e.Index
-}
-
 // takeEntry returns a free journal entry of the session, or a new one.
 func (s *Session) takeEntry(ctx context.Context) (*journalEntry, error) {
 	s.mu.Lock()
@@ -165,7 +151,7 @@ func (s *Session) takeEntry(ctx context.Context) (*journalEntry, error) {
 	// If the node exists, an attempt whose reply was lost has created it: no other
 	// client uses this name.
 	_, err := s.MakeNode(ctx, backend.Create(path, nil, backend.Ephemeral), func(dir string) error { return s.Ensure(ctx, dir) })
-	if IsUncertain(err) {
+	if backend.IsUncertain(err) {
 		s.dropEntry(path)
 	}
 	if err != nil {
@@ -178,7 +164,7 @@ func (s *Session) takeEntry(ctx context.Context) (*journalEntry, error) {
 // write, such as the creation of a directory. The outcome of that step is uncertain,
 // but the write was not sent.
 func (s *Session) NotSent(ctx context.Context, err error) error {
-	if !IsUncertain(err) {
+	if !backend.IsUncertain(err) {
 		return err
 	}
 	return cmp.Or(s.ContextError(ctx), s.b.Err(), err)

@@ -147,7 +147,7 @@ func TestCommitOnceNamesTheOperationThatFailed(t *testing.T) {
 		_, _, err := x.s.CommitOnce(t.Context(),
 			backend.SetData("/value", nil, backend.AnyVersion), backend.SetData("/missing", nil, backend.AnyVersion))
 		var e *backend.Error
-		if !errors.Is(err, ErrNotFound) || !errors.As(err, &e) || e.Index != 1 || e.Path != "/missing" {
+		if !errors.Is(err, backend.ErrNotFound) || !errors.As(err, &e) || e.Index != 1 || e.Path != "/missing" {
 			t.Errorf("got %v", err)
 		}
 		if v := x.version(); v != 0 {
@@ -185,7 +185,7 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 				x.link.Expire(c.Session.ID())
 				return backend.Uncertain(backend.ErrSessionLost)
 			}
-			if _, _, err := x.set(t.Context()); !errors.Is(err, ErrUncertain) || !errors.Is(err, ErrSessionLost) {
+			if _, _, err := x.set(t.Context()); !errors.Is(err, backend.ErrUncertain) || !errors.Is(err, backend.ErrSessionLost) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -198,7 +198,7 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 				cancel()
 				return backend.Uncertain(context.Canceled)
 			}
-			if _, _, err := x.set(ctx); !errors.Is(err, ErrUncertain) || !errors.Is(err, context.Canceled) {
+			if _, _, err := x.set(ctx); !errors.Is(err, backend.ErrUncertain) || !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 			synctest.Wait()
@@ -241,7 +241,7 @@ func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, err = s.CommitOnce(t.Context(), backend.Create("/x", nil, backend.Persistent))
-		if !errors.Is(err, ErrSessionLost) || errors.Is(err, ErrUncertain) {
+		if !errors.Is(err, backend.ErrSessionLost) || errors.Is(err, backend.ErrUncertain) {
 			t.Errorf("got %v, want a definite loss", err)
 		}
 	})

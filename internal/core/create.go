@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -88,9 +89,9 @@ func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {
 		switch {
 		case err == nil:
 			return n, nil
-		case IsUncertain(err):
+		case backend.IsUncertain(err):
 			sp.Made = true
-			if ctx.Err() != nil || IsOver(err) {
+			if ctx.Err() != nil || errs.IsOver(err) {
 				s.removeAttempt(sp)
 				return Node{}, err
 			}
@@ -98,7 +99,7 @@ func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {
 				s.c.log.Warn("coord: no reply to several attempts to create a node, retrying", "path", sp.Prefix, "error", err)
 			}
 			pause.Wait(ctx.Done(), s.b.Done())
-		case IsNotFound(err):
+		case errs.IsNotFound(err):
 			// The directory never existed, or was a container and was reaped, or was
 			// replaced at the end of its numbers. Another kind of recipe can have been
 			// created in its place.
@@ -145,7 +146,7 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 		}
 		var e *backend.Error
 		switch {
-		case IsUncertain(err) || !errors.As(err, &e):
+		case backend.IsUncertain(err) || !errors.As(err, &e):
 			return Node{}, err
 		case e.Index == 2:
 			sp.Check = backend.Op{}
@@ -176,7 +177,7 @@ func (s *Session) Made(ctx context.Context, sp *Spec, res backend.Result, dir *b
 	if !ok {
 		// This is no sequence number.
 		s.RemoveLater(path)
-		return Node{}, &backend.Error{Op: "create", Path: path, Err: ErrUnsupported}
+		return Node{}, &backend.Error{Op: "create", Path: path, Err: backend.ErrUnsupported}
 	}
 	if dir != nil {
 		if now, anew := s.wrote(sp.RecipeDir, seq, *dir); anew {
@@ -208,7 +209,7 @@ func (s *Session) Adopt(ctx context.Context, sp *Spec) (Node, bool, error) {
 	found := false
 	for _, p := range paths {
 		stat, err := s.b.Exists(ctx, p, nil)
-		if IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			continue
 		}
 		if err != nil {
@@ -319,7 +320,7 @@ func (s *Session) RemoveAttemptsLater(specs ...Spec) *CleanUp {
 // The caller has made sure that the server has caught up.
 func (s *Session) RemoveOf(ctx context.Context, owner int64, path string) error {
 	stat, err := s.b.Exists(ctx, path, nil)
-	if IsNotFound(err) || err == nil && stat.EphemeralOwner != owner {
+	if errs.IsNotFound(err) || err == nil && stat.EphemeralOwner != owner {
 		return nil
 	}
 	if err != nil {
@@ -395,9 +396,9 @@ func (s *Session) MakeNode(ctx context.Context, op backend.Op, above func(dir st
 		switch {
 		case err == nil:
 			return true, nil
-		case Answers(err, backend.ErrExists):
+		case errs.Answers(err, backend.ErrExists):
 			return false, nil
-		case !IsNotFound(err):
+		case !errs.IsNotFound(err):
 			return false, s.BelowEphemeral(err, op.Path)
 		}
 		i := strings.LastIndexByte(op.Path, '/')
@@ -415,7 +416,7 @@ func (s *Session) MakeNode(ctx context.Context, op backend.Op, above func(dir st
 // as an ephemeral Barrier, the error matches ErrKind beside ErrNoChildren: the path above is used as
 // something that cannot have nodes below it.
 func (s *Session) BelowEphemeral(err error, path string) error {
-	if !Answers(err, backend.ErrNoChildren) {
+	if !errs.Answers(err, backend.ErrNoChildren) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", s.c.KindError(Parent(path), layout.KindDirectory, "ephemeral node"), err)

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // WatchLoop is the part of one session in following changes: a set of watches, those that
@@ -34,8 +35,8 @@ func (c *Client) FollowLive(ctx context.Context, look func(ctx context.Context, 
 	switch {
 	case ctx.Err() != nil:
 		return c.ContextError(ctx)
-	case IsClosed(err):
-		return ErrClosed
+	case errs.IsClosed(err):
+		return backend.ErrClosed
 	}
 	return err
 }
@@ -74,15 +75,15 @@ func (s *Session) ReadOrAwait(ctx context.Context, ws *backend.WatchSet, path st
 			return w, nil
 		}
 		w.Stop()
-		if IsNotFound(err) && ws == nil {
+		if errs.IsNotFound(err) && ws == nil {
 			return nil, nil
 		}
-		if !IsNotFound(err) {
+		if !errs.IsNotFound(err) {
 			return nil, err
 		}
 		w = ws.New()
 		_, err = s.b.Exists(ctx, path, w)
-		if IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return w, nil
 		}
 		w.Stop() // created just now
@@ -128,10 +129,10 @@ func Observe[T any](ctx context.Context, c *Client, op string, p *Path, failed f
 			over()
 		}
 		if ctx.Err() == nil {
-			if !errors.Is(err, ErrClosed) {
+			if !errors.Is(err, backend.ErrClosed) {
 				c.log.Error("coord: watching failed, closing the channel", "operation", op, "path", p.full, "error", err)
 			}
-			out.Put(failed(OpError(op, p.full, err)))
+			out.Put(failed(errs.Op(op, p.full, err)))
 		}
 		close(out.Ch)
 	}
@@ -143,7 +144,7 @@ func Observe[T any](ctx context.Context, c *Client, op string, p *Path, failed f
 	if !c.GoWork(func() {
 		end(c.FollowLive(ctx, func(ctx context.Context, v *WatchLoop) error { return look(ctx, v, out) }))
 	}) {
-		end(ErrClosed)
+		end(backend.ErrClosed)
 	}
 	return out.Ch
 }

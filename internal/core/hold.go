@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // A Hold is coord.Hold: the possession of a thing that can be lost, bound to an ephemeral node of a session.
@@ -232,7 +233,7 @@ func (h *Hold) leaveGuarded(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.guarded--
-	if IsUncertain(err) {
+	if backend.IsUncertain(err) {
 		h.exposed = true
 	}
 }
@@ -290,7 +291,7 @@ func (h *Hold) Verify(ctx context.Context) error {
 		if err == nil {
 			_, err = h.s.b.Exists(ctx, path, nil)
 		}
-		if IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			// The name is never used again, so the node was deleted: by another client,
 			// or by a downgrade that has begun meanwhile.
 			var ended bool
@@ -299,10 +300,10 @@ func (h *Hold) Verify(ctx context.Context) error {
 			}
 		}
 		switch {
-		case IsOver(err):
+		case errs.IsOver(err):
 			h.Lose(err)
 		case err != nil:
-			return OpError("verify", path, err)
+			return errs.Op("verify", path, err)
 		}
 		return h.Err()
 	}
@@ -403,22 +404,22 @@ func (h *Hold) Remove(with func(ctx context.Context, del backend.Op) error) erro
 		switch {
 		case err == nil:
 			return nil
-		case IsOver(err) && doubt:
-			return &loss{path, backend.Uncertain(err)}
-		case IsOver(err):
-			return &loss{path, err}
-		case IsUncertain(err):
+		case errs.IsOver(err) && doubt:
+			return &errs.Loss{Path: path, Cause: backend.Uncertain(err)}
+		case errs.IsOver(err):
+			return &errs.Loss{Path: path, Cause: err}
+		case backend.IsUncertain(err):
 			doubt = true
 			pause.Wait(nil, s.b.Done())
 		case with != nil:
 			with = nil
-		case IsNotFound(err) && doubt:
-			return OpError("release", path, backend.Uncertain(err))
-		case IsNotFound(err):
-			return &loss{path, h.deleted()}
+		case errs.IsNotFound(err) && doubt:
+			return errs.Op("release", path, backend.Uncertain(err))
+		case errs.IsNotFound(err):
+			return &errs.Loss{Path: path, Cause: h.deleted()}
 		default:
 			s.RemoveLater(path)
-			return OpError("release", path, err)
+			return errs.Op("release", path, err)
 		}
 	}
 }
@@ -467,7 +468,7 @@ func (h *Hold) Lose(cause error) {
 // ending is the end of a hold that is already marked as lost.
 type ending struct {
 	h       *Hold
-	err     *loss
+	err     *errs.Loss
 	ends    []*onEnd    // functions to be called
 	removal lossRemoval // to be started
 }
@@ -528,17 +529,17 @@ func (h *Hold) fail(cause error) (ending, bool) {
 		return ending{}, false
 	}
 	defer h.mu.Unlock()
-	err := &loss{h.path, cause}
+	err := &errs.Loss{Path: h.path, Cause: cause}
 	return ending{h, err, h.finish(err), removal}, true
 }
 
 // tell reports the loss to the Logger, Trace and the recipe.
 func (e *ending) tell() {
 	h := e.h
-	if !errors.Is(e.err.cause, ErrClosed) {
-		h.s.c.log.Warn("coord: hold lost", "path", e.err.path, "token", h.token, "error", e.err.cause)
+	if !errors.Is(e.err.Cause, backend.ErrClosed) {
+		h.s.c.log.Warn("coord: hold lost", "path", e.err.Path, "token", h.token, "error", e.err.Cause)
 	}
-	h.span.lost(e.err.path, h.token, e.err)
+	h.span.lost(e.err.Path, h.token, e.err)
 	h.recipe.Lost(h)
 }
 
@@ -551,7 +552,7 @@ func (h *Hold) checkLease() {
 	if err := h.s.b.Err(); err != nil {
 		h.Lose(err)
 	} else if h.isOverdue() {
-		h.Lose(ErrClaimTimeout)
+		h.Lose(errs.ErrClaimTimeout)
 	}
 }
 
@@ -623,7 +624,7 @@ func (g Guard) Enter() error {
 	for i, h := range g.kept {
 		if h != nil && !h.enterGuarded() {
 			Guard{kept: g.kept[:i]}.Leave(nil)
-			return &backend.Error{Op: "check", Path: g.Checks[i].Path, Err: ErrNotFound}
+			return &backend.Error{Op: "check", Path: g.Checks[i].Path, Err: backend.ErrNotFound}
 		}
 	}
 	return nil
@@ -665,7 +666,7 @@ func GuardAll(holds []*Hold) Guard {
 // Do implements Do for every lock.
 func Do(ctx context.Context, path string, lock func(context.Context) (*Hold, error), f func(context.Context, *Hold) error) (err error) {
 	if f == nil {
-		return OpError("do", path, ErrNoFunction)
+		return errs.Op("do", path, errs.ErrNoFunction)
 	}
 	h, err := lock(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -22,14 +23,14 @@ func (h *Hold) WatchNode(path string, own *backend.Watch) {
 			path = h.Path()
 			data, stat, err := h.s.b.Get(ctx, path, own)
 			switch {
-			case IsNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
+			case errs.IsNotFound(err), err == nil && stat.EphemeralOwner != h.s.b.ID():
 				own.Stop()
 				if ended, _ := h.NodeGone(ctx, path); ended {
 					return
 				}
 				own = nil
 				continue
-			case IsOver(err):
+			case errs.IsOver(err):
 				return // the session's end ends the hold too
 			case err != nil:
 				// Without a watch the holder would never learn of a deletion.
@@ -82,7 +83,7 @@ func (h *Hold) deleted() error {
 	if h.request != nil && h.request.Force {
 		return &revoked{*h.request}
 	}
-	return ErrDeleted
+	return errs.ErrDeleted
 }
 
 // awaitMove waits until a downgrade under way is complete. The session and ctx bound
@@ -114,7 +115,7 @@ type Revocation struct {
 // up.
 func CheckData(data []byte) error {
 	if layout.IsRequest(data) {
-		return fmt.Errorf("%w: Data has the form of a request to release the lock", ErrInvalid)
+		return fmt.Errorf("%w: Data has the form of a request to release the lock", backend.ErrInvalid)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -160,7 +161,7 @@ func (s *Session) DirState(ctx context.Context, g RecipeDir) (DirState, error) {
 		return f, nil
 	}
 	data, stat, err := s.b.Get(ctx, g.Dir, nil)
-	if Answers(err, backend.ErrDenied) {
+	if errs.Answers(err, backend.ErrDenied) {
 		if g.leaf() {
 			return s.stateUnread(ctx, g)
 		}
@@ -229,7 +230,7 @@ func (s *Session) Examine(ctx context.Context, g RecipeDir, data []byte, stat ba
 	if stat.NumChildren > 0 {
 		var err error
 		names, _, err = s.b.Children(ctx, g.Dir, nil)
-		if err != nil && !Answers(err, backend.ErrDenied) {
+		if err != nil && !errs.Answers(err, backend.ErrDenied) {
 			return DirState{}, err
 		}
 		found, err := s.OtherKind(ctx, g, names)
@@ -285,7 +286,7 @@ func (s *Session) OtherKind(ctx context.Context, g RecipeDir, names []string) (l
 func (s *Session) otherKindInParts(ctx context.Context, g RecipeDir, names []string) (layout.RecipeKind, error) {
 	for _, part := range g.Recipe.Parts(names) {
 		below, _, err := s.b.Children(ctx, g.Dir+"/"+part.Name, nil)
-		if err != nil && !IsNotFound(err) && !Answers(err, backend.ErrDenied) {
+		if err != nil && !errs.IsNotFound(err) && !errs.Answers(err, backend.ErrDenied) {
 			return "", err
 		}
 		if found := part.Kind(below); found != "" {
@@ -313,7 +314,7 @@ func (s *Session) ClaimKind(ctx context.Context, g RecipeDir) error {
 	for {
 		f, err := s.DirState(ctx, g)
 		switch {
-		case IsNotFound(err):
+		case errs.IsNotFound(err):
 			if err := s.MakeDir(ctx, g); err != nil {
 				return err
 			}
@@ -327,10 +328,10 @@ func (s *Session) ClaimKind(ctx context.Context, g RecipeDir) error {
 			f.Version = backend.AnyVersion
 			s.SetState(g.Dir, f)
 			return nil
-		case Answers(err, backend.ErrDenied):
+		case errs.Answers(err, backend.ErrDenied):
 			s.c.LeaveData(g)
 			return nil
-		case MayRepeat(ctx, err), IsNotFound(err), errors.Is(err, backend.ErrBadVersion):
+		case errs.MayRepeat(ctx, err), errs.IsNotFound(err), errors.Is(err, backend.ErrBadVersion):
 			s.c.ForgetState(g.Dir)
 		default:
 			return s.NotSent(ctx, err)
@@ -358,7 +359,7 @@ func (s *Session) claimKindAbove(ctx context.Context, part string, g RecipeDir) 
 // CheckKind is ClaimKind for calls that create nothing: a missing node is no error.
 func (s *Session) CheckKind(ctx context.Context, g RecipeDir) error {
 	_, err := s.DirState(ctx, g)
-	if IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return nil
 	}
 	return err
@@ -499,7 +500,7 @@ func (s *Session) undoMark(ctx context.Context, g RecipeDir, path string, czxid 
 		if czxid == 0 {
 			czxid = stat.Czxid
 		}
-		if IsNotFound(err) || Answers(err, backend.ErrDenied) || err == nil && stat.Czxid != czxid {
+		if errs.IsNotFound(err) || errs.Answers(err, backend.ErrDenied) || err == nil && stat.Czxid != czxid {
 			return found, false, nil
 		}
 		if err != nil {
@@ -512,7 +513,7 @@ func (s *Session) undoMark(ctx context.Context, g RecipeDir, path string, czxid 
 			return "", slices.Contains(names, Base(path)), nil
 		}
 		data, stat, err := s.b.Get(ctx, g.Dir, nil)
-		if err != nil && !IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return "", false, err
 		}
 		if kind, _ := layout.ParseMark(data); err != nil || stat.Czxid != czxid || kind != g.Recipe {
@@ -521,15 +522,15 @@ func (s *Session) undoMark(ctx context.Context, g RecipeDir, path string, czxid 
 		_, err = s.b.Commit(ctx, append(own, backend.SetData(g.Dir, layout.KindDirectory.Mark(), stat.Version))...)
 		switch {
 		case err == nil:
-		case IsNotFound(err):
+		case errs.IsNotFound(err):
 			own = nil // an attempt whose reply was lost has removed it, or another clean-up
 			continue
-		case Answers(err, backend.ErrBadVersion):
+		case errs.Answers(err, backend.ErrBadVersion):
 			continue
-		case MayRepeat(ctx, err):
+		case errs.MayRepeat(ctx, err):
 			pause.Wait(ctx.Done(), s.b.Done())
 			continue
-		case Answers(err, backend.ErrDenied):
+		case errs.Answers(err, backend.ErrDenied):
 			s.c.log.Warn("coord: cannot remove this recipe's mark from the directory of another recipe", "path", g.Dir, "recipe", string(g.Recipe), "found", string(found), "error", err)
 		default:
 			return "", false, err

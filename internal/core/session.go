@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/trace"
 	"golang.org/x/sync/errgroup"
@@ -191,7 +192,7 @@ func (s *Session) Grant(h *Hold, own *backend.Watch) error {
 		return s.err
 	}
 	if own.Kind() != 0 {
-		return ErrAgain
+		return errs.ErrAgain
 	}
 	s.holds[h] = struct{}{}
 	if own == nil {
@@ -272,20 +273,20 @@ func (s *Session) armLoop() {
 // caller reads next.
 func (s *Session) LookAgain(ctx context.Context, path string, err error) error {
 	switch {
-	case MayRepeat(ctx, err):
+	case errs.MayRepeat(ctx, err):
 		pause := NewPauses(s.c)
 		for {
 			err := s.b.Sync(ctx, path)
 			if err == nil {
-				return ErrAgain
+				return errs.ErrAgain
 			}
-			if !refusesUser(err) { // else the outcome of the commit is still unknown
+			if !errs.RefusesUser(err) { // else the outcome of the commit is still unknown
 				return err
 			}
 			pause.Wait(ctx.Done(), s.b.Done())
 		}
-	case IsNotFound(err), Answers(err, backend.ErrBadVersion), Answers(err, backend.ErrExists):
-		return ErrAgain
+	case errs.IsNotFound(err), errs.Answers(err, backend.ErrBadVersion), errs.Answers(err, backend.ErrExists):
+		return errs.ErrAgain
 	}
 	return err
 }
@@ -295,7 +296,7 @@ func (s *Session) LookAgain(ctx context.Context, path string, err error) error {
 // the service refuses. A retry never deletes a successor.
 func (s *Session) Remove(ctx context.Context, path string) error {
 	err := s.CommitAgain(ctx, backend.Delete(path, backend.AnyVersion))
-	if IsNotFound(err) || IsOver(err) {
+	if errs.IsNotFound(err) || errs.IsOver(err) {
 		return nil
 	}
 	return err
@@ -310,8 +311,8 @@ func (s *Session) CommitAgain(ctx context.Context, ops ...backend.Op) error {
 	unknown := false // the outcome of an attempt; a refusal of the user does not tell
 	for {
 		_, err := s.b.Commit(ctx, ops...)
-		unknown = unknown || IsUncertain(err)
-		if !MayRepeat(ctx, err) && !(unknown && refusesUser(err)) {
+		unknown = unknown || backend.IsUncertain(err)
+		if !errs.MayRepeat(ctx, err) && !(unknown && errs.RefusesUser(err)) {
 			return err
 		}
 		pause.Wait(ctx.Done(), s.b.Done())
@@ -332,7 +333,7 @@ func OnSession[T any](ctx context.Context, c *Client, f func(*Session) (T, error
 			if ctx.Err() == nil {
 				continue
 			}
-			if !IsUncertain(err) {
+			if !backend.IsUncertain(err) {
 				err = c.ContextError(ctx)
 			}
 		}
@@ -357,7 +358,7 @@ func OnSessionOnce[T any](ctx context.Context, c *Client, f func(*Session) (T, e
 	var unknown error
 	v, err := OnSession(ctx, c, func(s *Session) (T, error) {
 		v, err := f(s)
-		if IsUncertain(err) {
+		if backend.IsUncertain(err) {
 			unknown = err
 			return v, nil
 		}
@@ -376,7 +377,7 @@ func (s *Session) List(ctx context.Context, dir string) ([]string, error) {
 		return nil, err
 	}
 	names, _, err := s.b.Children(ctx, dir, nil)
-	if IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return nil, nil
 	}
 	return names, err
@@ -387,8 +388,8 @@ func (s *Session) List(ctx context.Context, dir string) ([]string, error) {
 func (s *Session) WatchOwn(ctx context.Context, path string) (w *backend.Watch, data []byte, czxid int64, err error) {
 	w = backend.NewWatch()
 	data, stat, err := s.b.Get(ctx, path, w)
-	if IsNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
-		err = ErrGone
+	if errs.IsNotFound(err) || err == nil && stat.EphemeralOwner != s.b.ID() {
+		err = errs.ErrGone
 	}
 	if err != nil {
 		w.Stop()
@@ -414,7 +415,7 @@ func (s *Session) WatchDeletion(ctx context.Context, path string) (*backend.Watc
 func (s *Session) AwaitDeletion(ctx context.Context, path string, until <-chan time.Time) (bool, error) {
 	for {
 		w, _, err := s.WatchDeletion(ctx, path)
-		if IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return true, nil
 		}
 		if err != nil {
@@ -555,7 +556,7 @@ func (s *Session) GetAll(ctx context.Context, paths []string) ([]backend.ReadRes
 	return got, ReadAll(ctx, len(paths), func(ctx context.Context, i int) error {
 		r := &got[i]
 		r.Data, r.Stat, r.Err = s.b.Get(ctx, paths[i], nil)
-		if IsNotFound(r.Err) || errors.Is(r.Err, backend.ErrDenied) {
+		if errs.IsNotFound(r.Err) || errors.Is(r.Err, backend.ErrDenied) {
 			return nil
 		}
 		return r.Err

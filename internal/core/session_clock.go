@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // serviceClock is what a session knows of the clock of the service. It learns from the commits
@@ -151,7 +152,7 @@ func (s *Session) Sent(p sending, stat *backend.Stat) {
 	}
 	x := sample{sent: p.at, answered: s.c.local(), stamp: stat.Mtime, zxid: stat.Mzxid}
 	if !k.learn(x, p.contact) {
-		s.refuseClock(fmt.Errorf("%w: the service reported the time %d for a node", ErrInvalid, stat.Mtime))
+		s.refuseClock(fmt.Errorf("%w: the service reported the time %d for a node", backend.ErrInvalid, stat.Mtime))
 	}
 }
 
@@ -182,7 +183,7 @@ func (s *Session) Learn(ctx context.Context) (Moment, error) {
 			return now, nil
 		}
 		switch err := s.writeEntry(ctx); {
-		case Answers(err, ErrDenied):
+		case errs.Answers(err, backend.ErrDenied):
 			s.refuseClock(err)
 		case err != nil:
 			return Moment{}, s.NotSent(ctx, err)
@@ -199,7 +200,7 @@ func (s *Session) writeEntry(ctx context.Context) error {
 			return err
 		}
 		_, _, err = s.commitUnder(ctx, r, s.c.NewGUID(r.path), nil)
-		if !errors.Is(err, ErrAgain) {
+		if !errors.Is(err, errs.ErrAgain) {
 			return err
 		}
 	}

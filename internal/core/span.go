@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-coord/coord/internal/usercode"
 	"github.com/go-coord/coord/trace"
@@ -40,17 +42,17 @@ func Emit[E trace.Event](ctx context.Context, c *Client, e E) {
 // ReasonOf returns the reason of a loss.
 func ReasonOf(err error) trace.Reason {
 	switch {
-	case errors.Is(err, ErrRevoked): // matches ErrDeleted too
+	case errors.Is(err, errs.ErrRevoked): // matches ErrDeleted too
 		return trace.ReasonRevoked
-	case errors.Is(err, ErrDeleted):
+	case errors.Is(err, errs.ErrDeleted):
 		return trace.ReasonDeleted
-	case errors.Is(err, ErrSuspended):
+	case errors.Is(err, errs.ErrSuspended):
 		return trace.ReasonSuspended
-	case errors.Is(err, ErrClaimTimeout):
+	case errors.Is(err, errs.ErrClaimTimeout):
 		return trace.ReasonTimeout
-	case errors.Is(err, ErrSessionLost):
+	case errors.Is(err, backend.ErrSessionLost):
 		return trace.ReasonSessionLost
-	case errors.Is(err, ErrClosed):
+	case errors.Is(err, backend.ErrClosed):
 		return trace.ReasonClosed
 	}
 	return trace.ReasonOther

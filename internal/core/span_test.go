@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -31,15 +33,15 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 
 func TestTheReasonOfALoss(t *testing.T) {
 	for err, want := range map[error]trace.Reason{
-		&loss{cause: ErrSessionLost}:        trace.ReasonSessionLost,
-		&loss{cause: ErrDeleted}:            trace.ReasonDeleted,
-		&loss{cause: &revoked{}}:            trace.ReasonRevoked,
-		&loss{cause: ErrSuspended}:          trace.ReasonSuspended,
-		&loss{cause: ErrClaimTimeout}:       trace.ReasonTimeout,
-		&loss{cause: ErrClosed}:             trace.ReasonClosed,
-		&loss{cause: errors.New("unknown")}: trace.ReasonOther,
-		ErrGone:                             trace.ReasonDeleted,
-		ErrDrained:                          trace.ReasonOther,
+		&errs.Loss{Cause: backend.ErrSessionLost}: trace.ReasonSessionLost,
+		&errs.Loss{Cause: errs.ErrDeleted}:        trace.ReasonDeleted,
+		&errs.Loss{Cause: &revoked{}}:             trace.ReasonRevoked,
+		&errs.Loss{Cause: errs.ErrSuspended}:      trace.ReasonSuspended,
+		&errs.Loss{Cause: errs.ErrClaimTimeout}:   trace.ReasonTimeout,
+		&errs.Loss{Cause: backend.ErrClosed}:      trace.ReasonClosed,
+		&errs.Loss{Cause: errors.New("unknown")}:  trace.ReasonOther,
+		errs.ErrGone:                              trace.ReasonDeleted,
+		errs.ErrDrained:                           trace.ReasonOther,
 	} {
 		if got := ReasonOf(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)

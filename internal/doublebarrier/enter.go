@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/trace"
@@ -21,7 +22,7 @@ func (b *Barrier) Enter(ctx context.Context) (*Entry, error) {
 		return nil, err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, core.OpError(op, b.path.Full(), err)
+		return nil, errs.Op(op, b.path.Full(), err)
 	}
 	span := b.c.NewSpan("doublebarrier", b.path.Full(), op)
 	sp := core.NewSpec(b.c, b.recipeDir().Part(b.members, layout.KindMembers), layout.BarrierMemberInfix, nil)
@@ -34,7 +35,7 @@ func (b *Barrier) Enter(ctx context.Context) (*Entry, error) {
 		}
 		err, again := b.c.AfterAttempt(ctx, err)
 		if !again {
-			err = core.OpError(op, b.path.Full(), err)
+			err = errs.Op(op, b.path.Full(), err)
 			span.Over(ctx, err)
 			return nil, err
 		}
@@ -148,7 +149,7 @@ func (w *waiter) await(ctx context.Context, siblings int32) (*Entry, error) {
 	}
 	for state != stateInside {
 		e, err := w.step(ctx, state)
-		if errors.Is(err, core.ErrAgain) {
+		if errors.Is(err, errs.ErrAgain) {
 			e, err = eventReadAgain, nil
 		}
 		if err != nil {
@@ -159,7 +160,7 @@ func (w *waiter) await(ctx context.Context, siblings int32) (*Entry, error) {
 	return w.entry, nil
 }
 
-// step takes the step of a state. It returns core.ErrAgain if the barrier has changed
+// step takes the step of a state. It returns errs.ErrAgain if the barrier has changed
 // meanwhile.
 func (w *waiter) step(ctx context.Context, state waiterState) (waiterEvent, error) {
 	switch state {
@@ -234,7 +235,7 @@ func (w *waiter) advance(ctx context.Context) (waiterEvent, error) {
 	case slices.Contains(r.Inside, name):
 		return eventAdmitted, w.admit(ctx, r.names)
 	case !slices.Contains(r.Waiting, name):
-		return 0, core.ErrGone
+		return 0, errs.ErrGone
 	case r.open && len(r.Inside) == 0:
 		return eventReadAgain, w.removeStaleReady(ctx, r)
 	case r.open && !w.b.waitForNext:
@@ -244,7 +245,7 @@ func (w *waiter) advance(ctx context.Context) (waiterEvent, error) {
 		// member is watched too.
 		stands, err := w.member.Watch(ctx, w.s, w.b.members, r.Inside[0])
 		if err == nil && !stands {
-			err = core.ErrAgain
+			err = errs.ErrAgain
 		}
 		return eventWait, err
 	case len(r.Waiting) >= w.b.n:
@@ -274,7 +275,7 @@ func (w *waiter) read(ctx context.Context) (snapshot, error) {
 	if err == nil && open {
 		r, err = w.b.readReady(ctx, w.s)
 		if err == nil && r.zxid == 0 {
-			err = core.ErrAgain
+			err = errs.ErrAgain
 		}
 	}
 	if err != nil {
@@ -288,11 +289,11 @@ func (w *waiter) read(ctx context.Context) (snapshot, error) {
 	return snapshot{data: data, version: stat.Version, open: open, names: names, BarrierMembers: layout.SortMembers(names, list)}, nil
 }
 
-// ownGone turns the error of a missing directory into core.ErrGone: a node in that
+// ownGone turns the error of a missing directory into errs.ErrGone: a node in that
 // directory is gone too.
 func ownGone(err error) error {
-	if core.IsNotFound(err) {
-		return core.ErrGone
+	if errs.IsNotFound(err) {
+		return errs.ErrGone
 	}
 	return err
 }
@@ -302,13 +303,13 @@ func (w *waiter) watchReady(ctx context.Context) (bool, error) {
 	w.ready.Stop()
 	w.ready = backend.NewWatch()
 	_, err := w.s.Backend().Exists(ctx, w.b.ready, w.ready)
-	if core.IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// openRound opens the round of the n lowest waiters. It returns core.ErrAgain if this waiter is
+// openRound opens the round of the n lowest waiters. It returns errs.ErrAgain if this waiter is
 // not one of them.
 func (w *waiter) openRound(ctx context.Context, r snapshot) error {
 	named := r.Waiting[:w.b.n]
@@ -327,7 +328,7 @@ func (w *waiter) openRound(ctx context.Context, r snapshot) error {
 		core.Emit(ctx, w.b.c, trace.RoundOpened{Subject: w.span.At(w.path), Members: len(named)})
 	}
 	if !slices.Contains(named, core.Base(w.path)) {
-		return core.ErrAgain
+		return errs.ErrAgain
 	}
 	return w.admit(ctx, named)
 }
@@ -359,8 +360,8 @@ func (w *waiter) joinAsExtra(ctx context.Context, r snapshot) error {
 		backend.Check(w.b.members+"/"+r.Inside[0], backend.AnyVersion),
 		backend.Delete(w.path, backend.AnyVersion),
 		backend.Create(w.extraPath, nil, backend.Ephemeral))
-	if core.IsNotFound(err) {
-		return core.ErrAgain
+	if errs.IsNotFound(err) {
+		return errs.ErrAgain
 	}
 	if err != nil {
 		return err
@@ -379,14 +380,14 @@ func (w *waiter) admit(ctx context.Context, names []string) error {
 // checkSize returns an error if the round does not have n members.
 func (w *waiter) checkSize(names []string) error {
 	if len(names) != w.b.n {
-		return fmt.Errorf("%w: the round has %d members, this client expects %d", core.ErrLimit, len(names), w.b.n)
+		return fmt.Errorf("%w: the round has %d members, this client expects %d", errs.ErrLimit, len(names), w.b.n)
 	}
 	return nil
 }
 
 // grant makes the entry, with a hold on the node at path. That node is a member that
 // ready lists, or an extra that was created while a member of the round stood. own is
-// the armed watch on the node, or nil. It returns core.ErrAgain if own has fired.
+// the armed watch on the node, or nil. It returns errs.ErrAgain if own has fired.
 func (w *waiter) grant(ctx context.Context, path string, names []string, own *backend.Watch) error {
 	e := &Entry{b: w.b, names: names, since: w.czxid, extra: path == w.extraPath}
 	e.h = core.NewHold(w.s, path, 0, w.span, (*owner)(e), nil)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 )
@@ -33,7 +34,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 	const op = "leave"
 	e.leaving.Store(true)
 	if err := e.h.Release(); err != nil {
-		return core.OpError(op, e.b.path.Full(), err)
+		return errs.Op(op, e.b.path.Full(), err)
 	}
 	span := e.h.Span().Next(op)
 	err := e.leave(ctx, e.h.On(), span)
@@ -53,7 +54,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 	}
 	e.b.cleanUp(e.h.On(), "", op, func(ctx context.Context) error { return e.b.removeMember(ctx, e.h.On(), e.h.Path(), e.names) }, e.h.Path())
 	err, _ = e.b.c.AfterAttempt(ctx, err)
-	err = core.OpError(op, e.b.path.Full(), err)
+	err = errs.Op(op, e.b.path.Full(), err)
 	span.Over(ctx, err)
 	return err
 }
@@ -114,7 +115,7 @@ func (e *Entry) leave(ctx context.Context, s *core.Session, span *core.Span) err
 // another node.
 func (b *Barrier) present(ctx context.Context, s *core.Session, names []string, since int64) ([]string, error) {
 	list, members, err := s.Backend().Children(ctx, b.members, nil)
-	if core.IsNotFound(err) || since != 0 && err == nil && members.Czxid > since {
+	if errs.IsNotFound(err) || since != 0 && err == nil && members.Czxid > since {
 		return nil, nil
 	}
 	return layout.SortMembers(names, list).Inside, err
@@ -144,7 +145,7 @@ func (o *owner) Lost(*core.Hold) {}
 // delete the ready of another one.
 func (b *Barrier) removeLast(ctx context.Context, s *core.Session, path string) error {
 	err := s.CommitAgain(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(b.ready, backend.AnyVersion))
-	if err == nil || core.IsOver(err) || ctx.Err() != nil {
+	if err == nil || errs.IsOver(err) || ctx.Err() != nil {
 		return err
 	}
 	return s.Remove(ctx, path) // an outsider interfered, a reply was lost, or ready cannot be deleted
@@ -181,7 +182,7 @@ func (b *Barrier) cleanUp(s *core.Session, prefix, what string, do func(context.
 				if err == nil {
 					err = next.RemoveOf(ctx, s.Backend().ID(), path)
 				}
-				if err != nil && !core.IsOver(err) {
+				if err != nil && !errs.IsOver(err) {
 					b.c.Log().Warn("coord: cannot remove a node of a lost session, it remains until the service ends that session", "path", path, "error", err)
 				}
 			}

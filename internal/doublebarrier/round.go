@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -85,9 +87,9 @@ func (b *Barrier) check(op string) error {
 	}
 	switch {
 	case b.n < 1:
-		return core.OpError(op, b.path.Full(), fmt.Errorf("%w: a double barrier of %d members, want at least 1", core.ErrInvalid, b.n))
+		return errs.Op(op, b.path.Full(), fmt.Errorf("%w: a double barrier of %d members, want at least 1", backend.ErrInvalid, b.n))
 	case b.n > most:
-		return core.OpError(op, b.path.Full(), fmt.Errorf("%w: a double barrier of %d members, one request of the service can carry %d", core.ErrTooLarge, b.n, most))
+		return errs.Op(op, b.path.Full(), fmt.Errorf("%w: a double barrier of %d members, one request of the service can carry %d", backend.ErrTooLarge, b.n, most))
 	}
 	return nil
 }
@@ -110,13 +112,13 @@ func (b *Barrier) State(ctx context.Context) (State, error) {
 			return st, err
 		}
 		list, members, err := s.Backend().Children(ctx, b.members, nil)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return st, err
 		}
 		at := layout.SortMembers(ready.namesSince(members.Czxid), list)
 		return State{Waiting: len(at.Waiting), Inside: len(at.Inside), Extra: at.Extra}, nil
 	})
-	return st, core.OpError(op, b.path.Full(), err)
+	return st, errs.Op(op, b.path.Full(), err)
 }
 
 // round is the round in progress, as ready lists it.
@@ -137,7 +139,7 @@ func (r round) namesSince(czxid int64) []string {
 // readReady reads the round in progress.
 func (b *Barrier) readReady(ctx context.Context, s *core.Session) (round, error) {
 	data, stat, err := s.Backend().Get(ctx, b.ready, nil)
-	if core.IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return round{}, nil
 	}
 	if err != nil {

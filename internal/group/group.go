@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -49,7 +50,7 @@ func (g *Group) CheckMember(op, id string) error {
 	if err := g.path.Check(op); err != nil {
 		return err
 	}
-	return core.OpError(op, g.path.Full(), checkID(g.c.Rules().CheckPath, id))
+	return errs.Op(op, g.path.Full(), checkID(g.c.Rules().CheckPath, id))
 }
 
 func (g *Group) recipeDir() core.RecipeDir {
@@ -77,7 +78,7 @@ func (g *Group) Members(ctx context.Context) ([]Member, error) {
 		return g.readMembers(ctx, s, func(layout.MemberNode) bool { return true })
 	})
 	if err != nil {
-		return nil, core.OpError("members", g.path.Full(), err)
+		return nil, errs.Op("members", g.path.Full(), err)
 	}
 	return list, nil
 }
@@ -91,10 +92,10 @@ func (g *Group) Member(ctx context.Context, id string) (Member, error) {
 		return g.readMembers(ctx, s, func(n layout.MemberNode) bool { return n.ID == id })
 	})
 	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("%w: no member %q", core.ErrNotFound, id)
+		err = fmt.Errorf("%w: no member %q", backend.ErrNotFound, id)
 	}
 	if err != nil {
-		return Member{}, core.OpError("member", g.path.Full(), err)
+		return Member{}, errs.Op("member", g.path.Full(), err)
 	}
 	return list[0], nil
 }
@@ -108,7 +109,7 @@ func (g *Group) readMembers(ctx context.Context, s *core.Session, want func(layo
 		if vanished && lists < mostLists {
 			var err error
 			names, _, err = s.Backend().Children(ctx, g.path.Full(), nil)
-			if err != nil && !core.IsNotFound(err) {
+			if err != nil && !errs.IsNotFound(err) {
 				return nil, err
 			}
 			lists++
@@ -208,7 +209,7 @@ func (g *Group) reading(ctx context.Context, s *core.Session, n layout.MemberNod
 		stat, err = s.Backend().Exists(ctx, path, r.w)
 	}
 	switch {
-	case core.IsNotFound(err):
+	case errs.IsNotFound(err):
 		r.w.Stop()
 		return reading{gone: true}
 	case err != nil:
@@ -226,7 +227,7 @@ func (g *Group) reading(ctx context.Context, s *core.Session, n layout.MemberNod
 	}
 	if denied == nil {
 		r.member.Value, err = g.decode(path, data)
-		r.member.Err = core.OpError("member", path, err)
+		r.member.Err = errs.Op("member", path, err)
 	}
 	return r
 }
@@ -236,11 +237,11 @@ func (g *Group) reading(ctx context.Context, s *core.Session, n layout.MemberNod
 func checkID(checkPath func(string) error, id string) error {
 	switch {
 	case id == "":
-		return fmt.Errorf("%w: the member id is empty", core.ErrInvalid)
+		return fmt.Errorf("%w: the member id is empty", backend.ErrInvalid)
 	case len(id) > layout.MaxMemberID:
-		return fmt.Errorf("%w: the member id has %d bytes, limit %d", core.ErrInvalid, len(id), layout.MaxMemberID)
+		return fmt.Errorf("%w: the member id has %d bytes, limit %d", backend.ErrInvalid, len(id), layout.MaxMemberID)
 	case strings.Contains(id, "/"):
-		return fmt.Errorf("%w: the member id contains a slash", core.ErrBadPath)
+		return fmt.Errorf("%w: the member id contains a slash", backend.ErrBadPath)
 	}
 	if err := checkPath("/" + layout.MemberInfix + id + "-"); err != nil {
 		return fmt.Errorf("member id: %w", errors.Unwrap(err))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/trace"
@@ -66,7 +67,7 @@ func (g *Group) Join(ctx context.Context, id string, data []byte) (*Membership, 
 	}
 	inc, err := m.enter(ctx, ctx, g.takeOver)
 	if err != nil {
-		return nil, core.OpError("join", g.path.Full(), err)
+		return nil, errs.Op("join", g.path.Full(), err)
 	}
 	m.now.Set(inc, false)
 	m.emitJoined(ctx, inc, "join", false)
@@ -74,7 +75,7 @@ func (g *Group) Join(ctx context.Context, id string, data []byte) (*Membership, 
 	m.stop = stop
 	if !g.c.GoWork(func() { m.keep(life, inc) }) {
 		stop() // the node goes with the client's session
-		return nil, core.OpError("join", g.path.Full(), core.ErrClosed)
+		return nil, errs.Op("join", g.path.Full(), backend.ErrClosed)
 	}
 	return m, nil
 }
@@ -110,7 +111,7 @@ func (m *Membership) Leave() error {
 		return m.err
 	}
 	m.leaving = true
-	m.err = core.OpError("member", m.g.path.Full(), fmt.Errorf("%q left: %w", m.id, core.ErrReleased))
+	m.err = errs.Op("member", m.g.path.Full(), fmt.Errorf("%q left: %w", m.id, errs.ErrReleased))
 	close(m.done)
 	m.mu.Unlock()
 	m.now.Set(nil, true)
@@ -124,7 +125,7 @@ func (m *Membership) end(err error) bool {
 	m.mu.Lock()
 	early := m.err == nil
 	if early {
-		m.err = core.OpError("member", m.g.path.Full(), err)
+		m.err = errs.Op("member", m.g.path.Full(), err)
 		close(m.done)
 	}
 	m.mu.Unlock()
@@ -146,9 +147,9 @@ func (m *Membership) keep(ctx context.Context, inc *incarnation) {
 			return
 		}
 		m.now.Set(nil, false)
-		if core.IsClosed(err) {
-			m.end(core.ErrClosed)
-			m.emitLeft(inc, core.ErrClosed, false)
+		if errs.IsClosed(err) {
+			m.end(backend.ErrClosed)
+			m.emitLeft(inc, backend.ErrClosed, false)
 			return
 		}
 		m.emitLeft(inc, err, true)
@@ -164,11 +165,11 @@ func (m *Membership) keep(ctx context.Context, inc *incarnation) {
 			return
 		case err != nil && !m.end(err):
 			// Leave was called, even if it has not ended ctx yet.
-			m.leaveErr = core.OpError("leave", m.g.path.Full(), m.removal.Outcome())
+			m.leaveErr = errs.Op("leave", m.g.path.Full(), m.removal.Outcome())
 			m.emitLeft(inc, nil, false)
 			return
 		case err != nil:
-			if !errors.Is(err, core.ErrClosed) {
+			if !errors.Is(err, backend.ErrClosed) {
 				c.Log().Error("coord: a member cannot join again, its membership has ended", "path", m.g.path.Full(), "member", m.id, "error", err)
 			}
 			m.emitLeft(inc, err, false)
@@ -195,7 +196,7 @@ func (m *Membership) emitLeft(inc *incarnation, err error, rejoins bool) {
 	})
 }
 
-// watch returns core.ErrGone when the node has been deleted, and an error when its
+// watch returns errs.ErrGone when the node has been deleted, and an error when its
 // session is over or ctx ends. The watch is on the children of the node, which has
 // none, so only the deletion fires it.
 func (inc *incarnation) watch(ctx context.Context) error {
@@ -204,10 +205,10 @@ func (inc *incarnation) watch(ctx context.Context) error {
 	for {
 		w, stat, err := inc.s.WatchDeletion(ctx, inc.n.Path)
 		switch {
-		case core.IsNotFound(err), err == nil && stat.EphemeralOwner != b.ID():
+		case errs.IsNotFound(err), err == nil && stat.EphemeralOwner != b.ID():
 			w.Stop()
-			return core.ErrGone
-		case err != nil && (core.IsOver(err) || ctx.Err() != nil):
+			return errs.ErrGone
+		case err != nil && (errs.IsOver(err) || ctx.Err() != nil):
 			return err
 		case err != nil:
 			inc.s.Client().Log().Warn("coord: cannot watch the node of a member, retrying", "path", inc.n.Path, "error", err)
@@ -218,7 +219,7 @@ func (inc *incarnation) watch(ctx context.Context) error {
 		select {
 		case <-w.Fired():
 			if w.Kind() == backend.Deleted {
-				return core.ErrGone
+				return errs.ErrGone
 			}
 		case <-b.Done():
 			return b.Err()
@@ -246,7 +247,7 @@ func (m *Membership) withdraw(inc *incarnation) error {
 	if err != nil {
 		inc.s.RemoveLater(inc.n.Path)
 		m.g.addLeftovers(m.id, m.mine)
-		return core.OpError("leave", m.g.path.Full(), err)
+		return errs.Op("leave", m.g.path.Full(), err)
 	}
 	if inc.s.Backend().Err() != nil {
 		m.abandon()
@@ -286,7 +287,7 @@ func (m *Membership) enter(ctx, calls context.Context, takeover bool) (*incarnat
 		}
 		err, again := m.g.c.AfterAttempt(ctx, err)
 		if !again {
-			if !core.IsClosed(err) {
+			if !errs.IsClosed(err) {
 				m.abandon()
 			}
 			return nil, err
@@ -322,7 +323,7 @@ func (m *Membership) enterOnce(ctx, calls context.Context, takeover bool) (*inca
 			m.mine = m.mine[len(m.mine)-1:] // no other own node is left
 			return &incarnation{s, n, rev}, nil
 		}
-		if !core.Answers(err, core.ErrGone) && !core.Answers(err, core.ErrDuplicate) && s.Backend().Err() == nil {
+		if !errs.Answers(err, errs.ErrGone) && !errs.Answers(err, errs.ErrDuplicate) && s.Backend().Err() == nil {
 			m.removal = s.RemoveAndWait(n.Path)
 		}
 	}
@@ -346,17 +347,17 @@ func (m *Membership) Set(ctx context.Context, data []byte) error {
 		backend.Create(sp.Prefix, data, backend.EphemeralSequential), backend.Carry(sp.Dir, sp.Recipe.Mark()),
 	})
 	if err != nil {
-		return core.OpError("set", m.g.path.Full(), err)
+		return errs.Op("set", m.g.path.Full(), err)
 	}
 	select {
 	case m.turn <- struct{}{}:
 	case <-m.done:
 		return m.Err()
 	case <-ctx.Done():
-		return core.OpError("set", m.g.path.Full(), m.g.c.ContextError(ctx))
+		return errs.Op("set", m.g.path.Full(), m.g.c.ContextError(ctx))
 	}
 	defer func() { <-m.turn }()
-	return core.OpError("set", m.g.path.Full(), m.setData(ctx, data))
+	return errs.Op("set", m.g.path.Full(), m.setData(ctx, data))
 }
 
 func (m *Membership) setData(ctx context.Context, data []byte) error {
@@ -379,15 +380,15 @@ func (m *Membership) setData(ctx context.Context, data []byte) error {
 		switch {
 		case err == nil:
 			return nil
-		case core.IsUncertain(err):
+		case backend.IsUncertain(err):
 			definite = false
 			m.unsettled = inc.s
 		}
 		switch {
-		case core.MayRepeat(ctx, err):
+		case errs.MayRepeat(ctx, err):
 			pause.Wait(ctx.Done(), inc.s.Backend().Done())
 			continue
-		case ctx.Err() == nil && (core.IsNotFound(err) || core.IsOver(err)):
+		case ctx.Err() == nil && (errs.IsNotFound(err) || errs.IsOver(err)):
 			// The session is lost or the node deleted; the next incarnation may
 			// have the new data already.
 			if inc, err = m.awaitIncarnation(ctx, inc); err == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // Policy is the policy by which a Picker picks members.
@@ -41,11 +42,11 @@ func (g *Group) Picker(ctx context.Context, policy Policy) (*Picker, error) {
 		return nil, err
 	}
 	if policy != RoundRobin && policy != Random {
-		return nil, core.OpError("picker", g.path.Full(), fmt.Errorf("%w: unknown policy %d", core.ErrInvalid, int8(policy)))
+		return nil, errs.Op("picker", g.path.Full(), fmt.Errorf("%w: unknown policy %d", backend.ErrInvalid, int8(policy)))
 	}
 	v, err := g.attach()
 	if err != nil {
-		return nil, core.OpError("picker", g.path.Full(), err)
+		return nil, errs.Op("picker", g.path.Full(), err)
 	}
 	p := &Picker{g: g, v: v, policy: policy, ended: make(chan struct{})}
 	context.AfterFunc(ctx, func() {
@@ -64,7 +65,7 @@ func (g *Group) Picker(ctx context.Context, policy Policy) (*Picker, error) {
 func (p *Picker) Next(ctx context.Context) (Member, error) {
 	for {
 		if err := backend.ContextError(ctx); err != nil {
-			return Member{}, core.OpError("next", p.g.path.Full(), err)
+			return Member{}, errs.Op("next", p.g.path.Full(), err)
 		}
 		m, ok, changed, err := p.pick()
 		if ok || err != nil {
@@ -96,7 +97,7 @@ func (p *Picker) pick() (m Member, ok bool, changed <-chan struct{}, err error) 
 		err = r.err
 	}
 	if err != nil {
-		return m, false, nil, core.OpError("next", p.g.path.Full(), err)
+		return m, false, nil, errs.Op("next", p.g.path.Full(), err)
 	}
 	if len(r.readable) == 0 {
 		return m, false, changed, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 )
@@ -28,7 +29,7 @@ import (
 // that is gone.
 func (m *Membership) settle(ctx context.Context, s *core.Session, n core.Node, takeover bool) error {
 	if line.NumbersLeft(s, n.Seq) <= layout.LeftHard {
-		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", core.ErrLimit)
+		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", errs.ErrLimit)
 	}
 	if n.Siblings == 1 {
 		return nil
@@ -37,7 +38,7 @@ func (m *Membership) settle(ctx context.Context, s *core.Session, n core.Node, t
 	synced, withdrawing := false, false
 	for {
 		names, _, err := s.Backend().Children(ctx, m.g.path.Full(), nil)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return err
 		}
 		if err := s.ConfirmKind(ctx, m.g.recipeDir(), n.Path, names); err != nil {
@@ -59,7 +60,7 @@ func (m *Membership) settle(ctx context.Context, s *core.Session, n core.Node, t
 			if takeover && l.newer {
 				return m.duplicate() // another member took the id over in turn
 			}
-			return core.ErrGone
+			return errs.ErrGone
 		}
 		var ops []backend.Op
 		refused := false
@@ -78,8 +79,8 @@ func (m *Membership) settle(ctx context.Context, s *core.Session, n core.Node, t
 		switch {
 		case err == nil && refused:
 			return m.duplicate()
-		case err == nil, core.IsNotFound(err):
-		case core.MayRepeat(ctx, err):
+		case err == nil, errs.IsNotFound(err):
+		case errs.MayRepeat(ctx, err):
 			withdrawing = withdrawing || refused
 			pause.Wait(ctx.Done(), s.Backend().Done())
 			if err := s.Backend().Sync(ctx, m.g.path.Full()); err != nil {
@@ -101,7 +102,7 @@ func removeUnder(own string, paths []string) []backend.Op {
 	return ops
 }
 
-func (m *Membership) duplicate() error { return fmt.Errorf("%w: %q", core.ErrDuplicate, m.id) }
+func (m *Membership) duplicate() error { return fmt.Errorf("%w: %q", errs.ErrDuplicate, m.id) }
 
 // rivals is what a list shows about an id.
 type rivals struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -40,14 +41,14 @@ func Watch[E any](ctx context.Context, g *Group, as func(Update) E) <-chan E {
 	}
 	v, err := g.attach()
 	if err != nil {
-		return fail(core.OpError("watch", g.path.Full(), err))
+		return fail(errs.Op("watch", g.path.Full(), err))
 	}
 	if !g.c.GoWork(func() {
 		defer g.detach(v)
 		send(ctx, g, v, out, as)
 	}) {
 		g.detach(v)
-		return fail(core.OpError("watch", g.path.Full(), core.ErrClosed))
+		return fail(errs.Op("watch", g.path.Full(), backend.ErrClosed))
 	}
 	return out.Ch
 }
@@ -68,7 +69,7 @@ func send[E any](ctx context.Context, g *Group, v *view, out core.Signal[E], as 
 			u := Update{Members: r.list}
 			u.Joined, u.Left = memberChanges(taken, r.list)
 			if final {
-				u.Err = core.OpError("watch", g.path.Full(), r.err)
+				u.Err = errs.Op("watch", g.path.Full(), r.err)
 			}
 			out.Put(as(u))
 			sent = r.list
@@ -145,7 +146,7 @@ func (g *Group) Wait(ctx context.Context, n int) ([]Member, error) {
 		return errEnough
 	})
 	if !errors.Is(err, errEnough) {
-		return nil, core.OpError(op, g.path.Full(), err)
+		return nil, errs.Op(op, g.path.Full(), err)
 	}
 	return list, nil
 }
@@ -180,7 +181,7 @@ func (g *Group) attach() (*view, error) {
 		v := &view{seen: core.NewLatest(roster{}), stop: stop}
 		if !g.c.GoWork(func() { g.follow(ctx, v) }) {
 			stop()
-			return nil, core.ErrClosed
+			return nil, backend.ErrClosed
 		}
 		g.live = v
 	}
@@ -466,7 +467,7 @@ func (f *follower) read(ctx context.Context, v *core.WatchLoop, nodes []layout.M
 		return nil, -1, err
 	}
 	dir := rest[0]
-	if dir.Err != nil && !core.IsNotFound(dir.Err) {
+	if dir.Err != nil && !errs.IsNotFound(dir.Err) {
 		return nil, -1, dir.Err
 	}
 	f.counted, f.asOf = true, max(f.asOf, dir.Stat.AsOf)

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // Key names a lock for LockAll: the zero key is that of a nil one.
@@ -133,7 +135,7 @@ func (s *Set) giveBack(ctx context.Context, why error) error {
 		case <-ctx.Done(): // the next release does not wait for this one
 		}
 	}
-	errs := []error{why}
+	failed := []error{why}
 	began := time.Now()
 	for _, r := range all {
 		if r.u != nil {
@@ -142,19 +144,19 @@ func (s *Set) giveBack(ctx context.Context, why error) error {
 		}
 		select {
 		case err := <-r.err:
-			if err != why { // the loss that ended the call is already in errs
-				errs = append(errs, err)
+			if err != why { // the loss that ended the call is already in failed
+				failed = append(failed, err)
 			}
 		default:
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(failed...)
 }
 
 // inOrder sorts the lockers. It refuses lockers that cannot be locked together.
 func inOrder(lockers []Locker) ([]Locker, error) {
 	if len(lockers) == 0 {
-		return nil, core.OpError("lockall", "", fmt.Errorf("%w: no locker given", core.ErrInvalid))
+		return nil, errs.Op("lockall", "", fmt.Errorf("%w: no locker given", backend.ErrInvalid))
 	}
 	type path struct {
 		c    *core.Client
@@ -163,7 +165,7 @@ func inOrder(lockers []Locker) ([]Locker, error) {
 	seen := make(map[path]bool)
 	for i, l := range lockers {
 		if l == nil || l.Key().Client == nil {
-			return nil, core.OpError("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", core.ErrInvalid, i+1, len(lockers)))
+			return nil, errs.Op("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", backend.ErrInvalid, i+1, len(lockers)))
 		}
 		k := l.Key()
 		if err := k.Path.Check("lockall"); err != nil {
@@ -171,7 +173,7 @@ func inOrder(lockers []Locker) ([]Locker, error) {
 		}
 		p := path{k.Client, k.Path.Full()}
 		if seen[p] {
-			return nil, core.OpError("lockall", p.full, fmt.Errorf("%w: two lockers have this path", core.ErrInvalid))
+			return nil, errs.Op("lockall", p.full, fmt.Errorf("%w: two lockers have this path", backend.ErrInvalid))
 		}
 		seen[p] = true
 	}
@@ -193,7 +195,7 @@ func (s *Set) end(err error) {
 // firstLoss returns the loss of one of the holds, or nil.
 func (s *Set) firstLoss() error {
 	for _, h := range s.holds {
-		if err := h.Err(); errors.Is(err, core.ErrLost) {
+		if err := h.Err(); errors.Is(err, errs.ErrLost) {
 			return err
 		}
 	}
@@ -242,9 +244,9 @@ func (s *Set) Verify(ctx context.Context) error {
 
 // Release is HoldSet.Release of package coord.
 func (s *Set) Release() error {
-	errs := make([]error, len(s.holds))
-	core.Together(len(s.holds), func(i int) { errs[i] = s.holds[i].Release() })
-	return errors.Join(errs...)
+	failed := make([]error, len(s.holds))
+	core.Together(len(s.holds), func(i int) { failed[i] = s.holds[i].Release() })
+	return errors.Join(failed...)
 }
 
 // neighbours returns the calls for those of the lockers, which are in path order, that one

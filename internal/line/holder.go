@@ -7,13 +7,14 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/internal/layout"
 )
 
 // errBehindOwn is ErrLocked without a request: a caller of the same client has the
 // turn.
-var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", core.ErrLocked)
+var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", errs.ErrLocked)
 
 // mostOfID is the number of characters of a holder's ID that an error shows.
 const mostOfID = 100
@@ -41,7 +42,7 @@ func (q *HolderLookup) Locked(holders func() []string) error {
 	if q != nil {
 		q.holders = holders()
 	}
-	return core.ErrLocked
+	return errs.ErrLocked
 }
 
 // Begin starts the lookup if the call failed with err because of other contenders. The
@@ -50,7 +51,7 @@ func (q *HolderLookup) Locked(holders func() []string) error {
 // the names of the holders' nodes among the children of dir; it is used unless the try
 // that failed has listed them.
 func (q *HolderLookup) Begin(ctx context.Context, s *core.Session, dir string, err error, list func(names []string) []string) (end func()) {
-	if q == nil || s == nil || !core.OfContext(err) && !(core.Answers(err, core.ErrLocked) && len(q.holders) > 0) {
+	if q == nil || s == nil || !errs.OfContext(err) && !(errs.Answers(err, errs.ErrLocked) && len(q.holders) > 0) {
 		return func() {}
 	}
 	if ctx.Err() != nil {
@@ -101,7 +102,7 @@ func (q *HolderLookup) lookUp(ctx context.Context, s *core.Session, dir string, 
 // Explain adds the answer to the error of a call that failed because of other
 // contenders.
 func (q *HolderLookup) Explain(err error) error {
-	if q == nil || q.answer == "" || !errors.Is(err, core.ErrLocked) && !core.OfContext(err) {
+	if q == nil || q.answer == "" || !errors.Is(err, errs.ErrLocked) && !errs.OfContext(err) {
 		return err
 	}
 	return fmt.Errorf("%w (%s)", err, q.answer)

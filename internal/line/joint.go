@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -163,12 +164,12 @@ func createTogether(ctx context.Context, s *core.Session, list []joint) []core.N
 		switch {
 		case err == nil:
 			return nodes
-		case core.IsUncertain(err):
+		case backend.IsUncertain(err):
 			nodes, again := adoptTogether(ctx, s, err, specs)
 			if !again {
 				return nodes
 			}
-		case core.IsNotFound(err), errors.Is(err, backend.ErrBadVersion), core.Answers(err, backend.ErrDenied):
+		case errs.IsNotFound(err), errors.Is(err, backend.ErrBadVersion), errs.Answers(err, backend.ErrDenied):
 			for i := range specs {
 				s.Client().ForgetState(specs[i].Dir)
 				if errors.Is(err, backend.ErrBadVersion) && states[i].Mark != nil && states[i].Version == backend.AnyVersion {
@@ -192,7 +193,7 @@ func setDirStates(ctx context.Context, s *core.Session, specs []core.Spec, state
 	missing := make([]bool, len(unknown))
 	err := core.ReadAll(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
 		i := unknown[k]
-		if states[i], err = s.DirState(ctx, specs[i].RecipeDir); core.IsNotFound(err) {
+		if states[i], err = s.DirState(ctx, specs[i].RecipeDir); errs.IsNotFound(err) {
 			missing[k], err = true, nil
 		}
 		return err
@@ -237,13 +238,13 @@ func commitTogether(ctx context.Context, s *core.Session, specs []core.Spec, sta
 		}
 		n, merr := s.Made(ctx, &specs[i], created, dir)
 		if nodes[i] = n; merr == nil && NumbersLeft(s, n.Seq) <= layout.LeftClose {
-			merr = core.ErrDrained // the call must wait for the directory to be replaced
+			merr = errs.ErrDrained // the call must wait for the directory to be replaced
 		}
 		err = errors.Join(err, merr)
 	}
 	if err != nil {
 		s.RemoveAllAndWait(paths)
-		return nil, core.ErrGone
+		return nil, errs.ErrGone
 	}
 	return nodes, nil
 }
@@ -253,7 +254,7 @@ func commitTogether(ctx context.Context, s *core.Session, specs []core.Spec, sta
 // adoptTogether returns the nodes, or nil if any of them was not found; then all of them are
 // removed.
 func adoptTogether(ctx context.Context, s *core.Session, err error, specs []core.Spec) (nodes []core.Node, again bool) {
-	if ctx.Err() != nil || core.IsOver(err) {
+	if ctx.Err() != nil || errs.IsOver(err) {
 		removeAllAttemptsLater(s, specs)
 		return nil, false
 	}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -94,7 +95,7 @@ type Request struct {
 	Op       string        // for errors
 	Kind     string        // of the node
 	Data     []byte        // of the node
-	try      bool          // core.ErrLocked instead of waiting
+	try      bool          // errs.ErrLocked instead of waiting
 	Span     *core.Span    // nil without Trace
 	reserved reservedNode  // left by the previous holder, see localQueue; used once
 	Owner    core.Owner    // of the hold
@@ -156,9 +157,9 @@ func (l *Line) HeldUnder(ctx context.Context, r *Request) error {
 		var refusal error
 		switch {
 		case ok && q.Shared && r.Kind == layout.WriteInfix:
-			refusal = core.ErrUpgrade
-		case ok && !q.Shared && !r.try: // a try returns core.ErrLocked
-			refusal = core.ErrHeld
+			refusal = errs.ErrUpgrade
+		case ok && !q.Shared && !r.try: // a try returns errs.ErrLocked
+			refusal = errs.ErrHeld
 		default:
 			continue
 		}
@@ -178,9 +179,9 @@ func (l *Line) behindOwn(ctx context.Context, r *Request, ahead []layout.Positio
 		q, ok := l.kinds.Parse(name)
 		if i := slices.IndexFunc(ahead, q.Is); ok && i >= 0 {
 			if ahead[i].Shared && r.Kind == layout.WriteInfix {
-				return core.ErrUpgrade
+				return errs.ErrUpgrade
 			}
-			return core.ErrHeld
+			return errs.ErrHeld
 		}
 	}
 	return nil
@@ -198,7 +199,7 @@ func Serves(ctx context.Context, c *core.Client, h *core.Hold) (bool, error) {
 			return false, err
 		}
 		_, err := s.Backend().Exists(ctx, path, nil)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return false, nil
 		}
 		return err == nil, err
@@ -223,7 +224,7 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 			}
 		}
 		endInquiry := l.beginLookup(ctx, r, p.s, p.Path, err)
-		if entered && !errors.Is(err, core.ErrGone) {
+		if entered && !errors.Is(err, errs.ErrGone) {
 			p.s.RemoveAndWait(p.Path)
 		}
 		endInquiry()
@@ -232,7 +233,7 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 		}
 		err, again := l.c.AfterAttempt(ctx, err)
 		if !again {
-			err = core.OpError(r.Op, l.dir, r.Explain(err))
+			err = errs.Op(r.Op, l.dir, r.Explain(err))
 			r.Span.Over(ctx, err)
 			return nil, err
 		}
@@ -381,7 +382,7 @@ func (x *clientLines) setSeen(dir, path string) {
 // try then learns the answer from its own node.
 func LookAt(ctx context.Context, s *core.Session, dir string) ([]string, error) {
 	names, err := s.List(ctx, dir)
-	if core.Answers(err, backend.ErrDenied) {
+	if errs.Answers(err, backend.ErrDenied) {
 		err = nil
 	}
 	return names, err
@@ -410,7 +411,7 @@ func SetCalm(c *core.Client, dir string, calm bool) {
 }
 
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
-// a watch is armed later. It returns core.ErrAgain if own has fired.
+// a watch is armed later. It returns errs.ErrAgain if own has fired.
 func (l *Line) hold(ctx context.Context, r *Request, p place, own *backend.Watch) (*core.Hold, error) {
 	token := p.Czxid
 	if r.Kind == layout.ReadInfix {
@@ -450,7 +451,7 @@ type Contender struct {
 // refuses an ID and Data that cannot be stored.
 func EncodeContender(id string, keep time.Duration, data []byte) ([]byte, error) {
 	if !utf8.ValidString(id) {
-		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", core.ErrInvalid)
+		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", backend.ErrInvalid)
 	}
 	text, err := layout.EncodeContender(id, keep, data)
 	if err != nil {
@@ -471,7 +472,7 @@ func ReadContenders(ctx context.Context, s *core.Session, l *Line) ([]Contender,
 	var list []Contender
 	for _, q := range l.kinds.Order(names) {
 		x, err := ReadContender(ctx, s, l, q)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			continue // deleted since the listing
 		}
 		if err != nil {

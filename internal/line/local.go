@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -93,7 +94,7 @@ func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
 // the caller has the turn at once. If the client has kept a node, that is the caller's reserved node.
 func (x *clientLines) join(l Line, r *Request) (*localQueue, *localWaiter, error) {
 	if l.c.IsClosing() {
-		return nil, nil, core.ErrClosed
+		return nil, nil, backend.ErrClosed
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -148,7 +149,7 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 	if err := q.l.c.ContextError(ctx); err != nil {
 		return err
 	}
-	return core.ErrClosed
+	return backend.ErrClosed
 }
 
 // pass gives the turn to a called waiter, with the reserved node that was created for it. It
@@ -245,7 +246,7 @@ func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 			if n, err := s.Made(ctx, &sp, res[1], &res[2].Stat); err == nil {
 				b = reservedNode{state: reservedStands, place: &place{s: s, Node: n}}
 			}
-		case core.IsUncertain(err) && !core.IsOver(err):
+		case backend.IsUncertain(err) && !errs.IsOver(err):
 			// If the commit was applied, the node is found by its name. A later attempt
 			// then fails, since the node that it deletes is gone.
 			b = reservedNode{state: reservedMayStand, prefix: sp.Prefix}

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -33,7 +35,7 @@ func NewMutex(c *core.Client, path string, cfg Config) *Mutex {
 	m := &Mutex{c: c, path: c.Path(path), keep: cfg.Keep, hasID: cfg.Id != "", whole: cfg.Whole}
 	m.data, m.bad = EncodeContender(cfg.Id, cfg.Keep, slices.Clone(cfg.Data))
 	if cfg.Keep < 0 {
-		m.bad = fmt.Errorf("%w: negative Keep", core.ErrInvalid)
+		m.bad = fmt.Errorf("%w: negative Keep", backend.ErrInvalid)
 	}
 	return m
 }
@@ -61,7 +63,7 @@ func (m *Mutex) lock(ctx context.Context, r *Request) (*core.Hold, error) {
 	}
 	if r.try && m.c.HasLeftovers(m.path.Full()) { // a release in the background has the local turn
 		if err := m.c.AwaitCleanUps(ctx, m.path.Full(), ""); err != nil {
-			return nil, core.OpError(r.Op, m.path.Full(), err)
+			return nil, errs.Op(r.Op, m.path.Full(), err)
 		}
 	}
 	if err := m.takeTurn(ctx, r); err != nil {
@@ -80,13 +82,13 @@ func (m *Mutex) begin(ctx context.Context, r *Request) error {
 	}
 	path := m.path.Full()
 	if m.bad != nil {
-		return core.OpError(r.Op, path, m.bad)
+		return errs.Op(r.Op, path, m.bad)
 	}
 	if err := m.c.ContextError(ctx); err != nil {
-		return core.OpError(r.Op, path, err)
+		return errs.Op(r.Op, path, err)
 	}
 	if err := m.line().HeldUnder(ctx, r); err != nil {
-		return core.OpError(r.Op, path, err)
+		return errs.Op(r.Op, path, err)
 	}
 	r.Span = m.c.NewSpan("mutex", path, r.Op)
 	r.HolderLookup = NewHolderLookup(m.hasID)
@@ -100,13 +102,13 @@ func (m *Mutex) takeTurn(ctx context.Context, r *Request) error {
 	path := m.path.Full()
 	q, w, err := linesOf(m.c).join(*m.line(), r)
 	if err != nil {
-		return core.OpError(r.Op, path, err)
+		return errs.Op(r.Op, path, err)
 	}
 	if w != nil {
 		r.Span.Waiting(ctx, "", -1)
 		if err := q.wait(ctx, w); err != nil {
 			q.l.beginLookup(ctx, r, m.c.Present(), "", err)()
-			err = core.OpError(r.Op, path, r.Explain(err))
+			err = errs.Op(r.Op, path, r.Explain(err))
 			r.Span.Over(ctx, err)
 			return err
 		}
@@ -140,7 +142,7 @@ func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
 		return nil, err
 	}
 	list, err := m.line().contenders(ctx)
-	return list, core.OpError("contenders", m.path.Full(), err)
+	return list, errs.Op("contenders", m.path.Full(), err)
 }
 
 func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {

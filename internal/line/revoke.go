@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -30,19 +31,19 @@ func (l *Line) Revoke(ctx context.Context, path *core.Path, o *RevokeOptions) er
 		opts = *o
 	}
 	if opts.ForceAfter < 0 {
-		return core.OpError("revoke", path.Full(), fmt.Errorf("%w: negative ForceAfter", core.ErrInvalid))
+		return errs.Op("revoke", path.Full(), fmt.Errorf("%w: negative ForceAfter", backend.ErrInvalid))
 	}
 	if !utf8.ValidString(opts.By) || !utf8.ValidString(opts.Reason) {
-		return core.OpError("revoke", path.Full(), fmt.Errorf("%w: By and Reason must be valid UTF-8", core.ErrInvalid))
+		return errs.Op("revoke", path.Full(), fmt.Errorf("%w: By and Reason must be valid UTF-8", backend.ErrInvalid))
 	}
 	holders, err := l.holders(ctx)
 	if err != nil {
-		return core.OpError("revoke", path.Full(), err)
+		return errs.Op("revoke", path.Full(), err)
 	}
 	q := layout.Revocation{By: opts.By, Reason: opts.Reason, At: time.Now(), Force: opts.ForceAfter > 0}
 	for _, h := range holders {
 		if err := l.request(ctx, h, &q, false); err != nil {
-			return core.OpError("revoke", h, err)
+			return errs.Op("revoke", h, err)
 		}
 	}
 	// The time to consent begins when all holders have been asked.
@@ -58,7 +59,7 @@ func (l *Line) Revoke(ctx context.Context, path *core.Path, o *RevokeOptions) er
 		for !forced {
 			gone, err := l.awaitGone(ctx, h, deadline)
 			if err != nil {
-				return core.OpError("revoke", h, err)
+				return errs.Op("revoke", h, err)
 			}
 			if gone {
 				break
@@ -67,7 +68,7 @@ func (l *Line) Revoke(ctx context.Context, path *core.Path, o *RevokeOptions) er
 		}
 		if forced {
 			if err := l.request(ctx, h, &q, true); err != nil {
-				return core.OpError("revoke", h, err)
+				return errs.Op("revoke", h, err)
 			}
 		}
 		// A writer that has downgraded still holds the lock, on a reader's node without
@@ -75,7 +76,7 @@ func (l *Line) Revoke(ctx context.Context, path *core.Path, o *RevokeOptions) er
 		if at := strings.LastIndex(h, layout.WriteInfix); l.kinds == layout.SharedLine && at >= 0 {
 			twin := h[:at] + layout.ReadInfix + h[at+len(layout.WriteInfix):]
 			if err := l.request(ctx, twin, &q, false); err != nil {
-				return core.OpError("revoke", twin, err)
+				return errs.Op("revoke", twin, err)
 			}
 			holders = append(holders, twin)
 		}
@@ -114,7 +115,7 @@ func (l *Line) request(ctx context.Context, path string, q *layout.Revocation, f
 	_, err := core.OnSession(ctx, l.c, func(s *core.Session) (struct{}, error) {
 		for {
 			data, stat, err := s.Backend().Get(ctx, path, nil)
-			if core.IsNotFound(err) {
+			if errs.IsNotFound(err) {
 				return struct{}{}, nil
 			}
 			if err != nil {
@@ -145,10 +146,10 @@ func (l *Line) request(ctx context.Context, path string, q *layout.Revocation, f
 			case err == nil:
 				core.Emit(ctx, l.c, trace.RevocationSent{Subject: l.subject("revoke", path), By: mine.By, Reason: mine.Reason, Forced: force})
 				return struct{}{}, nil
-			case core.IsNotFound(err):
+			case errs.IsNotFound(err):
 				return struct{}{}, nil
 			case errors.Is(err, backend.ErrBadVersion):
-			case !core.MayRepeat(ctx, err):
+			case !errs.MayRepeat(ctx, err):
 				return struct{}{}, err
 			default:
 				pause.Wait(ctx.Done(), s.Backend().Done())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -75,14 +76,14 @@ func (rw *RWMutex) begin(ctx context.Context, r *Request) error {
 		return err
 	}
 	if err := rw.bad; err != nil {
-		return core.OpError(r.Op, rw.path.Full(), err)
+		return errs.Op(r.Op, rw.path.Full(), err)
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return core.OpError(r.Op, rw.path.Full(), err)
+		return errs.Op(r.Op, rw.path.Full(), err)
 	}
 	l := rw.line()
 	if err := l.HeldUnder(ctx, r); err != nil {
-		return core.OpError(r.Op, rw.path.Full(), err)
+		return errs.Op(r.Op, rw.path.Full(), err)
 	}
 	r.Data, r.HolderLookup = rw.data, NewHolderLookup(rw.hasID)
 	r.Span = rw.c.NewSpan("rwmutex", rw.path.Full(), r.Op)
@@ -101,7 +102,7 @@ func (rw *RWMutex) acquire(ctx context.Context, r *Request) (*core.Hold, error) 
 func (rw *RWMutex) move(ctx context.Context, h *core.Hold) error {
 	old, err := rw.beginMove(h)
 	if err != nil {
-		return core.OpError("downgrade", rw.path.Full(), err)
+		return errs.Op("downgrade", rw.path.Full(), err)
 	}
 	i := strings.LastIndex(old, layout.WriteInfix)
 	next := old[:i] + layout.ReadInfix + old[i+len(layout.WriteInfix):]
@@ -114,10 +115,10 @@ func (rw *RWMutex) move(ctx context.Context, h *core.Hold) error {
 			h.EndMove("")
 		}
 		switch {
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err):
 			h.NodeGone(context.Background(), old)
 			err = h.Err()
-		case core.IsOver(err):
+		case errs.IsOver(err):
 			h.Lose(err)
 			err = h.Err()
 		case err == nil:
@@ -129,13 +130,13 @@ func (rw *RWMutex) move(ctx context.Context, h *core.Hold) error {
 	}
 	if !rw.c.GoWork(move) {
 		h.EndMove("")
-		return core.OpError("downgrade", old, core.ErrClosed)
+		return errs.Op("downgrade", old, backend.ErrClosed)
 	}
 	select {
 	case err := <-result:
-		return core.OpError("downgrade", old, err)
+		return errs.Op("downgrade", old, err)
 	case <-ctx.Done():
-		return core.OpError("downgrade", old, backend.Uncertain(backend.ContextError(ctx)))
+		return errs.Op("downgrade", old, backend.Uncertain(backend.ContextError(ctx)))
 	}
 }
 
@@ -145,7 +146,7 @@ func (rw *RWMutex) beginMove(h *core.Hold) (old string, err error) {
 	return h.BeginMove(func(path string, moving bool) error {
 		name, ok := strings.CutPrefix(path, l.dir+"/")
 		if q, known := l.kinds.Parse(name); h.On().Client() != rw.c || !ok || strings.Contains(name, "/") || !known || q.Shared || moving {
-			return fmt.Errorf("%w: %s is not a writer's hold of this lock", core.ErrInvalid, path)
+			return fmt.Errorf("%w: %s is not a writer's hold of this lock", backend.ErrInvalid, path)
 		}
 		return nil
 	})
@@ -184,10 +185,10 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *core.Hold) error {
 		return err
 	}
 	if h == nil || !h.WasGranted() {
-		return core.OpError("downgrade", rw.path.Full(), fmt.Errorf("%w: the hold is nil or not from a lock", core.ErrInvalid))
+		return errs.Op("downgrade", rw.path.Full(), fmt.Errorf("%w: the hold is nil or not from a lock", backend.ErrInvalid))
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return core.OpError("downgrade", rw.path.Full(), err)
+		return errs.Op("downgrade", rw.path.Full(), err)
 	}
 	return rw.move(ctx, h)
 }
@@ -197,7 +198,7 @@ func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
 		return nil, err
 	}
 	list, err := rw.line().contenders(ctx)
-	return list, core.OpError("contenders", rw.path.Full(), err)
+	return list, errs.Op("contenders", rw.path.Full(), err)
 }
 
 func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {

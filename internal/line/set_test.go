@@ -3,7 +3,9 @@ package line
 import (
 	"testing"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // A hold that ends is marked first, and then its set is notified. A call of the set in between
@@ -14,7 +16,7 @@ func TestLockAll_ASetThatKnowsOfALossHasEnded(t *testing.T) {
 		"Done": func(s *Set) { s.Done() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, second := core.NewLoss("/x", core.ErrDeleted), core.NewLoss("/y", core.ErrSessionLost)
+			first, second := &errs.Loss{Path: "/x", Cause: errs.ErrDeleted}, &errs.Loss{Path: "/y", Cause: backend.ErrSessionLost}
 			s := &Set{holds: []*core.Hold{core.EndedHold(first), {}}, done: make(chan struct{})}
 			ask(s)
 			select {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -119,7 +120,7 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*
 			w.before.Stop()
 		}
 		names, _, err := s.Backend().Children(ctx, l.dir, nil)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return nil, err
 		}
 		queue := l.kinds.Order(names)
@@ -162,7 +163,7 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*
 		}
 		// Nothing blocks the contender: the listing has shown that, or the deletion of
 		// the known head.
-		if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, core.ErrAgain) {
+		if h, err := l.hold(ctx, r, *p, w.own); !errors.Is(err, errs.ErrAgain) {
 			return h, err
 		}
 	}
@@ -255,7 +256,7 @@ func Sees(ctx context.Context, s *core.Session, dir, name string) (bool, error) 
 	}
 	_, _, err := s.Backend().Children(ctx, dir+"/"+name, nil)
 	switch {
-	case core.IsNotFound(err):
+	case errs.IsNotFound(err):
 		return false, nil // deleted just now; the event may have been withheld
 	case err != nil:
 		return false, err
@@ -321,7 +322,7 @@ func (n *Neighbour) Watch(ctx context.Context, s *core.Session, dir, name string
 	}
 	n.Stop()
 	w, _, err := s.WatchDeletion(ctx, dir+"/"+name)
-	if core.IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -349,7 +350,7 @@ func RemoveWithDir(ctx context.Context, s *core.Session, path, dir string) error
 
 // checkNumber returns nil for a place whose number is valid. Otherwise it removes the
 // node, waits until the queue has drained and the directory is deleted, and returns
-// core.ErrDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
+// errs.ErrDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
 // layout.LeftHard, or if foreign nodes keep the directory.
 func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
 	if NumbersLeft(p.s, p.Seq) > layout.LeftClose {
@@ -360,13 +361,13 @@ func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
 		return err
 	}
 	if NumbersLeft(p.s, p.Seq) <= layout.LeftHard {
-		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", core.ErrLimit)
+		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", errs.ErrLimit)
 	}
 	for {
 		w := backend.NewWatch()
 		names, stat, err := p.s.Backend().Children(ctx, l.dir, w)
-		if core.IsNotFound(err) {
-			return core.ErrDrained
+		if errs.IsNotFound(err) {
+			return errs.ErrDrained
 		}
 		if err != nil {
 			return err
@@ -375,20 +376,20 @@ func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
 			w.Stop()
 			_, err := p.s.Backend().Commit(ctx, backend.Delete(l.dir, backend.AnyVersion))
 			switch {
-			case err == nil, core.IsNotFound(err):
-				return core.ErrDrained
-			case errors.Is(err, backend.ErrNotEmpty), core.MayRepeat(ctx, err):
+			case err == nil, errs.IsNotFound(err):
+				return errs.ErrDrained
+			case errors.Is(err, backend.ErrNotEmpty), errs.MayRepeat(ctx, err):
 				continue
 			}
 			return err
 		}
 		if len(l.kinds.Order(names)) == 0 {
 			w.Stop()
-			return fmt.Errorf("%w: the sequence numbers of the directory are exhausted, and nodes of other programs prevent its replacement; delete them", core.ErrLimit)
+			return fmt.Errorf("%w: the sequence numbers of the directory are exhausted, and nodes of other programs prevent its replacement; delete them", errs.ErrLimit)
 		}
 		if r.try {
 			w.Stop()
-			return core.ErrLocked
+			return errs.ErrLocked
 		}
 		r.willWait()
 		select {

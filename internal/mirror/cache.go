@@ -8,7 +8,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -52,7 +54,7 @@ func (k *Cache) Run(ctx context.Context) error {
 	k.running = true
 	k.mu.Unlock()
 	if second {
-		return core.OpError(op, k.path.Full(), fmt.Errorf("%w: the cache is already running", core.ErrInvalid))
+		return errs.Op(op, k.path.Full(), fmt.Errorf("%w: the cache is already running", backend.ErrInvalid))
 	}
 	defer func() {
 		k.mu.Lock()
@@ -60,7 +62,7 @@ func (k *Cache) Run(ctx context.Context) error {
 		k.mu.Unlock()
 	}()
 	err := k.c.FollowLive(ctx, func(ctx context.Context, v *core.WatchLoop) error { return k.syncWith(ctx, v.S) })
-	err = core.OpError(op, k.path.Full(), err)
+	err = errs.Op(op, k.path.Full(), err)
 	if ctx.Err() == nil {
 		core.Emit(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})
 	}
@@ -76,7 +78,7 @@ func (k *Cache) check(op string) error {
 		return err
 	}
 	if k.limit < 0 {
-		return core.OpError(op, k.path.Full(), fmt.Errorf("%w: MaxNodes %d is negative", core.ErrInvalid, k.limit))
+		return errs.Op(op, k.path.Full(), fmt.Errorf("%w: MaxNodes %d is negative", backend.ErrInvalid, k.limit))
 	}
 	return nil
 }

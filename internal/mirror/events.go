@@ -5,7 +5,8 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // Kind is the kind of a change of a node.
@@ -47,7 +48,7 @@ func Events[E any](ctx context.Context, k *Cache, event func(Event) E, order fun
 				return false
 			}
 			if k.c.IsClosing() {
-				yield(nil, core.OpError(op, k.path.Full(), core.ErrClosed))
+				yield(nil, errs.Op(op, k.path.Full(), backend.ErrClosed))
 				return false
 			}
 			return true

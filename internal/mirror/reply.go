@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -39,7 +39,7 @@ func (m *syncer) handleReply(r reply) error {
 		m.discard(n)
 		return nil
 	}
-	if r.err != nil && !core.IsNotFound(r.err) {
+	if r.err != nil && !errs.IsNotFound(r.err) {
 		return r.err
 	}
 	if r.list {
@@ -210,7 +210,7 @@ func (m *syncer) handleName(parent *node, name string) error {
 	}
 	// Only nodes that this pass has visited count: others in the copy may be gone.
 	if m.limit > 0 && m.visited >= m.limit {
-		return fmt.Errorf("%w: the tree has more than %d nodes", core.ErrLimit, m.limit)
+		return fmt.Errorf("%w: the tree has more than %d nodes", errs.ErrLimit, m.limit)
 	}
 	if fresh {
 		m.pending[m.given(n.path)] = n

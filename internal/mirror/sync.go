@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -374,7 +375,7 @@ func (m *syncer) startReads(ctx context.Context) error {
 		tree := m.tree
 		if !m.c.GoWork(func() { m.replies <- readBatch(ctx, m.s.Backend(), tree, batch) }) {
 			m.inFlight--
-			return core.ErrClosed
+			return backend.ErrClosed
 		}
 	}
 	return nil
@@ -451,7 +452,7 @@ func (r reply) read(ctx context.Context, b backend.Session, tree *backend.TreeWa
 	case r.exists:
 		// The purpose is a watch for the creation of the node.
 		_, r.err = b.Exists(ctx, r.n.path, r.watch)
-		armed = core.IsNotFound(r.err)
+		armed = errs.IsNotFound(r.err)
 	default:
 		r.data, r.stat, r.err = b.Get(ctx, r.n.path, r.watch)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -126,13 +127,13 @@ func ackTogether(batch []*acking) {
 		}
 		q, own := batch[0].cl.q, len(ops)
 		_, err := q.commitOnce(context.Background(), batch[0].cl.s, append(ops, q.counting(len(batch))...)...)
-		if err == nil || core.IsUncertain(err) || core.IsOver(err) {
+		if err == nil || backend.IsUncertain(err) || errs.IsOver(err) {
 			for _, a := range batch {
 				a.tell(ackTurn{err: err})
 			}
 			return
 		}
-		i := core.Blamed(err)
+		i := errs.Blamed(err)
 		if i < 0 {
 			break
 		}
@@ -190,14 +191,14 @@ func (cl *Claim) Ack() error {
 	if cl.decide(verbAck, 0) {
 		cl.hold.EndRelease(cl.end(context.Background(), cl.ackInLine()))
 	}
-	return core.OpError("ack", cl.e.Path(), cl.outcome(verbAck))
+	return errs.Op("ack", cl.e.Path(), cl.outcome(verbAck))
 }
 
 // AckClaims is Consumer.AckAll of package coord. A nil claim is that of an item which is none.
 func (q *Queue) AckClaims(claims []*Claim) error {
 	for i, cl := range claims {
 		if cl == nil || cl.q != q {
-			return core.OpError("ackall", q.path.Full(), fmt.Errorf("%w: item %d of %d was not taken from this queue", core.ErrInvalid, i+1, len(claims)))
+			return errs.Op("ackall", q.path.Full(), fmt.Errorf("%w: item %d of %d was not taken from this queue", backend.ErrInvalid, i+1, len(claims)))
 		}
 	}
 	for rest := claims; len(rest) > 0; {
@@ -212,9 +213,9 @@ func (q *Queue) AckClaims(claims []*Claim) error {
 		rest = rest[n:]
 	}
 	// Only now may this wait for other calls, which may wait for these Acks.
-	errs := make([]error, len(claims))
+	failed := make([]error, len(claims))
 	for i, cl := range claims {
-		errs[i] = core.OpError("ack", cl.e.Path(), cl.outcome(verbAck))
+		failed[i] = errs.Op("ack", cl.e.Path(), cl.outcome(verbAck))
 	}
-	return errors.Join(errs...)
+	return errors.Join(failed...)
 }

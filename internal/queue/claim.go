@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -113,7 +114,7 @@ func (cl *Claim) move(e claimEvent) {
 // the waiter, if there is one. It returns no claims if every item was taken by
 // another consumer or went to the dead letters. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
-// (fresh is false), claim returns core.ErrAgain instead of going on without one of them:
+// (fresh is false), claim returns errs.ErrAgain instead of going on without one of them:
 // see W5 in queue.go. ctx bounds only the steps before the commit.
 func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*Claim, faster bool, err error) {
 	for _, e := range found {
@@ -151,11 +152,11 @@ func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 	if e.State {
 		r, err := readAttempts(ctx, s, &e)
 		switch {
-		case !fresh && (core.IsNotFound(err) || errors.Is(err, core.ErrAgain)):
-			return nil, false, core.ErrAgain
-		case core.IsNotFound(err):
+		case !fresh && (errs.IsNotFound(err) || errors.Is(err, errs.ErrAgain)):
+			return nil, false, errs.ErrAgain
+		case errs.IsNotFound(err):
 			return nil, false, nil // it has vanished
-		case errors.Is(err, core.ErrAgain):
+		case errors.Is(err, errs.ErrAgain):
 			return nil, true, nil // it has changed since the list
 		case err != nil:
 			return nil, false, err
@@ -164,11 +165,11 @@ func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 			err := q.buryUnclaimed(ctx, s, &e, r.n, r.version)
 			switch {
 			case err == nil:
-			case errors.Is(err, core.ErrAgain) && !fresh:
-				return nil, false, core.ErrAgain
-			case errors.Is(err, core.ErrAgain):
+			case errors.Is(err, errs.ErrAgain) && !fresh:
+				return nil, false, errs.ErrAgain
+			case errors.Is(err, errs.ErrAgain):
 				return nil, true, nil // it has changed since the list
-			case core.IsOver(err) || ctx.Err() != nil:
+			case errs.IsOver(err) || ctx.Err() != nil:
 				return nil, false, err
 			default:
 				// The item must not delay the others.
@@ -205,10 +206,10 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 			claims, err = grantClaims(s, claims, zxid)
 			return claims, faster, err
 		}
-		i := core.Blamed(err)
+		i := errs.Blamed(err)
 		switch {
 		case i < 0:
-			if core.IsUncertain(err) && !core.IsOver(err) {
+			if backend.IsUncertain(err) && !errs.IsOver(err) {
 				// An outsider deleted the node that proves the commit. No item may
 				// stay claimed.
 				for _, cl := range claims {
@@ -222,7 +223,7 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 		case owner[i] < 0:
 			waiter = "" // an outsider deleted it
 		case !fresh:
-			return nil, false, core.ErrAgain
+			return nil, false, errs.ErrAgain
 		default:
 			if errors.Is(err, backend.ErrNotEmpty) {
 				q.stick(claims[owner[i]].e.Path()) // an outsider's node, below the node that puts the item off
@@ -293,7 +294,7 @@ func (cl *Claim) limitUnreceived(d time.Duration) bool {
 // it must not be handed out.
 func (cl *Claim) Receive() bool {
 	d := cl.q.claimTimeout
-	if !cl.limit(d, func() { cl.hold.Lose(core.ErrClaimTimeout) }) {
+	if !cl.limit(d, func() { cl.hold.Lose(errs.ErrClaimTimeout) }) {
 		cl.TooLate()
 		return false
 	}
@@ -348,7 +349,7 @@ type record struct {
 }
 
 // readAttempts returns the record of an item that a list showed unclaimed, with the version of
-// its state in that list. It returns core.ErrAgain if the item has been claimed or put off
+// its state in that list. It returns errs.ErrAgain if the item has been claimed or put off
 // since.
 //
 // The version must be that of the snapshot: a claim that was made after the list
@@ -367,7 +368,7 @@ func readAttempts(ctx context.Context, s *core.Session, e *layout.QueueEntry) (r
 		if err != nil {
 			return record{}, err
 		}
-		again := core.ErrAgain
+		again := errs.ErrAgain
 		for _, now := range layout.ParseBucket(e.Bucket, names, 0).Items {
 			if now.ID == e.ID && !now.Marked && now.PutOff == e.PutOff {
 				again = nil
@@ -446,9 +447,9 @@ func (cl *Claim) Leftovers(_ *core.Hold, cause error) core.Leftovers {
 	cl.q.forget() // before Done is closed, since the item precedes others of a list
 	r := core.Leftovers{Dir: cl.q.items, Paths: []string{cl.mark}}
 	switch {
-	case errors.Is(cause, core.ErrClaimTimeout):
+	case errors.Is(cause, errs.ErrClaimTimeout):
 		r.Remove = cl.fail
-	case errors.Is(cause, core.ErrClosed):
+	case errors.Is(cause, backend.ErrClosed):
 		r.Remove = cl.restore
 	default:
 		return core.Leftovers{}
@@ -459,7 +460,7 @@ func (cl *Claim) Leftovers(_ *core.Hold, cause error) core.Leftovers {
 // restore gives the item of a lost claim back, which counts no attempt, unless its mark is gone.
 func (cl *Claim) restore(ctx context.Context, _ string) error {
 	err := cl.commit(ctx, verbGiveBack)
-	if errors.Is(err, core.ErrLost) {
+	if errors.Is(err, errs.ErrLost) {
 		return nil
 	}
 	return err
@@ -472,7 +473,7 @@ func (cl *Claim) fail(ctx context.Context, _ string) error {
 	err := cl.commit(ctx, v)
 	cl.q.forget() // a list from before shows the item as claimed
 	switch {
-	case errors.Is(err, core.ErrLost):
+	case errors.Is(err, errs.ErrLost):
 		return nil
 	case err == nil && v == verbBury:
 		cl.q.tellBuried(&cl.e, cl.attempt, cl.why)
@@ -523,9 +524,9 @@ func (cl *Claim) end(ctx context.Context, err error) error {
 	mine := ctx.Err() != nil && cl.s.Backend().Err() == nil // the error of an ended ctx matches its cause, which can be any error
 	switch {
 	case err == nil:
-	case core.IsOver(err) && !mine:
-		err = core.NewLoss(cl.mark, err) // the item goes back with the session
-	case errors.Is(err, core.ErrLost) && !mine:
+	case errs.IsOver(err) && !mine:
+		err = &errs.Loss{Path: cl.mark, Cause: err} // the item goes back with the session
+	case errors.Is(err, errs.ErrLost) && !mine:
 	default:
 		cl.insist()
 		return err
@@ -546,7 +547,7 @@ func (cl *Claim) insist() {
 	tried := cl.q.begin()
 	if cl.s.CleanUp("end the claim of an item", cl.e.Path(), func(ctx context.Context) error {
 		defer tried()
-		if err := cl.commit(ctx, v); err != nil && !errors.Is(err, core.ErrLost) {
+		if err := cl.commit(ctx, v); err != nil && !errors.Is(err, errs.ErrLost) {
 			return err
 		}
 		cl.move(claimSettle)
@@ -602,7 +603,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 		} else {
 			_, err = cl.q.commitOnce(ctx, cl.s, ops...)
 		}
-		i := core.Blamed(err)
+		i := errs.Blamed(err)
 		switch {
 		case err == nil:
 			if v == verbBury {
@@ -612,7 +613,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty) && ops[i].Path != e.ReasonAt():
 			return err
 		case i == 0:
-			return core.NewLoss(cl.mark, core.ErrDeleted)
+			return &errs.Loss{Path: cl.mark, Cause: errs.ErrDeleted}
 		}
 		gone := ops[i].Path
 		ops = slices.Delete(slices.Clone(ops), i, i+1)
@@ -631,11 +632,11 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 
 // buryUnclaimed moves an item to the dead letters that was claimed as often as
 // MaxAttempts allows, by consumers that died. If the item has vanished, it does nothing.
-// If another client has claimed the item since the list, it returns core.ErrAgain: the item
+// If another client has claimed the item since the list, it returns errs.ErrAgain: the item
 // lives, and can be free again. ctx does not cancel the commit.
 func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry, attempts int, version int32) error {
 	data, _, err := s.Backend().Get(ctx, e.Path(), nil)
-	if core.IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
@@ -652,12 +653,12 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 	ops = append(ops, q.counting(1)...)
 	letter := parcel{e.ID, data, q.reasonOf(e, attempts, nil, abandoned)}
 	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{letter}, ops)
-	switch i := core.Blamed(err); {
+	switch i := errs.Blamed(err); {
 	case i == 0 && errors.Is(err, backend.ErrBadVersion):
-		return core.ErrAgain // each claim changes the state
+		return errs.ErrAgain // each claim changes the state
 	case i >= own:
 		q.counted.Store(false)
-		return core.ErrAgain
+		return errs.ErrAgain
 	case i >= 0 && !errors.Is(err, backend.ErrNotEmpty):
 		return nil
 	}

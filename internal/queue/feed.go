@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -18,7 +19,7 @@ import (
 // itemRequest is a caller that waits for items.
 type itemRequest struct {
 	want  int  // the maximum
-	try   bool // fails with core.ErrEmpty instead of waiting
+	try   bool // fails with errs.ErrEmpty instead of waiting
 	reply chan handOut
 	waits chan struct{} // closed when the feeder begins to wait; nil without Trace, and once it is closed
 }
@@ -42,7 +43,7 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool) (cla
 		a.waits = make(chan struct{})
 		waits = a.waits
 		defer func() {
-			span.Over(ctx, core.OpError(op, q.path.Full(), err))
+			span.Over(ctx, errs.Op(op, q.path.Full(), err))
 			q.tellClaims(ctx, claims, span.Began)
 		}()
 	}
@@ -56,7 +57,7 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool) (cla
 	} else if q.feeding = q.c.GoWork(q.feed); !q.feeding {
 		q.requests = nil
 		q.mu.Unlock()
-		return nil, core.ErrClosed
+		return nil, backend.ErrClosed
 	}
 	q.mu.Unlock()
 	select {
@@ -83,7 +84,7 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool) (cla
 	}
 	q.mu.Unlock()
 	if i >= 0 {
-		return nil, cmp.Or(q.c.ContextError(ctx), core.ErrClosed)
+		return nil, cmp.Or(q.c.ContextError(ctx), backend.ErrClosed)
 	}
 	ans := <-a.reply // the answer came at the same moment
 	return ans.claims, ans.err
@@ -301,13 +302,13 @@ func (f *feeder) run(ctx context.Context) error {
 		}
 		took, v, err := f.takeFor(ctx, asks, min(want, f.q.batch(f.s)), tries)
 		switch {
-		case errors.Is(err, core.ErrAgain):
+		case errors.Is(err, errs.ErrAgain):
 			f.stale = true
 		case err != nil:
 			return err
 		case took:
 		default:
-			f.q.fail(slices.DeleteFunc(asks, func(a *itemRequest) bool { return !a.try }), core.ErrEmpty)
+			f.q.fail(slices.DeleteFunc(asks, func(a *itemRequest) bool { return !a.try }), errs.ErrEmpty)
 			if len(f.q.present()) == 0 {
 				continue
 			}
@@ -324,7 +325,7 @@ func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tri
 	u := f.q.c.BeginCleanUp()
 	defer u.End()
 	if f.q.c.IsClosing() { // also if u is nil
-		return false, Sight{}, core.ErrClosed
+		return false, Sight{}, backend.ErrClosed
 	}
 	claims, v, err := f.take(ctx, want, tries)
 	if err != nil || len(claims) == 0 {
@@ -334,7 +335,7 @@ func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tri
 	return true, v, nil
 }
 
-// take looks for items once and claims those it finds. It returns core.ErrAgain if it
+// take looks for items once and claims those it finds. It returns errs.ErrAgain if it
 // found items but claimed none.
 func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, Sight, error) {
 	if claims, err := f.takeAhead(ctx, want); len(claims) > 0 || err != nil {
@@ -372,7 +373,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, Sight
 	}
 	found, rest := f.q.choose(f.q.spare(v.Found), want)
 	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
-	if f.place.slot && (faster || errors.Is(err, core.ErrAgain)) {
+	if f.place.slot && (faster || errors.Is(err, errs.ErrAgain)) {
 		f.later = true
 	}
 	switch {
@@ -385,7 +386,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, Sight
 		if !yields { // those that yield meet others by W8, who need not be there at the next items
 			f.q.met(faster)
 		}
-		return nil, v, core.ErrAgain
+		return nil, v, errs.ErrAgain
 	}
 	f.q.met(false)
 	f.q.keep(f.s, began, gen, &v, rest)
@@ -406,7 +407,7 @@ func (f *feeder) yields() bool {
 
 // takeAhead claims items that an earlier list has shown. It returns no claims if there is no such
 // list. If an item cannot be claimed, another consumer has had it, and takeAhead tries the next
-// one. It returns core.ErrAgain after two of them, or if one of several items cannot be claimed: the
+// one. It returns errs.ErrAgain after two of them, or if one of several items cannot be claimed: the
 // others precede the next ones.
 func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 	if f.place.slot || f.stale {
@@ -416,7 +417,7 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 		found := f.q.next(f.s, want)
 		if len(found) == 0 {
 			if tries > 1 {
-				return nil, core.ErrAgain
+				return nil, errs.ErrAgain
 			}
 			return nil, nil
 		}
@@ -425,11 +426,11 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 		case len(claims) > 0 && err == nil:
 			f.place.vacated()
 			return claims, nil
-		case err == nil || errors.Is(err, core.ErrAgain):
+		case err == nil || errors.Is(err, errs.ErrAgain):
 			if tries == 1 && len(found) == 1 {
 				continue
 			}
-			err = core.ErrAgain
+			err = errs.ErrAgain
 		}
 		f.q.forget() // these items may still be free
 		return nil, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -18,7 +19,7 @@ type deadReason struct {
 }
 
 var (
-	timedOut         = deadReason{trace.ReasonTimeout, core.ErrClaimTimeout.Error()}
+	timedOut         = deadReason{trace.ReasonTimeout, errs.ErrClaimTimeout.Error()}
 	abandoned        = deadReason{trace.ReasonAbandoned, "its consumer died, or lost its session"}
 	decodingPanicked = deadReason{trace.ReasonFailed, "the codec panicked"}
 )
@@ -140,7 +141,7 @@ func (q *Queue) deadBuckets(ctx context.Context, s *core.Session) ([]layout.Buck
 // listBucket lists a bucket. One that is gone is empty.
 func listBucket(ctx context.Context, s *core.Session, b layout.Bucket) (layout.BucketContents, error) {
 	names, stat, err := s.Backend().Children(ctx, b.Path, nil)
-	if err != nil && !core.IsNotFound(err) {
+	if err != nil && !errs.IsNotFound(err) {
 		return layout.BucketContents{}, err
 	}
 	return layout.ParseBucket(b.Path, names, stat.AsOf), nil
@@ -175,7 +176,7 @@ func readLetters(ctx context.Context, s *core.Session, items []layout.QueueEntry
 		switch {
 		case itemErr == nil:
 			letters = append(letters, l)
-		case !core.IsNotFound(itemErr):
+		case !errs.IsNotFound(itemErr):
 			return nil, itemErr
 		}
 	}

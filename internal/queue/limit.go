@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -143,7 +144,7 @@ func (q *Queue) readCounts(ctx context.Context, s *core.Session, age countsAge) 
 		got[1].Stat, got[1].Err = s.Backend().Exists(ctx, q.out, nil)
 	}
 	for _, r := range got {
-		if r.Err != nil && !core.IsNotFound(r.Err) {
+		if r.Err != nil && !errs.IsNotFound(r.Err) {
 			return counts{}, r.Err
 		}
 	}
@@ -207,12 +208,12 @@ func (p *limitedPut) recount(ctx context.Context, c counts) (counts, error) {
 		}
 		return nil
 	})
-	if err != nil && !core.IsNotFound(err) {
+	if err != nil && !errs.IsNotFound(err) {
 		return counts{}, err
 	}
 	if c.exit {
 		stat, err := s.Backend().Exists(ctx, q.out, nil)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return counts{}, err
 		}
 		c.out, c.asOf, c.exit = uint32(stat.Version), stat.AsOf, err == nil
@@ -241,7 +242,7 @@ type limitedPut struct {
 	key, due int64
 	batch    []parcel
 	with     []backend.Op // that are committed with the items, before all others
-	now      bool         // fails with core.ErrFull instead of waiting
+	now      bool         // fails with errs.ErrFull instead of waiting
 	place    slotPlace    // among the producers that wait
 	counted  bool         // the items need not be counted once more for this put
 	told     bool         // the span knows that the put waits
@@ -257,7 +258,7 @@ func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *core.Span
 		}
 		n, err := p.run(ctx)
 		q.giveTurn()
-		if !errors.Is(err, core.ErrAgain) {
+		if !errors.Is(err, errs.ErrAgain) {
 			return n, err
 		}
 		// Without the turn, for which others wait: this calls the user's Trace.
@@ -266,7 +267,7 @@ func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *core.Span
 	}
 }
 
-// run has the turn. It returns core.ErrAgain if the put is about to wait and the span does not know
+// run has the turn. It returns errs.ErrAgain if the put is about to wait and the span does not know
 // that yet.
 func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	q, s := p.q, p.s
@@ -283,7 +284,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 		case c.age == countsUnknown, c.age == countsRemembered && room < len(p.batch):
 			c, err = q.readCounts(ctx, s, countsRead)
 		case c.entry == entryWorn:
-			if _, err = s.Backend().Commit(ctx, backend.Delete(q.in, backend.AnyVersion)); err == nil || core.Raced(err) || core.MayRepeat(ctx, err) {
+			if _, err = s.Backend().Commit(ctx, backend.Delete(q.in, backend.AnyVersion)); err == nil || errs.Raced(err) || errs.MayRepeat(ctx, err) {
 				c, err = q.readCounts(ctx, s, countsCurrent)
 			}
 			err = s.NotSent(ctx, err)
@@ -304,9 +305,9 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 		case p.doubts(c):
 			c, err = p.recount(ctx, c)
 		case q.reject, p.now:
-			return 0, fmt.Errorf("%w: it has %d items", core.ErrFull, c.length())
+			return 0, fmt.Errorf("%w: it has %d items", errs.ErrFull, c.length())
 		case !p.told:
-			return 0, core.ErrAgain
+			return 0, errs.ErrAgain
 		default:
 			err = p.awaitRoom(ctx, c)
 			c.age = countsRemembered
@@ -344,13 +345,13 @@ func (p *limitedPut) commit(ctx context.Context, c counts, batch []parcel) (_ co
 		err = q.putItems(ctx, s, p.key, p.due, batch, append(p.with[:before:before], count...))
 	} else {
 		_, _, err = s.CommitOnce(ctx, count...)
-		repeat = core.MayRepeat(ctx, err)
+		repeat = errs.MayRepeat(ctx, err)
 		err = s.NotSent(ctx, err)
 	}
 	if err == nil {
 		return c.after(len(batch)), true, nil
 	}
-	if i := core.Blamed(err); (i < before || i >= before+len(count)) && !repeat {
+	if i := errs.Blamed(err); (i < before || i >= before+len(count)) && !repeat {
 		return c, false, err
 	}
 	now, err := q.readCounts(ctx, s, countsRead)
@@ -375,7 +376,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 		case <-fired:
 		case <-ready:
 		case <-q.c.Closing():
-			return core.ErrClosed
+			return backend.ErrClosed
 		case <-s.Backend().Done():
 			return s.Backend().Err()
 		case <-ctx.Done():
@@ -413,7 +414,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 	}
 	for _, w := range ws.Take() {
 		if w.Kind() != backend.Deleted { // all fire after a reconnect
-			if _, err := s.Backend().Exists(ctx, items[w], nil); !core.IsNotFound(err) {
+			if _, err := s.Backend().Exists(ctx, items[w], nil); !errs.IsNotFound(err) {
 				if err != nil {
 					return err
 				}
@@ -477,7 +478,7 @@ func (q *Queue) counting(n int) []backend.Op {
 // count would be a write.
 func (q *Queue) commitOnce(ctx context.Context, s *core.Session, ops ...backend.Op) (zxid int64, err error) {
 	_, zxid, err = s.CommitOnce(ctx, ops...)
-	if !core.Answers(err, backend.ErrNoSpace) || core.IsUncertain(err) {
+	if !errs.Answers(err, backend.ErrNoSpace) || backend.IsUncertain(err) {
 		return zxid, err
 	}
 	rest := slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == q.out })

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // readClaims reads the items of claims, which are of one session.
@@ -37,7 +38,7 @@ func readClaims(ctx context.Context, claims []*Claim) []backend.ReadResult {
 // took handles the read of the item. It returns false if there is no item to hand out.
 func (cl *Claim) took(ctx context.Context, data []byte, err error) (bool, error) {
 	switch {
-	case core.IsNotFound(err):
+	case errs.IsNotFound(err):
 		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session
 		return false, nil
 	case errors.Is(err, backend.ErrSessionLost):
@@ -103,7 +104,7 @@ func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(dat
 		}
 	}()
 	found := make([]bool, len(claims))
-	errs := make([]error, len(claims))
+	failed := make([]error, len(claims))
 	var again []*Claim
 	for _, cl := range claims {
 		if cl.read.Err != nil { // such as the end of a context that was not this one
@@ -113,11 +114,11 @@ func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(dat
 	for i, r := range readClaims(ctx, again) {
 		again[i].read = r
 	}
-	core.Together(len(claims), func(i int) { found[i], errs[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
+	core.Together(len(claims), func(i int) { found[i], failed[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
 	for i, cl := range claims {
 		switch {
-		case errs[i] != nil:
-			err = errs[i]
+		case failed[i] != nil:
+			err = failed[i]
 		case found[i] && err == nil:
 			// This runs the caller's code, in the caller's goroutine.
 			decoding = cl
@@ -183,7 +184,7 @@ func (cl *Claim) Nack(delay time.Duration, cause error) error {
 	if v == verbBury {
 		why = failedFor(cause)
 	}
-	return core.OpError("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
+	return errs.Op("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
 }
 
 // Some takes at least one item and at most want. It calls decode with the bytes of each, and accept
@@ -197,7 +198,7 @@ func (q *Queue) Some(ctx context.Context, op string, want int, try bool, decode 
 	for {
 		claims, err := q.request(ctx, op, want, try)
 		if err != nil {
-			return core.OpError(op, q.path.Full(), err)
+			return errs.Op(op, q.path.Full(), err)
 		}
 		var opened []*Claim
 		err = q.openClaims(ctx, claims, decode, func(cl *Claim) {
@@ -208,13 +209,13 @@ func (q *Queue) Some(ctx context.Context, op string, want int, try bool, decode 
 			for _, cl := range opened {
 				cl.later(verbGiveBack)
 			}
-			err = core.ErrClosed
+			err = backend.ErrClosed
 		}
-		if core.IsDecode(err) {
+		if errs.IsDecode(err) {
 			q.AwaitGivenBack() // a consumer with the right codec can take them now
 		}
 		if err != nil {
-			return core.OpError(op, q.path.Full(), err)
+			return errs.Op(op, q.path.Full(), err)
 		}
 		if len(opened) > 0 {
 			return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -159,7 +160,7 @@ func (q *Queue) setPrompt(s *core.Session) {
 // would meet at each item, since their lists are alike. A single time it can be a Purge or a Remove,
 // which is no reason to change the order; twice in a second it counts as a lost race.
 func (q *Queue) overtaken(err error) {
-	if core.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty) {
+	if errs.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty) {
 		return
 	}
 	now := time.Now()
@@ -178,7 +179,7 @@ func (q *Queue) deleteUnclaimed(ctx context.Context, s *core.Session, e *layout.
 	ops, err := takeOut(ctx, s, e)
 	for err == nil {
 		zxid, err = q.commitOnce(ctx, s, append(ops[:len(ops):len(ops)], q.counting(1)...)...)
-		if core.Blamed(err) < len(ops) {
+		if errs.Blamed(err) < len(ops) {
 			break
 		}
 		q.counted.Store(false)
@@ -205,16 +206,16 @@ func (q *Queue) Pop(ctx context.Context, decode func([]byte) error) error {
 	for {
 		popped, err := q.popAhead(ctx, decode)
 		if err != nil {
-			return core.OpError("pop", q.path.Full(), err)
+			return errs.Op("pop", q.path.Full(), err)
 		}
 		if popped {
 			return nil
 		}
 		var cl *Claim
 		err = q.Some(ctx, "pop", 1, false, decode, func(x *Claim) { cl = x })
-		if core.Answers(err, backend.ErrNoSpace) && !core.IsUncertain(err) {
+		if errs.Answers(err, backend.ErrNoSpace) && !backend.IsUncertain(err) {
 			if popped, err := q.popUnclaimed(ctx, decode); popped || err != nil {
-				return core.OpError("pop", q.path.Full(), err)
+				return errs.Op("pop", q.path.Full(), err)
 			}
 		}
 		if err != nil {
@@ -226,10 +227,10 @@ func (q *Queue) Pop(ctx context.Context, decode func([]byte) error) error {
 		case err == nil:
 			cl.noteDelivery()
 			return nil
-		case !core.IsUncertain(err) && (errors.Is(err, core.ErrLost) || errors.Is(err, core.ErrReleased)):
+		case !backend.IsUncertain(err) && (errors.Is(err, errs.ErrLost) || errors.Is(err, errs.ErrReleased)):
 			continue // the item goes to another consumer; or ClaimTimeout has passed before
 		}
-		return core.OpError("pop", q.path.Full(), err)
+		return errs.Op("pop", q.path.Full(), err)
 	}
 }
 
@@ -278,7 +279,7 @@ func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped
 		q.decoded(nil)
 		q.tellPopped(ctx, &r.e, 1, zxid, began)
 		return true, nil
-	case core.IsUncertain(err):
+	case backend.IsUncertain(err):
 		return false, err
 	}
 	failed = err
@@ -316,9 +317,9 @@ func (q *Queue) popUnclaimed(ctx context.Context, decode func([]byte) error) (po
 			q.decoded(nil)
 			q.tellPopped(ctx, e, attempt, zxid, began)
 			return true, nil
-		case core.IsUncertain(err):
+		case backend.IsUncertain(err):
 			return false, err
-		case !errors.Is(err, core.ErrAgain) && !core.Raced(err):
+		case !errors.Is(err, errs.ErrAgain) && !errs.Raced(err):
 			return false, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -27,13 +28,13 @@ func (q *Queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry,
 			return nil, nil, err
 		}
 		if len(v.Found) == 0 {
-			return nil, nil, core.ErrEmpty
+			return nil, nil, errs.ErrEmpty
 		}
 		e := &v.Found[0]
 		if e.State && q.maxAttempts > 0 {
 			r, err := readAttempts(ctx, s, e)
 			switch {
-			case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
+			case errs.IsNotFound(err), errors.Is(err, errs.ErrAgain):
 				continue
 			case err != nil:
 				return nil, nil, err
@@ -43,7 +44,7 @@ func (q *Queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry,
 			}
 		}
 		data, _, err := s.Backend().Get(ctx, e.Path(), nil)
-		if !core.IsNotFound(err) {
+		if !errs.IsNotFound(err) {
 			q.forget() // an earlier list can show a later item as the first
 			return e, data, err
 		}
@@ -70,7 +71,7 @@ func (q *Queue) purge(ctx context.Context, s *core.Session, total *int) error {
 		q.sweep(ctx, s, b, c.Litter, !last && !claimed)
 		return nil
 	})
-	if core.IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return nil
 	}
 	return err
@@ -82,7 +83,7 @@ func (q *Queue) purgeSome(ctx context.Context, s *core.Session, items []layout.Q
 		e := &items[i]
 		ops, err := takeOut(ctx, s, e)
 		switch {
-		case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
+		case errs.IsNotFound(err), errors.Is(err, errs.ErrAgain):
 			continue
 		case err != nil:
 			return err
@@ -103,7 +104,7 @@ func (q *Queue) purgeSome(ctx context.Context, s *core.Session, items []layout.Q
 			*total += len(each)
 			return nil
 		}
-		i := core.Blamed(err)
+		i := errs.Blamed(err)
 		if i < 0 {
 			return err
 		}
@@ -122,10 +123,10 @@ func (q *Queue) purgeSome(ctx context.Context, s *core.Session, items []layout.Q
 
 // takeOut returns the operations that delete an item that no consumer has claimed, with its
 // other nodes. If a consumer has claimed it since the list, they are refused. If that is
-// known already, takeOut returns core.ErrAgain, or ErrNotFound.
+// known already, takeOut returns errs.ErrAgain, or ErrNotFound.
 func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]backend.Op, error) {
 	if e.Marked {
-		return nil, core.ErrAgain
+		return nil, errs.ErrAgain
 	}
 	ops := []backend.Op{backend.Delete(e.Path(), backend.AnyVersion)}
 	if e.State {
@@ -165,12 +166,12 @@ func (q *Queue) Length(ctx context.Context) (int, error) {
 			return 0, err
 		}
 		n, err := q.countItems(ctx, s)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return 0, nil
 		}
 		return n, err
 	})
-	return n, core.OpError("len", q.FullPath(), err)
+	return n, errs.Op("len", q.FullPath(), err)
 }
 
 // PurgeAll is Consumer.Purge of package coord.
@@ -185,7 +186,7 @@ func (q *Queue) PurgeAll(ctx context.Context) (int, error) {
 		}
 		return struct{}{}, q.purge(ctx, s, &total)
 	})
-	return total, core.OpError("purge", q.FullPath(), err)
+	return total, errs.Op("purge", q.FullPath(), err)
 }
 
 // Peek is Consumer.Peek of package coord, before the codec.
@@ -197,5 +198,5 @@ func (q *Queue) Peek(ctx context.Context) ([]byte, error) {
 		_, data, err := q.first(ctx, s)
 		return data, err
 	})
-	return data, core.OpError("peek", q.path.Full(), err)
+	return data, errs.Op("peek", q.path.Full(), err)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/trace"
 
 	"github.com/go-coord/coord/backend"
@@ -32,7 +33,7 @@ func (q *Queue) fits(data []byte) error {
 		path = max(path, len(q.dead.items))
 	}
 	if room := most - min(16*(path+256), most/2); len(data) > room {
-		return fmt.Errorf("%w: the item has %d bytes, limit %d", core.ErrTooLarge, len(data), room)
+		return fmt.Errorf("%w: the item has %d bytes, limit %d", backend.ErrTooLarge, len(data), room)
 	}
 	return nil
 }
@@ -112,8 +113,8 @@ func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, er
 		stat, err := s.Backend().Exists(ctx, path, nil)
 		switch {
 		case err == nil && stat.Version < 0:
-			return 0, core.ErrVersions // an outsider wrote it
-		case err == nil || !core.IsNotFound(err):
+			return 0, errs.ErrVersions // an outsider wrote it
+		case err == nil || !errs.IsNotFound(err):
 			return stat.Version, err
 		}
 		_, err = s.Backend().Commit(ctx, backend.Create(path, nil, backend.Persistent))
@@ -123,7 +124,7 @@ func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, er
 			if err := s.Backend().Sync(ctx, path); err != nil {
 				return 0, err
 			}
-		case core.MayRepeat(ctx, err):
+		case errs.MayRepeat(ctx, err):
 			pause.Wait(ctx.Done(), s.Backend().Done())
 		default:
 			return 0, s.NotSent(ctx, err)
@@ -142,7 +143,7 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 	var pl putPlan
 	for {
 		err := q.planPut(ctx, s, key, &pl)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			if err := q.makeItems(ctx, s); err != nil {
 				return err
 			}
@@ -159,7 +160,7 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		// Behind the items, so that neither their indexes nor their numbers change.
 		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.CommitOnce(ctx, ops...)
-		if q.kind == Delay && (err == nil || core.IsUncertain(err)) {
+		if q.kind == Delay && (err == nil || backend.IsUncertain(err)) {
 			q.forgetAfter(due)
 		}
 		if err == nil {
@@ -171,7 +172,7 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 			q.setOpen(pl.key, openBucket{pl.target(), full})
 			return nil
 		}
-		i := core.Blamed(err)
+		i := errs.Blamed(err)
 		if i < 0 || i < len(with) {
 			return err
 		}
@@ -254,7 +255,7 @@ func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 		if p.use && closed && key == wasOf && p.n == was {
 			b, err := s.Backend().Exists(ctx, layout.BucketPath(q.items, key, p.n), nil)
 			switch {
-			case core.IsNotFound(err):
+			case errs.IsNotFound(err):
 				continue // the list is stale
 			case err != nil:
 				return err
@@ -272,7 +273,7 @@ func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 		case p.use && !p.full:
 			return nil
 		case p.n >= layout.MaxNumber:
-			return fmt.Errorf("%w: bucket %q has the highest possible number", core.ErrLimit, layout.BucketPath(q.items, key, p.n))
+			return fmt.Errorf("%w: bucket %q has the highest possible number", errs.ErrLimit, layout.BucketPath(q.items, key, p.n))
 		case len(all) < q.most:
 			return nil
 		}
@@ -281,7 +282,7 @@ func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 			return err
 		}
 		if !freed {
-			return fmt.Errorf("%w: the queue has %d buckets, the maximum; put again when consumers have emptied one", core.ErrLimit, len(all))
+			return fmt.Errorf("%w: the queue has %d buckets, the maximum; put again when consumers have emptied one", errs.ErrLimit, len(all))
 		}
 	}
 }
@@ -335,7 +336,7 @@ func (q *Queue) sweepEmpty(ctx context.Context, s *core.Session, all []layout.Bu
 	for _, b := range all[:len(all)-1] {
 		stat, err := s.Backend().Exists(ctx, b.Path, nil)
 		switch {
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err):
 			freed = true
 		case err != nil:
 			return false, err
@@ -401,7 +402,7 @@ func (q *Queue) openBucket(ctx context.Context, s *core.Session, key int64) (str
 	var pl putPlan
 	for {
 		err := q.planPut(ctx, s, key, &pl)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			if err := q.makeItems(ctx, s); err != nil {
 				return "", err
 			}
@@ -415,7 +416,7 @@ func (q *Queue) openBucket(ctx context.Context, s *core.Session, key int64) (str
 			path := layout.BucketPath(q.items, pl.key, pl.n)
 			stat, err := s.Backend().Exists(ctx, path, nil)
 			switch {
-			case err != nil && !core.IsNotFound(err):
+			case err != nil && !errs.IsNotFound(err):
 				return "", err
 			case err == nil && stat.Version == 0:
 				// This is the number of items created so far. (Cversion is twice
@@ -438,7 +439,7 @@ func (q *Queue) openBucket(ctx context.Context, s *core.Session, key int64) (str
 		}
 		ops, _ := pl.ops(q, nil)
 		if _, _, err := s.CommitOnce(ctx, ops...); err != nil {
-			if core.Blamed(err) < 0 {
+			if errs.Blamed(err) < 0 {
 				return "", err
 			}
 			q.forgetOpen(key)
@@ -458,21 +459,21 @@ func (q *Queue) PutValues(ctx context.Context, op string, priority, due int64, c
 		return nil, 0, err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, 0, core.OpError(op, q.path.Full(), err)
+		return nil, 0, errs.Op(op, q.path.Full(), err)
 	}
 	all := make([]parcel, count)
 	ids = make([]string, count)
 	for i := range count {
 		data, err := encode(i)
 		if err != nil {
-			return nil, 0, core.OpError(op, q.path.Full(), err)
+			return nil, 0, errs.Op(op, q.path.Full(), err)
 		}
 		ids[i] = q.c.NewGUID(q.path.Full())
 		all[i] = parcel{id: ids[i], data: data}
 	}
 	span := q.newSpan(op)
 	n, err = q.put(ctx, span, priority, due, all)
-	err = core.OpError(op, q.path.Full(), err)
+	err = errs.Op(op, q.path.Full(), err)
 	span.Over(ctx, err)
 	if span != nil && n > 0 {
 		core.Emit(ctx, q.c, trace.ItemsPut{Subject: span.At(""), Items: ids[:n:n]})
@@ -486,7 +487,7 @@ func (q *Queue) MayPut(data []byte) error {
 		return err
 	}
 	if q.maxLen > 0 {
-		return fmt.Errorf("%w: a transaction cannot put into a queue with MaxLen", core.ErrUnsupported)
+		return fmt.Errorf("%w: a transaction cannot put into a queue with MaxLen", backend.ErrUnsupported)
 	}
 	return nil
 }
@@ -518,7 +519,7 @@ func (p *txnPut) Ops(ctx context.Context, s *core.Session) ([]backend.Op, error)
 // can succeed.
 func (p *txnPut) Again(err error) bool {
 	p.q.forgetOpen(p.key)
-	return core.Raced(err)
+	return errs.Raced(err)
 }
 
 // Applied is called when the transaction is applied, or may be.
@@ -535,7 +536,7 @@ func (q *Queue) DueAfter(ctx context.Context, d time.Duration) (int64, error) {
 	}
 	now, err := core.OnSession(ctx, q.c, func(s *core.Session) (core.Moment, error) { return s.Learn(ctx) })
 	if err != nil {
-		return 0, core.OpError("put", q.path.Full(), err)
+		return 0, errs.Op("put", q.path.Full(), err)
 	}
 	return now.After(d), nil
 }

@@ -433,7 +433,7 @@ type Config struct {
 func New(c *core.Client, path string, kind Kind, opts Config) *Queue {
 	q := newQueue(c, path, kind)
 	refuse := func(format string, args ...any) {
-		q.path.Refuse(fmt.Errorf("%w: "+format, append([]any{core.ErrInvalid}, args...)...))
+		q.path.Refuse(fmt.Errorf("%w: "+format, append([]any{backend.ErrInvalid}, args...)...))
 	}
 	switch {
 	case opts.MaxLen < 0:

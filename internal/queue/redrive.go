@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -41,10 +42,10 @@ func (end *deadEnd) behind(n int64, e *layout.QueueEntry) bool {
 const mostPasses = 10
 
 // errChanging is the error for an item that has changed in each pass.
-var errChanging = fmt.Errorf("%w: the item changed during each attempt", core.ErrConflict)
+var errChanging = fmt.Errorf("%w: the item changed during each attempt", errs.ErrConflict)
 
 // errClaimed is the error for an item that a consumer has claimed.
-var errClaimed = fmt.Errorf("%w: a consumer has claimed the item", core.ErrLocked)
+var errClaimed = fmt.Errorf("%w: a consumer has claimed the item", errs.ErrLocked)
 
 // missed returns the error for the items that were not moved, or nil.
 func (r *redrive) missed() error {
@@ -52,12 +53,12 @@ func (r *redrive) missed() error {
 	for id, err := range r.wanted {
 		same[err.Error()] = append(same[err.Error()], id)
 	}
-	var errs []error
+	var failed []error
 	for _, text := range slices.Sorted(maps.Keys(same)) {
 		ids := same[text]
-		errs = append(errs, fmt.Errorf("items not moved: %d, first %q: %w", len(ids), slices.Min(ids), r.wanted[ids[0]]))
+		failed = append(failed, fmt.Errorf("items not moved: %d, first %q: %w", len(ids), slices.Min(ids), r.wanted[ids[0]]))
 	}
-	return errors.Join(errs...)
+	return errors.Join(failed...)
 }
 
 // run reads the dead letters, bucket after bucket, and moves those that are wanted. If one of
@@ -70,7 +71,7 @@ func (r *redrive) run(ctx context.Context, s *core.Session) error {
 	for pass := 0; changed && pass < mostPasses; pass++ {
 		changed = false
 		for id := range r.wanted {
-			r.wanted[id] = core.ErrNotFound
+			r.wanted[id] = backend.ErrNotFound
 		}
 		if r.all {
 			clear(r.wanted)
@@ -181,7 +182,7 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		}
 		h.out, err = takeOut(ctx, s, &l.E)
 		switch {
-		case core.IsNotFound(err), errors.Is(err, core.ErrAgain):
+		case errs.IsNotFound(err), errors.Is(err, errs.ErrAgain):
 			r.changed(h.id)
 			again = true
 			continue
@@ -216,7 +217,7 @@ func (r *redrive) commit(ctx context.Context, s *core.Session, some []homing) (a
 			}
 		}
 		err := r.q.putBack(ctx, s, some[0].key, some[0].due, batch, with)
-		i := core.Blamed(err)
+		i := errs.Blamed(err)
 		switch {
 		case err == nil:
 			r.done(ctx, some)
@@ -279,7 +280,7 @@ func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 		case err != nil:
 			return err
 		case e == nil:
-			return core.ErrNotFound
+			return backend.ErrNotFound
 		case e.Marked:
 			return errClaimed
 		}
@@ -289,7 +290,7 @@ func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 			if err == nil {
 				return nil
 			}
-			i := core.Blamed(err)
+			i := errs.Blamed(err)
 			if i == len(ops) {
 				in.counted.Store(false)
 				err = nil
@@ -300,7 +301,7 @@ func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 			}
 		}
 		// Otherwise the item has changed since the list.
-		if !errors.Is(err, core.ErrAgain) && !core.IsNotFound(err) && (core.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty)) {
+		if !errors.Is(err, errs.ErrAgain) && !errs.IsNotFound(err) && (errs.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty)) {
 			return err
 		}
 	}
@@ -340,13 +341,13 @@ func (q *Queue) Redrive(ctx context.Context, ids []string) (n int, err error) {
 	}
 	r := &redrive{q: q, span: q.newSpan(op), all: len(ids) == 0, wanted: make(map[string]error, len(ids))}
 	for _, id := range ids {
-		r.wanted[id] = core.ErrNotFound
+		r.wanted[id] = backend.ErrNotFound
 	}
 	_, err = core.OnSessionOnce(ctx, q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, r.run(ctx, s) })
 	if err == nil {
 		err = r.missed()
 	}
-	return r.moved, core.OpError(op, q.path.Full(), err)
+	return r.moved, errs.Op(op, q.path.Full(), err)
 }
 
 // RemoveItem is Consumer.Remove of package coord.
@@ -355,5 +356,5 @@ func (q *Queue) RemoveItem(ctx context.Context, id string) error {
 		return err
 	}
 	_, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (struct{}, error) { return struct{}{}, q.remove(ctx, s, id) })
-	return core.OpError("remove", q.path.Full(), err)
+	return errs.Op("remove", q.path.Full(), err)
 }

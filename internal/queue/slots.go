@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/line"
 
 	"github.com/go-coord/coord/internal/core"
@@ -99,7 +100,7 @@ func (l *slotLine) slot(i int) string { return l.g.Dir + "/" + layout.SlotName(i
 func (l *slotLine) view(ctx context.Context, s *core.Session) (v slotView, err error) {
 	began := time.Now()
 	names, stat, err := s.Backend().Children(ctx, l.g.Dir, nil)
-	if err != nil && !core.IsNotFound(err) {
+	if err != nil && !errs.IsNotFound(err) {
 		return slotView{}, err
 	}
 	v.asOf, v.took = stat.AsOf, time.Since(began)
@@ -188,9 +189,9 @@ func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
 		}
 		// Not cancellable, so that the client always learns whether it has the slot.
 		_, _, err := s.CommitOnce(context.WithoutCancel(ctx), ops...)
-		switch core.Blamed(err) {
+		switch errs.Blamed(err) {
 		case 0:
-			if core.IsNotFound(err) {
+			if errs.IsNotFound(err) {
 				l.c.ForgetState(l.g.Dir)
 				if err := s.MakeDir(ctx, l.g); err != nil {
 					return false, err
@@ -205,7 +206,7 @@ func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
 				l.mu.Lock()
 				l.last = i
 				l.mu.Unlock()
-			} else if core.IsUncertain(err) && !core.IsOver(err) {
+			} else if backend.IsUncertain(err) && !errs.IsOver(err) {
 				// An outsider deleted the node that proves the commit. No slot may stay taken.
 				(&slotPlace{l: l, s: s, path: l.slot(i), slot: true}).leave()
 			}
@@ -272,7 +273,7 @@ func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {
 	for i := range p.l.k {
 		_, stat, err := p.s.Backend().Children(ctx, p.l.slot(i), nil)
 		switch {
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err):
 			return false, nil // deleted just now; the event may have been withheld
 		case err != nil:
 			return false, err
@@ -280,7 +281,7 @@ func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, &backend.Error{Op: "wait", Path: p.l.slot(0), Index: -1, Err: fmt.Errorf("%w: all slots are persistent nodes of another program, delete them", core.ErrExists)}
+	return false, &backend.Error{Op: "wait", Path: p.l.slot(0), Index: -1, Err: fmt.Errorf("%w: all slots are persistent nodes of another program, delete them", backend.ErrExists)}
 }
 
 // leave gives the place up, in the background. A waiter goes with the session if the client
@@ -298,7 +299,7 @@ func (p *slotPlace) leave() {
 		s.CleanUp("release a slot", path, func(ctx context.Context) error {
 			// Exactly once, since the slot can be another client's at once.
 			_, _, err := s.CommitOnce(ctx, backend.Delete(path, backend.AnyVersion))
-			if err != nil && !core.IsNotFound(err) {
+			if err != nil && !errs.IsNotFound(err) {
 				return err
 			}
 			l.fill(s)
@@ -345,7 +346,7 @@ func (l *slotLine) fill(s *core.Session) {
 	}
 	if l.c.GoCleanUp(func(ctx context.Context, _ *core.CleanUp) {
 		for n, s := 1, s; n > 0; n, s = l.filled(n) {
-			if err := l.fillOnce(ctx, s); err != nil && !core.IsOver(err) {
+			if err := l.fillOnce(ctx, s); err != nil && !errs.IsOver(err) {
 				s.Client().Log().Warn("coord: cannot list the waiters of a queue, retrying", "path", l.g.Dir, "error", err)
 				l.fillLater(s)
 				continue
@@ -420,16 +421,16 @@ func (l *slotLine) fillOnce(ctx context.Context, s *core.Session) error {
 			continue
 		}
 		line := v.line[:min(most, len(v.line), core.MostReads)]
-		errs := make([]error, len(line))
+		failed := make([]error, len(line))
 		core.Together(len(line), func(i int) {
-			_, errs[i] = s.Backend().Commit(ctx, backend.Delete(l.g.Dir+"/"+line[i], backend.AnyVersion))
+			_, failed[i] = s.Backend().Commit(ctx, backend.Delete(l.g.Dir+"/"+line[i], backend.AnyVersion))
 		})
 		gone++
-		for _, err := range errs {
+		for _, err := range failed {
 			switch {
-			case err == nil, core.IsUncertain(err):
+			case err == nil, backend.IsUncertain(err):
 				gone = 0
-			case !core.Raced(err):
+			case !errs.Raced(err):
 				return err
 			}
 		}
@@ -445,7 +446,7 @@ func (l *slotLine) isTaken(ctx context.Context, s *core.Session, v slotView) (bo
 	for {
 		w := backend.NewWatch()
 		_, err := s.Backend().Exists(ctx, l.slot(v.free[0]), w)
-		if !core.IsNotFound(err) {
+		if !errs.IsNotFound(err) {
 			w.Stop()
 			return err == nil, err
 		}

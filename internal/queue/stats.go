@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/queuestat"
@@ -81,7 +82,7 @@ func standingLists(ctx context.Context, s *core.Session, paths ...string) ([][]s
 	}
 	names := make([][]string, len(lists))
 	for i, l := range lists {
-		if l.Err != nil && !core.IsNotFound(l.Err) {
+		if l.Err != nil && !errs.IsNotFound(l.Err) {
 			return nil, l.Err
 		}
 		names[i] = l.Names
@@ -108,7 +109,7 @@ func (q *Queue) ReadStats(ctx context.Context) (queueFigures, error) {
 	}
 	st, err := core.OnSession(ctx, q.c, func(s *core.Session) (queueFigures, error) { return q.stats(ctx, s) })
 	if err != nil {
-		return queueFigures{}, core.OpError("stats", q.FullPath(), err)
+		return queueFigures{}, errs.Op("stats", q.FullPath(), err)
 	}
 	return st, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -60,7 +61,7 @@ func (f *feeder) awaitOnce(ctx context.Context, v *Sight) error {
 func (f *feeder) onlyLater(ctx context.Context, v *Sight) (bool, error) {
 	data, stat, err := f.s.Backend().Get(ctx, f.q.items, nil)
 	switch {
-	case core.IsNotFound(err):
+	case errs.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, err

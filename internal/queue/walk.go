@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -67,7 +68,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	if q.kind == FIFO && ws == nil {
 		if head := q.knownHead(); head != "" {
 			names, stat, err := s.Backend().Children(ctx, head, nil)
-			if err != nil && !core.IsNotFound(err) {
+			if err != nil && !errs.IsNotFound(err) {
 				return Sight{}, err
 			}
 			v := Sight{stuck: stuck, Now: s.Now()}
@@ -128,7 +129,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 			w := ws.New()
 			list = bucketList{path: b.Path}
 			list.read(ctx, s, w)
-			if core.IsNotFound(list.err) {
+			if errs.IsNotFound(list.err) {
 				w.Stop()
 				continue
 			}
@@ -255,7 +256,7 @@ func (q *Queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, lit
 		return false
 	}
 	_, err := s.Backend().Commit(ctx, ops...)
-	if err != nil && !core.Raced(err) && !core.IsUncertain(err) && !core.IsOver(err) && ctx.Err() == nil {
+	if err != nil && !errs.Raced(err) && !backend.IsUncertain(err) && !errs.IsOver(err) && ctx.Err() == nil {
 		s.Client().Log().Warn("coord: cannot remove an empty bucket of a queue", "path", b.Path, "error", err)
 	}
 	return err == nil
@@ -436,7 +437,7 @@ func (q *Queue) eachBucket(ctx context.Context, s *core.Session, f func(b layout
 	all := layout.Buckets(q.items, names)
 	for i, b := range all {
 		names, stat, err := s.Backend().Children(ctx, b.Path, nil)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			continue
 		}
 		if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 )
@@ -95,7 +96,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*core.Hold, er
 		}
 		err, again := s.c.AfterAttempt(ctx, err)
 		if !again {
-			err = core.OpError(a.op, path, a.Explain(err))
+			err = errs.Op(a.op, path, a.Explain(err))
 			a.span.Over(ctx, err)
 			return nil, err
 		}
@@ -112,19 +113,19 @@ func (a *acquisition) begin(ctx context.Context) error {
 	}
 	path := s.path.Full()
 	if err := s.bad; err != nil {
-		return core.OpError(a.op, path, err)
+		return errs.Op(a.op, path, err)
 	}
 	want := int(s.want.Load())
 	switch {
 	case a.n < 1:
-		return core.OpError(a.op, path, fmt.Errorf("%w: %d permits requested, want at least 1", core.ErrInvalid, a.n))
+		return errs.Op(a.op, path, fmt.Errorf("%w: %d permits requested, want at least 1", backend.ErrInvalid, a.n))
 	case a.n > layout.MaxPermits:
-		return core.OpError(a.op, path, exceedsLimit(a.n, layout.MaxPermits))
+		return errs.Op(a.op, path, exceedsLimit(a.n, layout.MaxPermits))
 	case a.n > want && !s.adopt:
-		return core.OpError(a.op, path, exceedsLimit(a.n, want))
+		return errs.Op(a.op, path, exceedsLimit(a.n, want))
 	}
 	if err := a.heldUnder(ctx); err != nil {
-		return core.OpError(a.op, path, err)
+		return errs.Op(a.op, path, err)
 	}
 	a.span = s.c.NewSpan("semaphore", path, a.op)
 	a.HolderLookup = line.NewHolderLookup(s.hasID)
@@ -133,7 +134,7 @@ func (a *acquisition) begin(ctx context.Context) error {
 
 // exceedsLimit returns the error for a request that exceeds the limit.
 func exceedsLimit(n, limit int) error {
-	return fmt.Errorf("%w: %d permits requested, limit %d", core.ErrLimit, n, limit)
+	return fmt.Errorf("%w: %d permits requested, limit %d", errs.ErrLimit, n, limit)
 }
 
 // attempt makes one request. A node that does not become a hold is removed.
@@ -185,11 +186,11 @@ func (a *acquisition) attempt(ctx context.Context) (*core.Hold, error) {
 	}
 	var w watches
 	h, err := a.grantAtOnce(ctx, r, &w)
-	if errors.Is(err, core.ErrAgain) {
+	if errors.Is(err, errs.ErrAgain) {
 		h, err = a.wait(ctx, r, &w)
 		w.stop(err != nil)
 	}
-	if err != nil && !errors.Is(err, core.ErrGone) {
+	if err != nil && !errors.Is(err, errs.ErrGone) {
 		endLookup := a.beginLookup(ctx, s, r.Path, err)
 		s.RemoveAndWait(r.Path)
 		endLookup()
@@ -259,7 +260,7 @@ func (a *acquisition) grantAtOnce(ctx context.Context, r *request, w *watches) (
 	if sum-int64(a.n) <= int64(l.n) {
 		w.move(firstWaiting)
 	}
-	return nil, core.ErrAgain
+	return nil, errs.ErrAgain
 }
 
 // list returns the queue up to and including r, which is its last element. w may be
@@ -267,7 +268,7 @@ func (a *acquisition) grantAtOnce(ctx context.Context, r *request, w *watches) (
 func (a *acquisition) list(ctx context.Context, r *request, w *backend.Watch) ([]layout.Permit, error) {
 	for synced := false; ; synced = true {
 		names, _, err := r.s.Backend().Children(ctx, a.sem.requests, w)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return nil, err
 		}
 		queue := layout.OrderPermits(names)
@@ -276,13 +277,13 @@ func (a *acquisition) list(ctx context.Context, r *request, w *backend.Watch) ([
 			return queue[:i+1], nil
 		}
 		if synced {
-			return nil, core.ErrGone
+			return nil, errs.ErrGone
 		}
 		// Deleted, or the server lags behind its earlier replies.
 		if err := r.s.Backend().Sync(ctx, a.sem.requests); err != nil {
 			return nil, err
 		}
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			continue // w is not armed
 		}
 		w = nil // already armed, and older than the next listing
@@ -299,12 +300,12 @@ func (a *acquisition) mayMark(ctx context.Context, r *request) error {
 	}
 	err := s.CommitAgain(ctx, backend.SetData(r.Path, nil, math.MaxInt32))
 	switch {
-	case core.Answers(err, backend.ErrBadVersion):
+	case errs.Answers(err, backend.ErrBadVersion):
 		s.SetAllowed(dir)
 		return nil
-	case core.IsNotFound(err):
-		return core.ErrGone
-	case core.Answers(err, backend.ErrDenied):
+	case errs.IsNotFound(err):
+		return errs.ErrGone
+	case errs.Answers(err, backend.ErrDenied):
 		return fmt.Errorf("a waiter needs write permission on its own node: %w", err)
 	}
 	return err
@@ -345,7 +346,7 @@ func (a *acquisition) hold(ctx context.Context, r *request, own *backend.Watch, 
 // mark marks the node of r, which tells its successor that r was granted.
 func (a *acquisition) mark(ctx context.Context, r *request) error {
 	err := r.s.CommitAgain(ctx, backend.SetData(r.Path, a.sem.data, backend.AnyVersion))
-	if core.IsNotFound(err) {
+	if errs.IsNotFound(err) {
 		return nil // released, so its successor is woken by the deletion
 	}
 	return err
@@ -372,7 +373,7 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 		}
 		counted = append(counted, name)
 		if held += q.Weight; held+a.n > want {
-			return fmt.Errorf("%w: it holds %d of %d permits", core.ErrHeld, held, want)
+			return fmt.Errorf("%w: it holds %d of %d permits", errs.ErrHeld, held, want)
 		}
 	}
 	return nil
@@ -405,14 +406,14 @@ func (a *acquisition) behindOwn(ctx context.Context, s *core.Session, queue []la
 		}
 		if i < len(queue)-1 {
 			stat, err := s.Backend().Exists(ctx, a.sem.requests+"/"+q.Name, nil)
-			if core.IsNotFound(err) {
+			if errs.IsNotFound(err) {
 				continue // deleted since the listing
 			}
 			if err != nil || stat.Czxid <= l.changed { // earlier requests are older still
 				return err
 			}
 		}
-		return fmt.Errorf("%w: it holds %d of %d permits", core.ErrHeld, own, l.n)
+		return fmt.Errorf("%w: it holds %d of %d permits", errs.ErrHeld, own, l.n)
 	}
 	return nil
 }

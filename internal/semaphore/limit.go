@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -34,7 +35,7 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 		return err
 	}
 	if err := checkLimit(int64(limit)); err != nil {
-		return core.OpError("setlimit", s.path.Full(), err)
+		return errs.Op("setlimit", s.path.Full(), err)
 	}
 	// Not repeated on another session: a later change by another client could be
 	// undone.
@@ -43,7 +44,7 @@ func (s *Semaphore) SetLimit(ctx context.Context, limit int) error {
 		return setting{ss.Number(), zxid}, err
 	})
 	if err != nil {
-		return core.OpError("setlimit", s.path.Full(), err)
+		return errs.Op("setlimit", s.path.Full(), err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,13 +61,13 @@ func (s *Semaphore) Limit(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	l, err := core.OnSession(ctx, s.c, func(ss *core.Session) (storedLimit, error) { return s.readLimit(ctx, ss, nil) })
-	return l.n, core.OpError("limit", s.path.Full(), err)
+	return l.n, errs.Op("limit", s.path.Full(), err)
 }
 
 // checkLimit returns ErrInvalid for a number that cannot be a limit.
 func checkLimit(n int64) error {
 	if !layout.IsLimit(n) {
-		return fmt.Errorf("%w: limit %d, want 1 to %d", core.ErrInvalid, n, layout.MaxPermits)
+		return fmt.Errorf("%w: limit %d, want 1 to %d", backend.ErrInvalid, n, layout.MaxPermits)
 	}
 	return nil
 }
@@ -80,7 +81,7 @@ func (s *Semaphore) readLimit(ctx context.Context, ss *core.Session, w *backend.
 	n, ok := layout.ParseLimit(data)
 	if !ok {
 		w.Stop()
-		return storedLimit{}, fmt.Errorf("%w: the limit at %s is not a number from 1 to %d (%d bytes)", core.ErrInvalid, s.limitPath, layout.MaxPermits, len(data))
+		return storedLimit{}, fmt.Errorf("%w: the limit at %s is not a number from 1 to %d (%d bytes)", backend.ErrInvalid, s.limitPath, layout.MaxPermits, len(data))
 	}
 	return storedLimit{n, stat.Mzxid, stat.Version}, nil
 }
@@ -103,14 +104,14 @@ func (s *Semaphore) setLimit(ctx context.Context, ss *core.Session, limit int) (
 	for {
 		// Exactly once: a repetition could undo a later change by another client.
 		_, zxid, err := ss.CommitOnce(ctx, backend.SetData(s.limitPath, formatLimit(limit), backend.AnyVersion))
-		if !core.IsNotFound(err) {
+		if !errs.IsNotFound(err) {
 			return zxid, err
 		}
 		if err := ss.ClaimKindAnew(ctx, s.recipeDir()); err != nil {
 			return 0, err
 		}
 		_, zxid, err = ss.CommitOnce(ctx, backend.Create(s.limitPath, formatLimit(limit), backend.Persistent))
-		if !core.IsNotFound(err) && !core.Answers(err, backend.ErrExists) { // another client has created it meanwhile
+		if !errs.IsNotFound(err) && !errs.Answers(err, backend.ErrExists) { // another client has created it meanwhile
 			return zxid, err
 		}
 		pause.Wait(ctx.Done(), ss.Backend().Done())
@@ -130,7 +131,7 @@ func (a *acquisition) limit(ctx context.Context, s *core.Session, watch bool) (s
 			w = backend.NewWatch()
 		}
 		l, err := sem.readLimit(ctx, s, w)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			// The first use of the semaphore, or an outsider deleted the node.
 			n := int(sem.want.Load())
 			if seen := sem.seen.Load(); seen != nil {
@@ -147,7 +148,7 @@ func (a *acquisition) limit(ctx context.Context, s *core.Session, watch bool) (s
 		if want := int(sem.want.Load()); !a.agreed && !sem.adopt && l.n != want {
 			w.Stop()
 			sem.seen.Store(nil)
-			return storedLimit{}, nil, fmt.Errorf("%w: the semaphore has %d permits, this client expects %d", core.ErrLimit, l.n, want)
+			return storedLimit{}, nil, fmt.Errorf("%w: the semaphore has %d permits, this client expects %d", errs.ErrLimit, l.n, want)
 		}
 		a.agreed = true
 		if seen := sem.seen.Load(); seen == nil || *seen != l {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 )
@@ -67,7 +68,7 @@ func (s *Semaphore) check(ctx context.Context, op string) error {
 	if err == nil {
 		err = backend.ContextError(ctx)
 	}
-	return core.OpError(op, s.path.Full(), err)
+	return errs.Op(op, s.path.Full(), err)
 }
 
 // Contender is SemaphoreContender of package coord.
@@ -87,7 +88,7 @@ func (s *Semaphore) Contenders(ctx context.Context) ([]Contender, error) {
 		return nil, err
 	}
 	list, err := core.OnSession(ctx, s.c, func(ss *core.Session) ([]Contender, error) { return s.readContenders(ctx, ss) })
-	return list, core.OpError("contenders", s.path.Full(), err)
+	return list, errs.Op("contenders", s.path.Full(), err)
 }
 
 func (s *Semaphore) readContenders(ctx context.Context, ss *core.Session) ([]Contender, error) {
@@ -96,7 +97,7 @@ func (s *Semaphore) readContenders(ctx context.Context, ss *core.Session) ([]Con
 		return nil, err
 	}
 	l, err := s.readLimit(ctx, ss, nil)
-	if err != nil && !core.IsNotFound(err) {
+	if err != nil && !errs.IsNotFound(err) {
 		return nil, err
 	}
 	var list []Contender
@@ -105,7 +106,7 @@ func (s *Semaphore) readContenders(ctx context.Context, ss *core.Session) ([]Con
 		sum += int64(q.Weight)
 		path := s.requests + "/" + q.Name
 		data, stat, err := ss.Backend().Get(ctx, path, nil)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			continue // deleted since the listing
 		}
 		if err != nil {
@@ -151,10 +152,10 @@ func (s *Semaphore) checkNumber(ctx context.Context, r *request) error {
 		return err
 	}
 	switch _, err := r.s.Backend().Exists(ctx, s.requests, nil); {
-	case core.IsNotFound(err):
-		return core.ErrDrained
+	case errs.IsNotFound(err):
+		return errs.ErrDrained
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("%w: the sequence numbers of the directory are exhausted until all holders and waiters have left", core.ErrLimit)
+	return fmt.Errorf("%w: the sequence numbers of the directory are exhausted until all holders and waiters have left", errs.ErrLimit)
 }

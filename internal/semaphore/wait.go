@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -141,12 +142,12 @@ func (a *acquisition) wait(ctx context.Context, r *request, w *watches) (*core.H
 		case a.n > l.n:
 			return nil, exceedsLimit(a.n, l.n)
 		case layout.Weigh(queue) <= int64(l.n):
-			if h, err := a.hold(ctx, r, w.own, grantedLater); !errors.Is(err, core.ErrAgain) {
+			if h, err := a.hold(ctx, r, w.own, grantedLater); !errors.Is(err, errs.ErrAgain) {
 				return h, err
 			}
 			continue
 		}
-		if err := a.follow(ctx, s, w, queue[:len(queue)-1], l); errors.Is(err, core.ErrAgain) {
+		if err := a.follow(ctx, s, w, queue[:len(queue)-1], l); errors.Is(err, errs.ErrAgain) {
 			continue
 		} else if err != nil {
 			return nil, err
@@ -182,7 +183,7 @@ func (a *acquisition) follow(ctx context.Context, s *core.Session, w *watches, a
 	}
 	w.move(e)
 	if w.state == watchesDirectory && !isArmed(w.dir) {
-		return core.ErrAgain
+		return errs.ErrAgain
 	}
 	return nil
 }
@@ -206,8 +207,8 @@ func (a *acquisition) examine(ctx context.Context, s *core.Session, w *watches, 
 	x := backend.NewWatch()
 	_, stat, err := s.Backend().Get(ctx, a.sem.requests+"/"+prev, x)
 	switch {
-	case core.IsNotFound(err):
-		return 0, core.ErrAgain
+	case errs.IsNotFound(err):
+		return 0, errs.ErrAgain
 	case err != nil:
 		return 0, err
 	case stat.Version == 0 && (w.mark == markCertain || stat.Czxid > l.changed):

@@ -10,8 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/assign"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/group"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
@@ -125,7 +127,7 @@ func All[E any](ctx context.Context, s *Shards, op string, as func(h *core.Hold,
 		var none E
 		r, err := s.join(ctx, op)
 		if err != nil {
-			if ctx.Err() == nil || !core.OfContext(err) {
+			if ctx.Err() == nil || !errs.OfContext(err) {
 				yield(none, err)
 			}
 			return
@@ -164,13 +166,13 @@ func (s *Shards) join(ctx context.Context, op string) (*run, error) {
 	}
 	err := r.enter(ctx)
 	if err != nil {
-		return nil, core.OpError(op, s.path.Full(), err)
+		return nil, errs.Op(op, s.path.Full(), err)
 	}
 	r.acquireCtx, r.leave = context.WithCancel(ctx)
 	if !s.c.GoWork(r.loop) {
 		r.leave()
 		r.m.Leave()
-		return nil, core.OpError(op, s.path.Full(), core.ErrClosed)
+		return nil, errs.Op(op, s.path.Full(), backend.ErrClosed)
 	}
 	return r, nil
 }
@@ -193,7 +195,7 @@ func (r *run) enter(ctx context.Context) (err error) {
 	}
 	if s.o.ID != "" {
 		former, err := s.group.Member(ctx, r.id)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return err
 		}
 		r.former = former.Session
@@ -252,7 +254,7 @@ func (r *run) loop() {
 			r.fail(r.m.Err())
 		case <-closing:
 			closing = nil
-			r.fail(core.ErrClosed)
+			r.fail(backend.ErrClosed)
 		case <-leaving:
 			leaving, lists, ended = nil, nil, nil
 			unwatch()
@@ -296,7 +298,7 @@ func (r *run) emitOwned() {
 func (r *run) fail(err error) {
 	r.mu.Lock()
 	if r.err == nil && r.acquireCtx.Err() == nil {
-		r.err = core.OpError(r.op, r.s.path.Full(), err)
+		r.err = errs.Op(r.op, r.s.path.Full(), err)
 	}
 	r.mu.Unlock()
 	r.leave()
@@ -346,7 +348,7 @@ func (r *run) reassign(list []group.Member) {
 		}
 		err := m.Err
 		if err == nil {
-			err = fmt.Errorf("%w: this member uses %d shards, but member %q uses %d", core.ErrInvalid, r.s.n, layout.Clip(m.ID), v.Shards)
+			err = fmt.Errorf("%w: this member uses %d shards, but member %q uses %d", backend.ErrInvalid, r.s.n, layout.Clip(m.ID), v.Shards)
 		}
 		r.fail(err)
 		return
@@ -459,7 +461,7 @@ func (r *run) startAcquire(i int) {
 		x.report(func() { x.granted, x.failed = h, err })
 	}) {
 		cancel()
-		x.report(func() { x.failed = core.ErrClosed })
+		x.report(func() { x.failed = backend.ErrClosed })
 	}
 }
 
@@ -478,7 +480,7 @@ func (x *shard) acquire(ctx context.Context) (*core.Hold, error) {
 			return struct{}{}, err
 		})
 		if err != nil {
-			return nil, core.OpError(r.op, x.l.Dir(), err)
+			return nil, errs.Op(r.op, x.l.Dir(), err)
 		}
 	}
 	return x.l.Acquire(ctx, &line.Request{
@@ -538,7 +540,7 @@ func (x *shard) Lost(*core.Hold) { x.report(func() { x.ended = true }) }
 // Leftovers is the node of a shard that ended by force.
 func (x *shard) Leftovers(h *core.Hold, cause error) core.Leftovers {
 	left := core.Leftovers{Dir: x.l.Dir(), Remove: h.On().Remove}
-	if errors.Is(cause, core.ErrRevoked) {
+	if errors.Is(cause, errs.ErrRevoked) {
 		left.Paths = []string{h.Path()}
 	}
 	return left

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // Work is what a Run does with its shards.
@@ -34,7 +35,7 @@ func (s *Shards) Run(ctx context.Context, work Work) error {
 		return err
 	}
 	if work.Begin == nil {
-		return core.OpError(op, s.path.Full(), core.ErrNoFunction)
+		return errs.Op(op, s.path.Full(), errs.ErrNoFunction)
 	}
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
@@ -71,12 +72,12 @@ type worker struct {
 func (w *worker) result(ended error, op, path string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := []error{core.OpError(op, path, cmp.Or(ended, w.failure))}
+	all := []error{errs.Op(op, path, cmp.Or(ended, w.failure))}
 	for _, err := range w.last {
-		all = append(all, core.OpError(op, path, err))
+		all = append(all, errs.Op(op, path, err))
 	}
 	if w.more > 0 {
-		all = append(all, core.OpError(op, path, fmt.Errorf("%d earlier errors of released shards are not shown", w.more)))
+		all = append(all, errs.Op(op, path, fmt.Errorf("%d earlier errors of released shards are not shown", w.more)))
 	}
 	if all = slices.DeleteFunc(all, func(err error) bool { return err == nil }); len(all) == 1 {
 		return all[0]

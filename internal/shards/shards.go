@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/group"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
@@ -44,11 +45,11 @@ func New(c *core.Client, path string, n int, o Config) *Shards {
 	}
 	switch {
 	case n < 1 || n > layout.MaxShards:
-		s.bad = fmt.Errorf("%w: %d shards, want 1 to %d", core.ErrInvalid, n, layout.MaxShards)
+		s.bad = fmt.Errorf("%w: %d shards, want 1 to %d", backend.ErrInvalid, n, layout.MaxShards)
 	case s.o.Weight < 0 || s.o.Weight > layout.MaxWeight:
-		s.bad = fmt.Errorf("%w: weight %d, want 1 to %d", core.ErrInvalid, s.o.Weight, layout.MaxWeight)
+		s.bad = fmt.Errorf("%w: weight %d, want 1 to %d", backend.ErrInvalid, s.o.Weight, layout.MaxWeight)
 	case s.o.ForceAfter < 0:
-		s.bad = fmt.Errorf("%w: negative ForceAfter", core.ErrInvalid)
+		s.bad = fmt.Errorf("%w: negative ForceAfter", backend.ErrInvalid)
 	}
 	decode := func(_ string, data []byte) (any, error) { return layout.ParseShardMember(data) }
 	s.group = group.New(c, path+"/"+layout.WorkersName, decode, s.o.ID != "")
@@ -74,7 +75,7 @@ func (s *Shards) check(ctx context.Context, op string) error {
 	if err == nil {
 		err = backend.ContextError(ctx)
 	}
-	return core.OpError(op, s.path.Full(), err)
+	return errs.Op(op, s.path.Full(), err)
 }
 
 // Owners returns the first contender for the lock of each shard, in the order of their numbers. The
@@ -93,7 +94,7 @@ func (s *Shards) Owners(ctx context.Context) ([]line.Contender, error) {
 		}
 		return s.owners(ctx, ss)
 	})
-	return list, core.OpError(op, s.path.Full(), err)
+	return list, errs.Op(op, s.path.Full(), err)
 }
 
 // owners reads the first contender of each shard: first all queues, and then their heads.
@@ -110,7 +111,7 @@ func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender
 	var heads []string
 	var of []int
 	for i, q := range queues {
-		if q.Err != nil && !core.IsNotFound(q.Err) {
+		if q.Err != nil && !errs.IsNotFound(q.Err) {
 			return nil, q.Err
 		}
 		if queue := lines[i].Kinds().Order(q.Names); len(queue) > 0 {
@@ -128,7 +129,7 @@ func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender
 	return list, core.ReadAll(ctx, len(heads), func(ctx context.Context, k int) (err error) {
 		i := of[k]
 		switch {
-		case core.IsNotFound(got[k].Err): // released since the list
+		case errs.IsNotFound(got[k].Err): // released since the list
 			list[i], err = ownerOf(ctx, lines[i], ss)
 		case got[k].Err != nil:
 			err = got[k].Err
@@ -142,12 +143,12 @@ func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender
 // ownerOf reads the first contender of a line.
 func ownerOf(ctx context.Context, l *line.Line, s *core.Session) (line.Contender, error) {
 	names, _, err := s.Backend().Children(ctx, l.Dir(), nil)
-	if err != nil && !core.IsNotFound(err) {
+	if err != nil && !errs.IsNotFound(err) {
 		return line.Contender{}, err
 	}
 	for _, q := range l.Kinds().Order(names) {
 		x, err := line.ReadContender(ctx, s, l, q)
-		if !core.IsNotFound(err) {
+		if !errs.IsNotFound(err) {
 			return x, err
 		}
 	}
