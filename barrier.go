@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -46,7 +47,7 @@ type BarrierOptions struct {
 // close.
 type Barrier struct {
 	c         *core.Client
-	path      core.Path
+	path      nodepath.Path
 	ephemeral bool
 	setIn     sync.Map // of int64: with Ephemeral, the sessions in which this client has, or may have, set the barrier
 }

@@ -11,7 +11,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/internal/core"
 
@@ -58,7 +60,7 @@ type ElectionOptions struct {
 // An Election is safe for concurrent use and needs no closing.
 type Election struct {
 	c        *core.Client
-	path     core.Path
+	path     nodepath.Path
 	own      layout.Candidate
 	stepDown bool
 }
@@ -194,7 +196,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 // ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 	core.NeedContext(ctx)
-	out := core.NewSignal[*Term]()
+	out := latest.NewSignal[*Term]()
 	if !e.c.GoWork(func() {
 		unclaimed := e.lead(ctx, out)
 		close(out.Ch)
@@ -257,7 +259,7 @@ func noTerm(err error) *Term { return &Term{Hold: &Hold{core.EndedHold(err)}} }
 
 // lead campaigns until ctx ends. It returns a term that the caller must resign, or
 // nil.
-func (e *Election) lead(ctx context.Context, out core.Signal[*Term]) *Term {
+func (e *Election) lead(ctx context.Context, out latest.Signal[*Term]) *Term {
 	for {
 		t, err := e.Campaign(ctx)
 		if err != nil {
@@ -384,7 +386,7 @@ func (x *leading) Release(h *core.Hold) error {
 // announcement again.
 func (x *leading) Leftovers(h *core.Hold, cause error) core.Leftovers {
 	path := h.Path()
-	left := core.Leftovers{Dir: core.Parent(path), Remove: h.On().Remove}
+	left := core.Leftovers{Dir: nodepath.Parent(path), Remove: h.On().Remove}
 	if errors.Is(cause, ErrSuspended) {
 		left.Paths = append(left.Paths, path)
 	}

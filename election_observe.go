@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/latest"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -84,7 +86,7 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 	var last Leader
 	told := false
 	failed := func(err error) Leader { return Leader{Err: err} }
-	return core.Observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *core.WatchLoop, out core.Signal[Leader]) error {
+	return core.Observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *core.WatchLoop, out latest.Signal[Leader]) error {
 		if v.First {
 			if err := v.S.Backend().Sync(ctx, e.path.Full()); err != nil {
 				return err
@@ -169,7 +171,7 @@ func readCandidate(ctx context.Context, s *core.Session, path string, names []st
 	}
 	x := newCandidate(path, data, stat)
 	ready := layout.ReadyPath(path)
-	listed := slices.Contains(names, core.Base(ready))
+	listed := slices.Contains(names, nodepath.Base(ready))
 	for ready != "" && (listed || ws != nil) {
 		if listed {
 			v := ws.New()
@@ -220,7 +222,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 		for _, q := range e.line().Kinds().Order(names) {
 			path := e.path.Full() + "/" + q.Name
 			paths = append(paths, path)
-			if ready := layout.ReadyPath(path); ready != "" && slices.Contains(names, core.Base(ready)) {
+			if ready := layout.ReadyPath(path); ready != "" && slices.Contains(names, nodepath.Base(ready)) {
 				paths = append(paths, ready)
 			}
 		}

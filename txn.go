@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -209,7 +210,7 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	before := len(t.ops)
 	t.Create(path, data, mode)
 	op := &t.ops[before]
-	create, dir := op.expand, core.Parent(op.path)
+	create, dir := op.expand, nodepath.Parent(op.path)
 	op.expand = func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
 		if dir != "" && !core.Creates(before, dir) {
 			if _, err := s.Backend().Exists(ctx, dir, nil); errs.IsNotFound(err) {

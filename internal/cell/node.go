@@ -3,13 +3,14 @@ package cell
 import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // A Node is a node with data that any number of clients read and write: a Value, a Counter, or a node
 // of another program that a transaction sets.
 type Node struct {
 	c    *core.Client
-	path core.Path
+	path nodepath.Path
 	kind layout.RecipeKind
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // SetOps returns the operations that write data at any version as a part of a transaction, after the
@@ -53,7 +54,7 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 	default:
 		return n.writeOps(f, data, backend.AnyVersion), nil
 	}
-	if dir := core.Parent(path); create && dir != "" && !core.Creates(before, dir) {
+	if dir := nodepath.Parent(path); create && dir != "" && !core.Creates(before, dir) {
 		if err := s.Ensure(ctx, dir); err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/latest"
 )
 
 // Versioned is coord.Versioned.
@@ -69,7 +70,7 @@ func Watch[T, E any](ctx context.Context, k *Follower[T], as func(Versioned[T]) 
 	w := &watcher[T]{k: k}
 	first := true
 	seed, sum := maphash.MakeSeed(), uint64(0) // of the latest data: a restored service can give it the same numbers
-	return core.Observe(ctx, n.c, "watch", &n.path, failed, w.end, func(ctx context.Context, g *core.WatchLoop, out core.Signal[E]) error {
+	return core.Observe(ctx, n.c, "watch", &n.path, failed, w.end, func(ctx context.Context, g *core.WatchLoop, out latest.Signal[E]) error {
 		w.markStale()
 		if g.First {
 			// The server of a new session may lag behind the last element.

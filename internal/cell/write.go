@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // Set writes data, whatever the value is.
@@ -98,7 +99,7 @@ func (n *Node) create(ctx context.Context, s *core.Session, data []byte) (Conten
 		case !errs.IsNotFound(err):
 			return Content{}, s.BelowEphemeral(err, n.path.Full())
 		}
-		dir := core.Parent(n.path.Full())
+		dir := nodepath.Parent(n.path.Full())
 		if dir == "" {
 			return Content{}, err // the root always exists
 		}

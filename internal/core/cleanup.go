@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // Limits of the wait for clean-up while there is contact but no answer.
@@ -354,7 +355,7 @@ func (s *Session) GoRemove(path string) *CleanUp {
 
 // RemoveLater removes a node in the background: the end of the caller's ctx must not
 // leave a node that blocks all contenders behind it.
-func (s *Session) RemoveLater(path string) { s.GoRemove(path).Note(Parent(path)) }
+func (s *Session) RemoveLater(path string) { s.GoRemove(path).Note(nodepath.Parent(path)) }
 
 // RemoveAndWait removes a node that is not needed any more, and waits for that, see
 // CleanUp.Wait. It returns the removal, or nil if the node goes with its session.
@@ -363,7 +364,7 @@ func (s *Session) RemoveAndWait(path string) *CleanUp {
 		return nil
 	}
 	u := s.GoRemove(path)
-	u.Wait(s, Parent(path))
+	u.Wait(s, nodepath.Parent(path))
 	return u
 }
 
@@ -388,7 +389,7 @@ func (s *Session) RemoveAllAndWait(paths []string) {
 		return all
 	})
 	for _, p := range paths {
-		u.Note(Parent(p))
+		u.Note(nodepath.Parent(p))
 	}
 	s.WaitForAll(u)
 }

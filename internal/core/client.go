@@ -12,9 +12,12 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/outbox"
 	"github.com/go-coord/coord/trace"
 )
@@ -48,7 +51,7 @@ type Client struct {
 	skew         time.Duration // added to the clocks; only tests set it
 
 	current atomic.Pointer[Session]
-	state   *Latest[State]
+	state   *latest.Value[State]
 	closing chan struct{} // closed when Close begins
 	stop    context.CancelFunc
 
@@ -123,12 +126,12 @@ func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
 		leftBehind:   make(map[string][]*CleanUp),
 	}
 	if c.root != "" {
-		err := checkPath(c.root)
+		err := nodepath.Check(c.root)
 		if err == nil && c.root == "/" {
-			err = checkPath(opts.Namespace) // "//"
+			err = nodepath.Check(opts.Namespace) // "//"
 		}
 		if err != nil {
-			return nil, &backend.Error{Op: "open", Path: shortPath(opts.Namespace), Err: err}
+			return nil, &backend.Error{Op: "open", Path: nodepath.Short(opts.Namespace), Err: err}
 		}
 	}
 	if opts.Trace != nil {
@@ -147,7 +150,7 @@ func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
 		}
 	}
 	c.beginSession(s)
-	c.state = NewLatest(State{Phase: PhaseConnected, Session: bs.ID()})
+	c.state = latest.NewValue(State{Phase: PhaseConnected, Session: bs.ID()})
 	if c.hooks.Opened != nil {
 		c.hooks.Opened(func() []hook.Hold { return c.current.Load().standing() })
 	}
@@ -217,7 +220,7 @@ func (c *Client) drain() {
 func WatchState[T any](ctx context.Context, c *Client, as func(State) T) <-chan T {
 	NeedContext(ctx)
 	ch := make(chan T, 1)
-	if !c.GoWork(func() { follow(ctx, c.state, ch, as) }) {
+	if !c.GoWork(func() { latest.Follow(ctx, c.state, ch, as) }) {
 		s, _, _ := c.state.Get()
 		ch <- as(State{Phase: PhaseClosed, Session: s.Session, Err: backend.ErrClosed})
 		close(ch)
@@ -309,7 +312,7 @@ func (c *Client) keepSession(ctx context.Context, s *Session) {
 		}
 		// Without a pause, sessions that are lost as soon as they are open would follow
 		// each other endlessly, and each can occupy the service for its full timeout.
-		if time.Since(opened) > MostPause {
+		if time.Since(opened) > backoff.Most {
 			pause.Reset()
 		}
 		pause.Wait(ctx.Done(), nil)
@@ -346,7 +349,7 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 		st, _, _ := c.state.Get()
 		c.publish(State{Phase: PhaseLost, Session: st.Session, Err: err}, false)
 		c.log.Error("coord: cannot open a session, retrying", "error", err)
-		if err := Sleep(ctx, pause/2+time.Duration(c.Random("open")%uint64(pause))); err != nil {
+		if err := backoff.Sleep(ctx, pause/2+time.Duration(c.Random("open")%uint64(pause))); err != nil {
 			return nil, err
 		}
 	}
@@ -377,45 +380,37 @@ func (c *Client) publish(st State, final bool) {
 	})
 }
 
-// Path is the path of a recipe with the namespace before it, or the reason why it
-// is invalid. Constructors make it, and the first call reports the error.
-type Path struct {
-	given string
-	full  string
-	err   error
-}
-
-func (c *Client) Path(path string) Path {
+// Path returns the path of a recipe with the namespace before it, or the reason why it is
+// invalid.
+func (c *Client) Path(path string) nodepath.Path {
 	p := c.TreePath(path)
-	if p.err == nil && path == "/" {
-		p.err = fmt.Errorf("%w: a recipe cannot use the root, give a path below it", backend.ErrBadPath)
+	if path == "/" {
+		p.Refuse(fmt.Errorf("%w: a recipe cannot use the root, give a path below it", backend.ErrBadPath))
 	}
 	return p
 }
 
 // TreePath is Path for calls that need no node of their own. They may use the
 // root, which with a namespace is the namespace's node.
-func (c *Client) TreePath(path string) Path {
+func (c *Client) TreePath(path string) nodepath.Path {
 	c.Need()
-	p := Path{given: path, full: c.root + path}
+	full := c.root + path
 	if path == "/" && c.root != "" {
-		p.full = c.root
+		full = c.root
 	}
-	if err := checkPath(path); err != nil {
-		p.err = err
-	} else if path == ownDir || strings.HasPrefix(path, ownDir+"/") {
-		p.err = fmt.Errorf("%w: %s is reserved for the library", backend.ErrBadPath, ownDir)
-	} else if layout.HasPin(path) {
-		p.err = fmt.Errorf("%w: %s is reserved for the library", backend.ErrBadPath, layout.Pin)
-	} else if err := checkPath(p.full); err != nil {
-		p.err = err
-	} else {
-		p.err = errors.Unwrap(c.Rules().CheckPath(p.full))
+	err := nodepath.Check(path)
+	switch {
+	case err != nil:
+	case path == ownDir || strings.HasPrefix(path, ownDir+"/"):
+		err = fmt.Errorf("%w: %s is reserved for the library", backend.ErrBadPath, ownDir)
+	case layout.HasPin(path):
+		err = fmt.Errorf("%w: %s is reserved for the library", backend.ErrBadPath, layout.Pin)
+	default:
+		if err = nodepath.Check(full); err == nil {
+			err = errors.Unwrap(c.Rules().CheckPath(full))
+		}
 	}
-	if p.err != nil {
-		p.given, p.full = shortPath(p.given), shortPath(p.full) // used in errors only
-	}
-	return p
+	return nodepath.New(path, full, err)
 }
 
 // Need panics for a nil Client, where a recipe is made of it.
@@ -435,64 +430,17 @@ func (c *Client) Present() *Session { return c.current.Load() }
 // backend: the rules of paths, and the limits.
 func (c *Client) Rules() backend.Session { return c.current.Load().b }
 
-// maxPath is the greatest length of a path in bytes, the namespace included. Every error
-// of a recipe carries its path.
-const maxPath = 4096
-
-// checkPath returns the reason why a path is invalid on every service, or nil.
-func checkPath(path string) error {
-	if len(path) > maxPath {
-		return fmt.Errorf("%w: the path has %d bytes, limit %d", backend.ErrBadPath, len(path), maxPath)
-	}
-	return errors.Unwrap(backend.CheckPath(path))
-}
-
-// shortPath truncates a path that exceeds maxPath.
-func shortPath(path string) string {
-	if len(path) <= maxPath {
-		return path
-	}
-	return strings.ToValidUTF8(path[:maxPath], "") + "…"
-}
-
-// Refuse gives the reason why no recipe is at the path, unless there is one.
-func (p *Path) Refuse(err error) {
-	if p.err == nil {
-		p.err = err
-	}
-}
-
-// Check returns the error that op reports for a bad path.
-func (p *Path) Check(op string) error {
-	if p.err == nil {
-		return nil
-	}
-	return &backend.Error{Op: op, Path: p.given, Err: p.err}
-}
-
 // FullPath is Client.FullPath of package coord.
 func (c *Client) FullPath(path string) (string, error) {
 	p := c.Path(path)
 	if err := p.Check("path"); err != nil {
 		return "", err
 	}
-	return p.full, nil
+	return p.Full(), nil
 }
 
 // SessionID formats an id as ZooKeeper's own tools do.
 func SessionID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
-
-// Sleep waits for d or the end of ctx.
-func Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return backend.ContextError(ctx)
-	}
-}
 
 // Hooks returns what tests replace.
 func (c *Client) Hooks() hook.Hooks { return c.hooks }
@@ -505,12 +453,3 @@ func (c *Client) Closing() <-chan struct{} { return c.closing }
 
 // Log returns the log, which never blocks.
 func (c *Client) Log() *outbox.Logger { return c.log }
-
-// Full returns the path with the namespace.
-func (p Path) Full() string { return p.full }
-
-// Given returns the path as the program gave it.
-func (p Path) Given() string { return p.given }
-
-// Err returns the reason why no recipe is at the path.
-func (p Path) Err() error { return p.err }

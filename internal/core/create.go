@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -95,7 +96,7 @@ func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {
 				s.removeAttempt(sp)
 				return Node{}, err
 			}
-			if pause.n == 3 {
+			if pause.Count() == 3 {
 				s.c.log.Warn("coord: no reply to several attempts to create a node, retrying", "path", sp.Prefix, "error", err)
 			}
 			pause.Wait(ctx.Done(), s.b.Done())
@@ -173,7 +174,7 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 // the commit did not write the mark.
 func (s *Session) Made(ctx context.Context, sp *Spec, res backend.Result, dir *backend.Stat) (Node, error) {
 	path, siblings := res.Path, res.Siblings
-	seq, ok := layout.ParseSeq(Base(path), sp.Kind)
+	seq, ok := layout.ParseSeq(nodepath.Base(path), sp.Kind)
 	if !ok {
 		// This is no sequence number.
 		s.RemoveLater(path)
@@ -218,7 +219,7 @@ func (s *Session) Adopt(ctx context.Context, sp *Spec) (Node, bool, error) {
 		if stat.EphemeralOwner != s.b.ID() {
 			continue // another session created it, and it goes with that session (Curator-498)
 		}
-		seq, _ := layout.ParseSeq(Base(p), sp.Kind)
+		seq, _ := layout.ParseSeq(nodepath.Base(p), sp.Kind)
 		n := Node{Path: p, Seq: seq, Czxid: stat.Czxid}
 		switch {
 		case !found:
@@ -251,7 +252,7 @@ func (s *Session) find(ctx context.Context, specs []Spec) ([]string, error) {
 
 // names reports whether a node of this name was created for sp.
 func (sp *Spec) names(name string) bool {
-	if !strings.HasPrefix(name, Base(sp.Prefix)) {
+	if !strings.HasPrefix(name, nodepath.Base(sp.Prefix)) {
 		return false
 	}
 	_, ok := layout.ParseSeq(name, sp.Kind)
@@ -419,7 +420,7 @@ func (s *Session) BelowEphemeral(err error, path string) error {
 	if !errs.Answers(err, backend.ErrNoChildren) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", s.c.KindError(Parent(path), layout.KindDirectory, "ephemeral node"), err)
+	return fmt.Errorf("%w: %w", s.c.KindError(nodepath.Parent(path), layout.KindDirectory, "ephemeral node"), err)
 }
 
 // Node is a sequential ephemeral node of this client.
@@ -463,9 +464,3 @@ func (c *Client) appendGUID(b []byte, what string) []byte {
 func Creates(ops []backend.Op, path string) bool {
 	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
 }
-
-// Base returns the last segment of a path.
-func Base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
-
-// Parent returns the path of the parent directory of a node.
-func Parent(path string) string { return path[:max(strings.LastIndexByte(path, '/'), 0)] }

@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"sync"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/latest"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // WatchLoop is the part of one session in following changes: a set of watches, those that
@@ -93,46 +94,21 @@ func (s *Session) ReadOrAwait(ctx context.Context, ws *backend.WatchSet, path st
 	}
 }
 
-// Signal is the sending side of a latest-wins channel, with capacity 1 and one sender.
-// A slow reader misses intermediate values, never the newest.
-type Signal[T any] struct{ Ch chan T }
-
-func NewSignal[T any]() Signal[T] { return Signal[T]{make(chan T, 1)} }
-
-// Put sends v in place of a value that was not received.
-func (g Signal[T]) Put(v T) {
-	select {
-	case <-g.Ch:
-	default:
-	}
-	g.Ch <- v
-}
-
-// Untaken takes back a value that the reader has not received.
-func (g Signal[T]) Untaken() (v T, ok bool) {
-	select {
-	case v = <-g.Ch:
-		return v, true
-	default:
-		return v, false
-	}
-}
-
 // Observe returns a latest-wins channel that look feeds, called as by FollowLive. The
 // channel is closed when ctx ends. If following fails for good, the last element is
 // failed(err), and then the channel is closed. over, if it is not nil, is called before.
-func Observe[T any](ctx context.Context, c *Client, op string, p *Path, failed func(error) T, over func(), look func(ctx context.Context, v *WatchLoop, out Signal[T]) error) <-chan T {
+func Observe[T any](ctx context.Context, c *Client, op string, p *nodepath.Path, failed func(error) T, over func(), look func(ctx context.Context, v *WatchLoop, out latest.Signal[T]) error) <-chan T {
 	NeedContext(ctx)
-	out := NewSignal[T]()
+	out := latest.NewSignal[T]()
 	end := func(err error) {
 		if over != nil {
 			over()
 		}
 		if ctx.Err() == nil {
 			if !errors.Is(err, backend.ErrClosed) {
-				c.log.Error("coord: watching failed, closing the channel", "operation", op, "path", p.full, "error", err)
+				c.log.Error("coord: watching failed, closing the channel", "operation", op, "path", p.Full(), "error", err)
 			}
-			out.Put(failed(errs.Op(op, p.full, err)))
+			out.Put(failed(errs.Op(op, p.Full(), err)))
 		}
 		close(out.Ch)
 	}
@@ -165,61 +141,6 @@ func Each[T any](ctx context.Context, watch func(context.Context) <-chan T) iter
 			if !yield(x) {
 				return
 			}
-		}
-	}
-}
-
-// Latest is a changing value that any number of readers follow. A slow reader misses
-// intermediate values, never the newest. Signal channels that queue, drop the newest,
-// or block their sender have all been shipped elsewhere, and each was a bug.
-type Latest[T any] struct {
-	mu      sync.Mutex
-	value   T
-	final   bool          // no further value comes
-	changed chan struct{} // closed and replaced at each change
-}
-
-func NewLatest[T any](v T) *Latest[T] {
-	return &Latest[T]{value: v, changed: make(chan struct{})}
-}
-
-// Set publishes v. After the final value it has no effect.
-func (l *Latest[T]) Set(v T, final bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.final {
-		return
-	}
-	l.value, l.final = v, final
-	close(l.changed)
-	l.changed = make(chan struct{})
-}
-
-func (l *Latest[T]) Get() (v T, changed <-chan struct{}, final bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.value, l.changed, l.final
-}
-
-// follow sends the present value and then every newer one on ch, which must have
-// capacity 1 and no other sender. A newer value replaces one that was not received. It
-// closes ch and returns when ctx ends, or after the final value.
-func follow[T, U any](ctx context.Context, l *Latest[T], ch chan U, as func(T) U) {
-	defer close(ch)
-	for {
-		v, changed, final := l.Get()
-		select {
-		case <-ch:
-		default:
-		}
-		ch <- as(v)
-		if final {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // A Hold is coord.Hold: the possession of a thing that can be lost, bound to an ephemeral node of a session.
@@ -172,7 +173,7 @@ func HoldsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 		}
 		for ; u != nil; u = u.outer {
 			path := u.h.Path()
-			if Parent(path) == dir && u.h.Err() == nil && !yield(Base(path), u.h) {
+			if nodepath.Parent(path) == dir && u.h.Err() == nil && !yield(nodepath.Base(path), u.h) {
 				return
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // One path, one recipe.
@@ -350,7 +351,7 @@ func (s *Session) ClaimKindAnew(ctx context.Context, g RecipeDir) error {
 // client's last look. A part that is further down needs no look: its parent is a part of
 // this recipe too, and exists.
 func (s *Session) claimKindAbove(ctx context.Context, part string, g RecipeDir) error {
-	if Parent(part) != g.Dir {
+	if nodepath.Parent(part) != g.Dir {
 		return nil
 	}
 	return s.ClaimKindAnew(ctx, g)
@@ -510,7 +511,7 @@ func (s *Session) undoMark(ctx context.Context, g RecipeDir, path string, czxid 
 			return "", false, err
 		}
 		if found == "" {
-			return "", slices.Contains(names, Base(path)), nil
+			return "", slices.Contains(names, nodepath.Base(path)), nil
 		}
 		data, stat, err := s.b.Get(ctx, g.Dir, nil)
 		if err != nil && !errs.IsNotFound(err) {

@@ -1,8 +1,14 @@
 package core
 
 import (
+	"context"
+
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/latest"
+	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/parallel"
 )
 
 // Names for files that are being moved.
@@ -34,3 +40,19 @@ var (
 	MayRepeat     = errs.MayRepeat
 	OfContext     = errs.OfContext
 )
+
+type (
+	Path          = nodepath.Path
+	Pauses        = backoff.Pauses
+	Signal[T any] = latest.Signal[T]
+	Latest[T any] = latest.Value[T]
+)
+
+func NewSignal[T any]() latest.Signal[T]    { return latest.NewSignal[T]() }
+func NewLatest[T any](v T) *latest.Value[T] { return latest.NewValue(v) }
+func Base(path string) string               { return nodepath.Base(path) }
+func Parent(path string) string             { return nodepath.Parent(path) }
+
+func ReadAll(ctx context.Context, n int, read func(ctx context.Context, i int) error) error {
+	return parallel.Read(ctx, n, read)
+}

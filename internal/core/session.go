@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -11,10 +10,11 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/parallel"
 	"github.com/go-coord/coord/trace"
-	"golang.org/x/sync/errgroup"
 )
 
 // armDelay is the age of a hold at which the watch on its own node is armed. The watch
@@ -453,92 +453,8 @@ func (s *Session) SetAllowed(dir string) {
 	s.allowed[dir] = struct{}{}
 }
 
-const (
-	firstPause = 10 * time.Millisecond
-	MostPause  = time.Second
-)
-
-// Pauses generates growing, jittered pauses between attempts that fail repeatedly for a
-// reason that no event signals: a permission that an operator revoked, or a server that
-// drops the connection at each attempt of one request. The first repetition is
-// immediate, since a single lost reply is the usual case.
-type Pauses struct {
-	c    *Client
-	most time.Duration // the longest; zero means MostPause
-	n    int
-}
-
-// Wait makes the next pause. It reports false if one of the channels is closed first.
-func (p *Pauses) Wait(a, b <-chan struct{}) bool {
-	d := time.Duration(0)
-	if p.n > 0 {
-		d = min(firstPause<<min(p.n-1, 16), cmp.Or(p.most, MostPause))
-		d = d/2 + time.Duration(p.c.Random("pause")%uint64(d/2))
-	}
-	p.n++
-	if d == 0 {
-		return true
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-a:
-	case <-b:
-	}
-	return false
-}
-
-func NewPauses(c *Client) Pauses { return Pauses{c: c} }
-
-// UpTo bounds the pauses.
-func (p Pauses) UpTo(most time.Duration) Pauses {
-	p.most = most
-	return p
-}
-
-// From begins after n failures.
-func (p Pauses) From(n int) Pauses {
-	p.n = n
-	return p
-}
-
-func (p *Pauses) Reset() { p.n = 0 }
-
-// Together calls f with 0 to n-1 concurrently, and returns when all calls have
-// returned.
-func Together(n int, f func(i int)) {
-	if n == 1 {
-		f(0)
-		return
-	}
-	var all errgroup.Group
-	for i := range n {
-		all.Go(func() error {
-			f(i)
-			return nil
-		})
-	}
-	all.Wait() // no call fails
-}
-
-// MostReads bounds the number of concurrent reads of one ReadAll.
-const MostReads = 16
-
-// ReadAll calls read with 0 to n-1, at most MostReads at a time. The first error
-// cancels the context of the others and is returned.
-func ReadAll(ctx context.Context, n int, read func(ctx context.Context, i int) error) error {
-	if n == 1 {
-		return read(ctx, 0)
-	}
-	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(MostReads)
-	for i := range n {
-		all.Go(func() error { return read(ctx, i) })
-	}
-	return all.Wait()
-}
+// NewPauses returns the pauses between the attempts of one call of the client.
+func NewPauses(c *Client) backoff.Pauses { return backoff.New(c) }
 
 // GetAll returns the data of the nodes at paths, with batches in one request for many
 // of them. Each result has its own error, ErrNotFound or ErrDenied.
@@ -553,7 +469,7 @@ func (s *Session) GetAll(ctx context.Context, paths []string) ([]backend.ReadRes
 		}
 	}
 	got := make([]backend.ReadResult, len(paths))
-	return got, ReadAll(ctx, len(paths), func(ctx context.Context, i int) error {
+	return got, parallel.Read(ctx, len(paths), func(ctx context.Context, i int) error {
 		r := &got[i]
 		r.Data, r.Stat, r.Err = s.b.Get(ctx, paths[i], nil)
 		if errs.IsNotFound(r.Err) || errors.Is(r.Err, backend.ErrDenied) {
@@ -571,9 +487,3 @@ func (s *Session) Backend() backend.Session { return s.b }
 
 // Number returns 1, 2… for the sessions of a client.
 func (s *Session) Number() int64 { return s.nth }
-
-// Count returns how many pauses there were since the latest reset.
-func (p *Pauses) Count() int { return p.n }
-
-// SkipFirst leaves out the first pause, which is none.
-func (p *Pauses) SkipFirst() { p.n = max(p.n, 1) }

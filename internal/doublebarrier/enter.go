@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -204,7 +205,7 @@ func (w *waiter) wait(ctx context.Context) (waiterEvent, error) {
 	if err != nil {
 		return 0, err
 	}
-	if names := r.namesSince(w.czxid); slices.Contains(names, core.Base(w.path)) {
+	if names := r.namesSince(w.czxid); slices.Contains(names, nodepath.Base(w.path)) {
 		return eventAdmitted, w.admit(ctx, names)
 	}
 	return eventReadAgain, nil
@@ -227,7 +228,7 @@ func (w *waiter) advance(ctx context.Context) (waiterEvent, error) {
 	if err != nil {
 		return 0, err
 	}
-	name := core.Base(w.path)
+	name := nodepath.Base(w.path)
 	if !r.open || !w.b.waitForNext {
 		w.member.Stop()
 	}
@@ -327,7 +328,7 @@ func (w *waiter) openRound(ctx context.Context, r snapshot) error {
 	if w.span != nil {
 		core.Emit(ctx, w.b.c, trace.RoundOpened{Subject: w.span.At(w.path), Members: len(named)})
 	}
-	if !slices.Contains(named, core.Base(w.path)) {
+	if !slices.Contains(named, nodepath.Base(w.path)) {
 		return errs.ErrAgain
 	}
 	return w.admit(ctx, named)
@@ -353,7 +354,7 @@ func (w *waiter) joinAsExtra(ctx context.Context, r snapshot) error {
 	if err := w.checkSize(r.names); err != nil {
 		return err
 	}
-	name := core.Base(w.path)
+	name := nodepath.Base(w.path)
 	i := strings.LastIndex(name, layout.BarrierMemberInfix)
 	w.extraPath = w.b.members + "/" + name[:i] + layout.BarrierExtraInfix + name[i+len(layout.BarrierMemberInfix):]
 	_, _, err := w.s.CommitOnce(ctx,

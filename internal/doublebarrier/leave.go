@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // Entry is the engine of an Entry: a member's place in a round, from Enter to Leave.
@@ -61,7 +62,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 
 // leave removes the entry's node and waits for the other members, in session s.
 func (e *Entry) leave(ctx context.Context, s *core.Session, span *core.Span) error {
-	b, own := e.b, core.Base(e.h.Path())
+	b, own := e.b, nodepath.Base(e.h.Path())
 	if e.extra && s == e.h.On() {
 		if err := s.Remove(ctx, e.h.Path()); err != nil {
 			return err
@@ -129,7 +130,7 @@ func (o *owner) Release(h *core.Hold) error {
 		return nil
 	}
 	present, err := o.b.present(context.Background(), h.On(), o.names, 0) // after an error the member leaves all the same
-	if err != nil || len(present) != 1 || present[0] != core.Base(h.Path()) {
+	if err != nil || len(present) != 1 || present[0] != nodepath.Base(h.Path()) {
 		return h.Remove(nil)
 	}
 	_, err = h.RemoveWith(o.b.ready)
@@ -155,7 +156,7 @@ func (b *Barrier) removeLast(ctx context.Context, s *core.Session, path string) 
 // If no other of them is left, ready is removed with the node.
 func (b *Barrier) removeMember(ctx context.Context, s *core.Session, path string, names []string) error {
 	present, err := b.present(ctx, s, names, 0) // after an error the member leaves all the same
-	if err == nil && len(present) == 1 && present[0] == core.Base(path) {
+	if err == nil && len(present) == 1 && present[0] == nodepath.Base(path) {
 		return b.removeLast(ctx, s, path)
 	}
 	return s.Remove(ctx, path)

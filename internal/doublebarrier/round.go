@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // Barrier is the engine of a DoubleBarrier: how a round opens and ends.
@@ -51,7 +52,7 @@ import (
 // checks nodes that existed below it at the read, the waiter's own among them.
 type Barrier struct {
 	c           *core.Client
-	path        core.Path
+	path        nodepath.Path
 	members     string // the directory of members
 	ready       string // the path of ready
 	n           int    // the members of a round

@@ -13,6 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/parallel"
 )
 
 // A Group is the engine of coord.Group. Each member has one ephemeral sequential node, whose name has the
@@ -26,7 +28,7 @@ import (
 //   - The data of a node is decoded once for each read of the node. Watches and Pickers share the value.
 type Group struct {
 	c        *core.Client
-	path     core.Path
+	path     nodepath.Path
 	decode   func(path string, data []byte) (any, error)
 	takeOver bool
 
@@ -175,7 +177,7 @@ func (g *Group) read(ctx context.Context, s *core.Session, nodes []layout.Member
 	}
 	got = make([]reading, len(nodes))
 	// A node that the client may not read costs one more request.
-	err = core.ReadAll(ctx, len(nodes), func(ctx context.Context, i int) error {
+	err = parallel.Read(ctx, len(nodes), func(ctx context.Context, i int) error {
 		got[i] = g.reading(ctx, s, nodes[i], nil, nil, results[i])
 		return got[i].err
 	})
@@ -185,7 +187,7 @@ func (g *Group) read(ctx context.Context, s *core.Session, nodes []layout.Member
 // watch reads the nodes, each with a watch of the set.
 func (g *Group) watch(ctx context.Context, s *core.Session, nodes []layout.MemberNode, watches *backend.WatchSet) ([]reading, error) {
 	got := make([]reading, len(nodes))
-	err := core.ReadAll(ctx, len(nodes), func(ctx context.Context, i int) error {
+	err := parallel.Read(ctx, len(nodes), func(ctx context.Context, i int) error {
 		w := watches.New()
 		data, stat, err := s.Backend().Get(ctx, g.path.Full()+"/"+nodes[i].Name, w)
 		got[i] = g.reading(ctx, s, nodes[i], watches, w, backend.ReadResult{Data: data, Stat: stat, Err: err})

@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/trace"
@@ -25,7 +26,7 @@ type Membership struct {
 	done chan struct{}      // closed when the membership ends
 	left chan struct{}      // closed when keep has returned
 
-	now *core.Latest[*incarnation] // its node; nil while there is none; final when it ends
+	now *latest.Value[*incarnation] // its node; nil while there is none; final when it ends
 
 	// Used by Join, then by keep.
 	mine    []core.Spec   // own nodes that may still exist, the current one last
@@ -63,7 +64,7 @@ func (g *Group) Join(ctx context.Context, id string, data []byte) (*Membership, 
 		done: make(chan struct{}),
 		left: make(chan struct{}),
 		turn: make(chan struct{}, 1),
-		now:  core.NewLatest[*incarnation](nil),
+		now:  latest.NewValue[*incarnation](nil),
 	}
 	inc, err := m.enter(ctx, ctx, g.takeOver)
 	if err != nil {

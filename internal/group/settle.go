@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // settle makes sure that the id belongs to n, the new node of m. Nodes that are
@@ -117,7 +118,7 @@ type rivals struct {
 }
 
 func (m *Membership) rivals(names []string, n core.Node) (l rivals) {
-	own := layout.MemberNode{Name: core.Base(n.Path), ID: m.id, Seq: n.Seq}
+	own := layout.MemberNode{Name: nodepath.Base(n.Path), ID: m.id, Seq: n.Seq}
 	for _, name := range names {
 		other, ok := layout.ParseMember(name)
 		switch {
@@ -142,7 +143,7 @@ func (m *Membership) rivals(names []string, n core.Node) (l rivals) {
 // isMine reports whether a node was left by this membership, or by one of this
 // Group that is over.
 func (m *Membership) isMine(name string) bool {
-	if slices.ContainsFunc(m.mine, func(sp core.Spec) bool { return strings.HasPrefix(name, core.Base(sp.Prefix)) }) {
+	if slices.ContainsFunc(m.mine, func(sp core.Spec) bool { return strings.HasPrefix(name, nodepath.Base(sp.Prefix)) }) {
 		return true
 	}
 	m.g.mu.Lock()
@@ -183,7 +184,7 @@ func (g *Group) addLeftovers(id string, specs []core.Spec) {
 	}
 	list := g.leftovers[id]
 	for _, sp := range specs {
-		list = append(list, leftover{core.Base(sp.Prefix), now})
+		list = append(list, leftover{nodepath.Base(sp.Prefix), now})
 	}
 	if len(list) > 0 {
 		g.leftovers[id] = list[max(0, len(list)-mostLeftovers):]

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -30,7 +31,7 @@ type Update struct {
 // of elements that the reader did not receive are merged into the next one. as converts an element.
 func Watch[E any](ctx context.Context, g *Group, as func(Update) E) <-chan E {
 	core.NeedContext(ctx)
-	out := core.NewSignal[E]()
+	out := latest.NewSignal[E]()
 	fail := func(err error) <-chan E {
 		out.Put(as(Update{Err: err}))
 		close(out.Ch)
@@ -54,7 +55,7 @@ func Watch[E any](ctx context.Context, g *Group, as func(Update) E) <-chan E {
 }
 
 // send sends the elements of one Watch.
-func send[E any](ctx context.Context, g *Group, v *view, out core.Signal[E], as func(Update) E) {
+func send[E any](ctx context.Context, g *Group, v *view, out latest.Signal[E], as func(Update) E) {
 	defer close(out.Ch)
 	var taken, sent []Member // the list that the reader received last, and the list that was sent last
 	for {
@@ -158,7 +159,7 @@ var errEnough = errors.New("enough members")
 // changed before any of them reads it, so none of them is behind what another has
 // reported. It lives as long as it has a user.
 type view struct {
-	seen  *core.Latest[roster]
+	seen  *latest.Value[roster]
 	stop  context.CancelFunc
 	users int // guarded by the group's mu
 }
@@ -178,7 +179,7 @@ func (g *Group) attach() (*view, error) {
 	defer g.mu.Unlock()
 	if g.live == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		v := &view{seen: core.NewLatest(roster{}), stop: stop}
+		v := &view{seen: latest.NewValue(roster{}), stop: stop}
 		if !g.c.GoWork(func() { g.follow(ctx, v) }) {
 			stop()
 			return nil, backend.ErrClosed
@@ -235,7 +236,7 @@ func (g *Group) follow(ctx context.Context, v *view) {
 //     each member.
 type follower struct {
 	g     *Group
-	seen  *core.Latest[roster]
+	seen  *latest.Value[roster]
 	known bool // the group was read once
 
 	// A member has come, gone or changed since the roster was set. An error can end a look

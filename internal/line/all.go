@@ -12,12 +12,14 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/parallel"
 )
 
 // Key names a lock for LockAll: the zero key is that of a nil one.
 type Key struct {
 	Client *core.Client
-	Path   core.Path
+	Path   nodepath.Path
 	Face   any    // the value of the program that stands for the lock
 	Joiner joiner // nil if no joint commit can have the lock
 }
@@ -140,7 +142,7 @@ func (s *Set) giveBack(ctx context.Context, why error) error {
 	for _, r := range all {
 		if r.u != nil {
 			r.h.On().WaitFor(r.u.Done, core.GiveUpWait-time.Since(began))
-			r.u.Note(core.Parent(r.h.Path()))
+			r.u.Note(nodepath.Parent(r.h.Path()))
 		}
 		select {
 		case err := <-r.err:
@@ -245,7 +247,7 @@ func (s *Set) Verify(ctx context.Context) error {
 // Release is HoldSet.Release of package coord.
 func (s *Set) Release() error {
 	failed := make([]error, len(s.holds))
-	core.Together(len(s.holds), func(i int) { failed[i] = s.holds[i].Release() })
+	parallel.Do(len(s.holds), func(i int) { failed[i] = s.holds[i].Release() })
 	return errors.Join(failed...)
 }
 

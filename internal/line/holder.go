@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -123,5 +124,5 @@ func holders(queue []layout.Position, own string) []string {
 
 // beginLookup begins the lookup of a call whose node, if it has one, is at own.
 func (l *Line) beginLookup(ctx context.Context, r *Request, s *core.Session, own string, err error) (end func()) {
-	return r.Begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), core.Base(own)) })
+	return r.Begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), nodepath.Base(own)) })
 }

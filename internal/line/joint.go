@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/parallel"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -191,7 +192,7 @@ func setDirStates(ctx context.Context, s *core.Session, specs []core.Spec, state
 		return nil
 	}
 	missing := make([]bool, len(unknown))
-	err := core.ReadAll(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
+	err := parallel.Read(ctx, len(unknown), func(ctx context.Context, k int) (err error) {
 		i := unknown[k]
 		if states[i], err = s.DirState(ctx, specs[i].RecipeDir); errs.IsNotFound(err) {
 			missing[k], err = true, nil
@@ -260,7 +261,7 @@ func adoptTogether(ctx context.Context, s *core.Session, err error, specs []core
 	}
 	nodes = make([]core.Node, len(specs))
 	found := make([]bool, len(specs))
-	if core.ReadAll(ctx, len(specs), func(ctx context.Context, i int) (err error) {
+	if parallel.Read(ctx, len(specs), func(ctx context.Context, i int) (err error) {
 		nodes[i], found[i], err = s.Adopt(ctx, &specs[i])
 		return err
 	}) != nil {
@@ -277,7 +278,7 @@ func adoptTogether(ctx context.Context, s *core.Session, err error, specs []core
 	}
 	s.Resolved(ctx, specs[0].Prefix, len(paths) > 0)
 	// The Stats that show whether the directories are the known ones were lost.
-	if whole && core.ReadAll(ctx, len(specs), func(ctx context.Context, i int) error {
+	if whole && parallel.Read(ctx, len(specs), func(ctx context.Context, i int) error {
 		if f, ok := s.Client().KnownState(specs[i].RecipeDir); ok && f.Mark == nil {
 			return nil
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -230,7 +231,7 @@ func (q *localQueue) Leftovers(*core.Hold, error) core.Leftovers { return core.L
 // reserved node, that caller creates its own. The error is that of Hold.Remove.
 func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 	s := h.On()
-	own, _ := l.kinds.Parse(core.Base(h.Path()))
+	own, _ := l.kinds.Parse(nodepath.Base(h.Path()))
 	f, _ := s.Client().KnownState(l.recipeDir())
 	if f.Mark == nil || f.Version != backend.AnyVersion || IsHighNumber(s, own.Seq) {
 		return b, l.Release(h)

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // Config is the options of a lock.
@@ -23,7 +24,7 @@ type Config struct {
 // Mutex is the engine of a Mutex.
 type Mutex struct {
 	c     *core.Client
-	path  core.Path
+	path  nodepath.Path
 	data  []byte // of the node
 	hasID bool
 	keep  time.Duration

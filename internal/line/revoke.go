@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -22,7 +23,7 @@ type RevokeOptions struct {
 	ForceAfter time.Duration
 }
 
-func (l *Line) Revoke(ctx context.Context, path *core.Path, o *RevokeOptions) error {
+func (l *Line) Revoke(ctx context.Context, path *nodepath.Path, o *RevokeOptions) error {
 	if err := path.Check("revoke"); err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (l *Line) request(ctx context.Context, path string, q *layout.Revocation, f
 					return struct{}{}, err
 				}
 			}
-			if !layout.IsOurs(core.Base(path)) {
+			if !layout.IsOurs(nodepath.Base(path)) {
 				text = []byte(layout.CuratorRequest) // the only request that Curator understands
 			}
 			op := backend.SetData(path, text, stat.Version)

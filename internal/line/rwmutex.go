@@ -11,13 +11,14 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
 // RWMutex is the engine of an RWMutex.
 type RWMutex struct {
 	c     *core.Client
-	path  core.Path
+	path  nodepath.Path
 	data  []byte // of the node
 	hasID bool
 	bad   error // of the options

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -132,7 +133,7 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*
 				return nil, err
 			}
 		}
-		i := slices.IndexFunc(queue, func(q layout.Position) bool { return q.Name == core.Base(p.Path) })
+		i := slices.IndexFunc(queue, func(q layout.Position) bool { return q.Name == nodepath.Base(p.Path) })
 		if i < 0 {
 			// Either the own node was deleted just now, which reading it shows; or the
 			// server lags behind its earlier replies, which Sync mends.
@@ -148,7 +149,7 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*
 		turn, j := l.turnIn(queue)
 		if turn != turnGranted {
 			if r.try {
-				return nil, r.Locked(func() []string { return holders(queue, core.Base(p.Path)) })
+				return nil, r.Locked(func() []string { return holders(queue, nodepath.Base(p.Path)) })
 			}
 			if err := l.behindOwn(ctx, r, queue[:j+1]); err != nil {
 				return nil, err
@@ -406,7 +407,7 @@ func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
 // Release, Leftovers and Lost make a line the recipe of holds that each have a node of
 // their own.
 func (l *Line) Release(h *core.Hold) error {
-	q, _ := l.kinds.Parse(core.Base(h.Path()))
+	q, _ := l.kinds.Parse(nodepath.Base(h.Path()))
 	return Release(h, q.Seq, l.dir)
 }
 

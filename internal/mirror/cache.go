@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -18,7 +19,7 @@ import (
 // namespace, except where a comment says otherwise.
 type Cache struct {
 	c      *core.Client
-	path   core.Path
+	path   nodepath.Path
 	limit  int
 	synced chan struct{}
 
@@ -115,7 +116,7 @@ func (k *Cache) Children(path string) ([]string, bool) {
 	var names []string
 	if n != nil {
 		for child := n.first; child != nil; child = child.next {
-			names = append(names, core.Base(child.path))
+			names = append(names, nodepath.Base(child.path))
 		}
 	}
 	k.mu.RUnlock()

@@ -8,6 +8,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -267,11 +268,11 @@ func (m *syncer) handleTreeChange(c backend.TreeChange) error {
 			m.root.state |= listedDuringRead
 		}
 	default:
-		dir := m.find(cmp.Or(core.Parent(c.Path), "/"))
+		dir := m.find(cmp.Or(nodepath.Parent(c.Path), "/"))
 		switch {
 		case dir == nil || dir.pass != m.pass:
 		case dir.state&dataRead != 0:
-			return m.handleName(dir, core.Base(c.Path))
+			return m.handleName(dir, nodepath.Base(c.Path))
 		default:
 			dir.state |= childCreated
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/parallel"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -180,7 +181,7 @@ func ackAll(acks []*acking) {
 		ackTogether(same)
 		rest = other
 	}
-	core.Together(len(acks), func(i int) {
+	parallel.Do(len(acks), func(i int) {
 		a := acks[i]
 		a.cl.hold.EndRelease(a.cl.end(context.Background(), a.outcome(<-a.turn)))
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/parallel"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -132,7 +133,7 @@ func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.Queue
 	}
 	var made []*Claim
 	var lost bool
-	core.Together(2, func(i int) {
+	parallel.Do(2, func(i int) {
 		if i == 0 {
 			made, lost, err = q.commitClaims(ctx, s, slices.Clone(claims), waiter, fresh)
 			return

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/parallel"
 )
 
 // readClaims reads the items of claims, which are of one session.
@@ -28,7 +29,7 @@ func readClaims(ctx context.Context, claims []*Claim) []backend.ReadResult {
 		}
 	}
 	read := make([]backend.ReadResult, len(claims))
-	core.Together(len(claims), func(i int) {
+	parallel.Do(len(claims), func(i int) {
 		r := &read[i]
 		r.Data, r.Stat, r.Err = claims[i].s.Backend().Get(ctx, claims[i].e.Path(), nil)
 	})
@@ -114,7 +115,7 @@ func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(dat
 	for i, r := range readClaims(ctx, again) {
 		again[i].read = r
 	}
-	core.Together(len(claims), func(i int) { found[i], failed[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
+	parallel.Do(len(claims), func(i int) { found[i], failed[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
 	for i, cl := range claims {
 		switch {
 		case failed[i] != nil:

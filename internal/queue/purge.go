@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // first returns the item that the next take would get, and its data.
@@ -150,7 +151,7 @@ func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]back
 // withoutReason removes the operation on the path of a reason. It reports false if path is not
 // one. A reason that an outsider has changed is no reason to leave its item.
 func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
-	if !strings.HasPrefix(core.Base(path), layout.ReasonPrefix) {
+	if !strings.HasPrefix(nodepath.Base(path), layout.ReasonPrefix) {
 		return ops, false
 	}
 	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == path }), true

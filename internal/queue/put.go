@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 
 	"github.com/go-coord/coord/backend"
@@ -199,7 +200,7 @@ func (q *Queue) fills(res backend.Result, stem string) bool {
 	}
 	// The numbers of a service that does not tell the siblings count what the bucket was given,
 	// so it has at most as many items.
-	seq, ok := layout.ParseDigits(strings.TrimPrefix(core.Base(res.Path), stem))
+	seq, ok := layout.ParseDigits(strings.TrimPrefix(nodepath.Base(res.Path), stem))
 	return !ok || seq+1 >= int64(q.size)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -320,7 +321,7 @@ const (
 // Queue is the engine of a queue: everything except the type of the values.
 type Queue struct {
 	c         *core.Client
-	path      core.Path
+	path      nodepath.Path
 	kind      Kind
 	items     string    // <queue>/items
 	in, out   string    // in items

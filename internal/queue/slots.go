@@ -9,6 +9,8 @@ import (
 
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/parallel"
 
 	"github.com/go-coord/coord/internal/core"
 
@@ -230,7 +232,7 @@ func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan 
 	if err != nil {
 		return err
 	}
-	i := slices.Index(v.line, core.Base(p.path))
+	i := slices.Index(v.line, nodepath.Base(p.path))
 	switch {
 	case i < 0:
 		// It was evicted, or an outsider deleted it.
@@ -420,9 +422,9 @@ func (l *slotLine) fillOnce(ctx context.Context, s *core.Session) error {
 			most = 1
 			continue
 		}
-		line := v.line[:min(most, len(v.line), core.MostReads)]
+		line := v.line[:min(most, len(v.line), parallel.MostReads)]
 		failed := make([]error, len(line))
-		core.Together(len(line), func(i int) {
+		parallel.Do(len(line), func(i int) {
 			_, failed[i] = s.Backend().Commit(ctx, backend.Delete(l.g.Dir+"/"+line[i], backend.AnyVersion))
 		})
 		gone++

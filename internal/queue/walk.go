@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/parallel"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -93,7 +94,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	if head.path == "" {
 		readItems()
 	} else {
-		core.Together(2, func(i int) {
+		parallel.Do(2, func(i int) {
 			if i == 0 {
 				readItems()
 				return

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // The protocol of the semaphore. Let S(i) be the sum of the weights of the requests up
@@ -224,7 +225,7 @@ func (a *acquisition) look(ctx context.Context, s *core.Session) error {
 // grantAtOnce grants a request that need not wait. It returns ErrAgain if the request must
 // wait.
 func (a *acquisition) grantAtOnce(ctx context.Context, r *request, w *watches) (*core.Hold, error) {
-	queue := []layout.Permit{{Name: core.Base(r.Path), Seq: r.Seq, Weight: a.n}}
+	queue := []layout.Permit{{Name: nodepath.Base(r.Path), Seq: r.Seq, Weight: a.n}}
 	if r.Siblings != 1 {
 		var err error
 		if queue, err = a.list(ctx, r, nil); err != nil {
@@ -245,7 +246,7 @@ func (a *acquisition) grantAtOnce(ctx context.Context, r *request, w *watches) (
 		// not changed since: the turn came with the node.
 		return a.hold(ctx, r, nil, grantedAtCreation)
 	case !fits && a.try:
-		return nil, a.Locked(func() []string { return a.holders(queue, core.Base(r.Path)) })
+		return nil, a.Locked(func() []string { return a.holders(queue, nodepath.Base(r.Path)) })
 	case !fits:
 		if err := a.behindOwn(ctx, r.s, queue, l); err != nil {
 			return nil, err
@@ -272,7 +273,7 @@ func (a *acquisition) list(ctx context.Context, r *request, w *backend.Watch) ([
 			return nil, err
 		}
 		queue := layout.OrderPermits(names)
-		i := slices.IndexFunc(queue, func(q layout.Permit) bool { return q.Name == core.Base(r.Path) })
+		i := slices.IndexFunc(queue, func(q layout.Permit) bool { return q.Name == nodepath.Base(r.Path) })
 		if i >= 0 {
 			return queue[:i+1], nil
 		}
@@ -439,6 +440,6 @@ func (a *acquisition) holders(queue []layout.Permit, own string) []string {
 // beginLookup begins the lookup of a call whose node, if it has one, is at own.
 func (a *acquisition) beginLookup(ctx context.Context, s *core.Session, own string, err error) (end func()) {
 	return a.Begin(ctx, s, a.sem.requests, err, func(names []string) []string {
-		return a.holders(layout.OrderPermits(names), core.Base(own))
+		return a.holders(layout.OrderPermits(names), nodepath.Base(own))
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // Config is the options of a semaphore.
@@ -25,7 +26,7 @@ type Config struct {
 // Semaphore is the engine of a Semaphore.
 type Semaphore struct {
 	c         *core.Client
-	path      core.Path
+	path      nodepath.Path
 	requests  string // the directory of requests
 	limitPath string // of the node of the limit
 	data      []byte // of the node of a request
@@ -132,7 +133,7 @@ func (s *Semaphore) readContenders(ctx context.Context, ss *core.Session) ([]Con
 type owner Semaphore
 
 func (s *owner) Release(h *core.Hold) error {
-	q, _ := layout.ParsePermit(core.Base(h.Path()))
+	q, _ := layout.ParsePermit(nodepath.Base(h.Path()))
 	return line.Release(h, q.Seq, s.requests)
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 )
@@ -119,7 +120,7 @@ func (w *worker) run(ctx context.Context, g grant) {
 		}
 		late := ctx.Err() != nil
 		g.hold.On().Client().Log().Error("coord: the function of a shard failed", "path", g.hold.Path(), "shard", g.index, "ended", late, "error", err)
-		if time.Since(began) > core.MostPause {
+		if time.Since(began) > backoff.Most {
 			failures = 0
 			pause.Reset()
 		}
@@ -134,7 +135,7 @@ func (w *worker) run(ctx context.Context, g grant) {
 		case !decided:
 			pause.Wait(ctx.Done(), nil)
 		default:
-			core.Sleep(ctx, after)
+			backoff.Sleep(ctx, after)
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/go-coord/coord/internal/group"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/parallel"
 	"github.com/go-coord/coord/internal/queuestat"
 )
 
@@ -28,7 +30,7 @@ type Config struct {
 // it. The lock of each shard is a line of contenders in a directory of its own.
 type Shards struct {
 	c     *core.Client
-	path  core.Path
+	path  nodepath.Path
 	n     int
 	o     Config
 	group *group.Group
@@ -126,7 +128,7 @@ func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender
 	if err != nil {
 		return nil, err
 	}
-	return list, core.ReadAll(ctx, len(heads), func(ctx context.Context, k int) (err error) {
+	return list, parallel.Read(ctx, len(heads), func(ctx context.Context, k int) (err error) {
 		i := of[k]
 		switch {
 		case errs.IsNotFound(got[k].Err): // released since the list
