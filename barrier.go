@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -148,7 +149,7 @@ func (b *Barrier) remove(ctx context.Context, s *core.Session) error {
 		case err != nil && !errs.IsNotFound(err):
 			return err
 		case err == nil && at.set:
-			err := cell.Unset(ctx, s, b.path.Full(), at.stat.Version, core.NoPin, layout.KindDirectory)
+			err := cell.Unset(ctx, s, b.path.Full(), at.stat.Version, layout.NoPin, layout.KindDirectory)
 			if errs.IsNotFound(err) {
 				return nil
 			}
@@ -247,9 +248,9 @@ func (b *Barrier) fill(ctx context.Context, s *core.Session, at barrierAt, creat
 	switch {
 	case !b.ephemeral:
 		f := at.footing
-		ops := append([]backend.Op{backend.SetData(path, layout.KindBarrier.Mark(), at.stat.Version)}, f.PinOps(path)...)
+		ops := append([]backend.Op{backend.SetData(path, layout.KindBarrier.Mark(), at.stat.Version)}, f.Pin.Ops(path)...)
 		err := b.commit(ctx, s, ops...)
-		if core.AtPin(err, path) && errs.Answers(err, backend.ErrExists) {
+		if layout.AtPin(err, path) && errs.Answers(err, backend.ErrExists) {
 			err = b.commit(ctx, s, ops[0], backend.Check(path+"/"+layout.Pin, backend.AnyVersion))
 		}
 		return err
@@ -267,10 +268,9 @@ func (b *Barrier) ensurePin(ctx context.Context, s *core.Session, at barrierAt) 
 	if at.footing.Mark == nil || !used || !s.Backend().Features().Has(backend.Containers) {
 		return nil // created as a barrier, here or by another library
 	}
-	need := core.DirState{Pin: core.PinNeeded}
-	ops := append([]backend.Op{backend.Check(b.path.Full(), at.stat.Version)}, need.PinOps(b.path.Full())...)
+	ops := append([]backend.Op{backend.Check(b.path.Full(), at.stat.Version)}, layout.PinNeeded.Ops(b.path.Full())...)
 	err := s.CommitAgain(ctx, ops...)
-	if core.AtPin(err, b.path.Full()) && (errs.Answers(err, backend.ErrExists) || errs.Answers(err, backend.ErrDenied)) {
+	if layout.AtPin(err, b.path.Full()) && (errs.Answers(err, backend.ErrExists) || errs.Answers(err, backend.ErrDenied)) {
 		return nil // denied: this client may set a barrier here, and nothing below it
 	}
 	return err
@@ -297,7 +297,7 @@ func (b *Barrier) look(ctx context.Context, s *core.Session, w *backend.Watch, s
 	return at, err
 }
 
-func (b *Barrier) await(ctx context.Context, s *core.Session, span *core.Span, seen *int64) error {
+func (b *Barrier) await(ctx context.Context, s *core.Session, span *tracing.Span, seen *int64) error {
 	// The server of this session may not know yet of a barrier that was set before
 	// Wait was called. It does after a Sync.
 	if err := s.Backend().Sync(ctx, b.path.Full()); err != nil {

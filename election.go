@@ -344,9 +344,9 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		var e *backend.Error
 		switch {
 		case err == nil:
-			if t.h.Span() != nil {
-				t.h.Span().Emit(ctx, trace.LeaderAnnounced{Subject: t.h.Span().At(path), Token: t.Token(), After: t.h.Span().Held()})
-			}
+			t.h.Emit(ctx, func(at trace.Subject, led time.Duration) trace.Event {
+				return trace.LeaderAnnounced{Subject: at, Token: t.Token(), After: led}
+			})
 			return nil
 		case errs.IsNotFound(err) && errors.As(err, &e) && e.Index == 0:
 			t.h.NodeGone(ctx, path)

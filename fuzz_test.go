@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/go-coord/coord/internal/queue"
-
-	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/contender"
 
 	"github.com/go-coord/coord/internal/core"
 
@@ -22,28 +19,6 @@ import (
 )
 
 const fuzzID = "01234567-89ab-8def-8123-456789abcdef"
-
-// A look into a bucket finds no more items than it wants, whatever the bucket holds.
-func FuzzSight(f *testing.F) {
-	item := func(n, due int) string { return fmt.Sprintf("i-%08d%s-%d-%010d", n, fuzzID[8:], due, n) }
-	for _, list := range [][]string{
-		{item(0, 0), item(1, 0), item(2, 0), item(3, 0), item(4, 0)},
-		{item(0, 0), item(1, 999), item(2, 1_000), item(3, 1_001), item(4, 0)},
-		{"i-" + fuzzID + "-0-0000000000", "s-" + fuzzID, "m-" + fuzzID + "-" + fuzzID, "d-" + fuzzID + "-12"},
-	} {
-		f.Add(strings.Join(list, "\n"))
-	}
-	f.Fuzz(func(t *testing.T, list string) {
-		names := slices.DeleteFunc(strings.Split(list, "\n"), func(name string) bool { return name == "" || strings.Contains(name, "/") })
-		slices.Sort(names)
-		names = slices.Compact(names)                                          // no two children have the same name
-		v := queue.Sight{Now: core.Moment{Known: true, Least: 1e9, Most: 1e9}} // 1,000 ms
-		v.Add(layout.ParseBucket("/q/items/b-0-0", names, 7).Items, 3)
-		if len(v.Found) > 3 {
-			t.Errorf("%d found", len(v.Found))
-		}
-	})
-}
 
 // Whatever the data of a contender's node, and whatever a caller wants to store there.
 func FuzzContenders(f *testing.F) {
@@ -55,14 +30,11 @@ func FuzzContenders(f *testing.F) {
 		f.Add([]byte(data), "id")
 	}
 	f.Fuzz(func(t *testing.T, data []byte, id string) {
-		text, err := line.EncodeContender(id, 0, data)
+		text, err := contender.Encode(id, 0, data)
 		if bad := !utf8.ValidString(id) || id == "" && layout.IsRequest(data); bad != (err != nil) || bad && !errors.Is(err, ErrInvalid) {
 			t.Errorf("the contender %q with %q: %v", id, data, err)
 		} else if err == nil && layout.IsRequest(text) {
 			t.Errorf("the contender %q with %q reads as a request", id, data)
-		}
-		if (core.CheckData(data) == nil) == layout.IsRequest(data) {
-			t.Error("checkData does not agree")
 		}
 		own := layout.Candidate{ID: strings.ToValidUTF8(id, "?"), Data: data}
 		if text, err = own.Encode(); err != nil {

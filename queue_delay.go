@@ -7,8 +7,7 @@ import (
 
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/queue"
-
-	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/serviceclock"
 )
 
 // A DelayQueue is a Queue whose items cannot be taken before they are due. In all other
@@ -93,5 +92,5 @@ func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
 	case due.Year() > 9999:
 		return 0, errs.Op(op, q.q.FullPath(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
 	}
-	return core.Milliseconds(due), nil
+	return serviceclock.Milliseconds(due), nil
 }

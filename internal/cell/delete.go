@@ -41,7 +41,7 @@ func (n *Node) remove(ctx context.Context, s *core.Session, old Content) error {
 //
 // Each step is applied exactly once or not at all: a repetition could delete a later node of
 // the same version.
-func Unset(ctx context.Context, s *core.Session, path string, version int32, pin core.PinState, kept layout.RecipeKind) error {
+func Unset(ctx context.Context, s *core.Session, path string, version int32, pin layout.PinState, kept layout.RecipeKind) error {
 	directory := func(kind layout.RecipeKind) backend.Op { return backend.SetData(path, kind.Mark(), version) }
 	type step struct {
 		ops   []backend.Op
@@ -56,7 +56,7 @@ func Unset(ctx context.Context, s *core.Session, path string, version int32, pin
 		{ops: []backend.Op{directory(kept)}},
 	}
 	i := 0
-	if pin == core.Pinned {
+	if pin == layout.Pinned {
 		i = 1
 	}
 	for {
@@ -65,7 +65,7 @@ func Unset(ctx context.Context, s *core.Session, path string, version int32, pin
 		switch {
 		case step.full != 0 && errs.Answers(err, backend.ErrNotEmpty):
 			i = step.full
-		case step.unpin != 0 && errs.IsNotFound(err) && core.AtPin(err, path):
+		case step.unpin != 0 && errs.IsNotFound(err) && layout.AtPin(err, path):
 			i = step.unpin
 		default:
 			return err

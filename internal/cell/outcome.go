@@ -8,6 +8,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // afterSet returns the content of the node after a write by set. f is the state of the node that the
@@ -22,7 +23,7 @@ func (n *Node) afterSet(ctx context.Context, s *core.Session, f core.DirState, r
 		stat, err = s.Backend().Exists(ctx, n.path.Full(), nil)
 		switch {
 		case err == nil && stat.Czxid <= zxid:
-		case f.Pin == core.NoPin && f.Czxid != 0 && s.Backend().Features().Has(backend.Containers):
+		case f.Pin == layout.NoPin && f.Czxid != 0 && s.Backend().Features().Has(backend.Containers):
 			// The data may have gone into a container.
 			return Content{}, backend.Uncertain(cmp.Or(err, errNotChecked))
 		default:

@@ -13,19 +13,19 @@ import (
 // needed also if the data has changed: the later write of another client may have included no pin,
 // because that client has read the node as a value.
 func (n *Node) addPin(ctx context.Context, s *core.Session, w misdirected) error {
-	if w.pin != core.NoPin || !s.Backend().Features().Has(backend.Containers) {
+	if w.pin != layout.NoPin || !s.Backend().Features().Has(backend.Containers) {
 		return nil
 	}
-	need, stat := core.DirState{Pin: core.PinNeeded}, w.stat
+	stat := w.stat
 	for {
-		err := s.CommitAgain(ctx, append([]backend.Op{backend.Check(n.path.Full(), stat.Version)}, need.PinOps(n.path.Full())...)...)
+		err := s.CommitAgain(ctx, append([]backend.Op{backend.Check(n.path.Full(), stat.Version)}, layout.PinNeeded.Ops(n.path.Full())...)...)
 		switch {
 		case err == nil, errs.Answers(err, backend.ErrExists):
 			return nil
 		case errs.IsNotFound(err):
 			return n.errIfLost(s, w)
 		case errs.Answers(err, backend.ErrDenied):
-			if core.UsedAsDir(stat) {
+			if layout.UsedAsDir(stat) {
 				return backend.Uncertain(err)
 			}
 			return nil // it was created as a value
@@ -53,7 +53,7 @@ func (n *Node) addPin(ctx context.Context, s *core.Session, w misdirected) error
 // errIfLost returns the error of a write whose node is gone. Without a pin it can have been a
 // container that the service has removed, with what was written.
 func (n *Node) errIfLost(s *core.Session, w misdirected) error {
-	if w.pin != core.NoPin || !s.Backend().Features().Has(backend.Containers) {
+	if w.pin != layout.NoPin || !s.Backend().Features().Has(backend.Containers) {
 		return nil
 	}
 	return backend.Uncertain(errNotChecked)

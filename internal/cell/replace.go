@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // CompareAndSet replaces want with data. It returns ErrConflict if the node does not have the Czxid and
@@ -113,7 +114,7 @@ func (n *Node) replace(ctx context.Context, s *core.Session, old Content, data [
 		// version.
 		create, version := n.createOps(data)
 		ops := []backend.Op{backend.Delete(path, old.Version)}
-		if f.Pin == core.Pinned {
+		if f.Pin == layout.Pinned {
 			ops = deletePinned(path, old.Version)
 		}
 		_, zxid, err := s.CommitOnce(ctx, append(ops, create...)...)

@@ -67,7 +67,7 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 func (n *Node) SetAgain(err error, create bool) bool {
 	path := n.path.Full()
 	n.c.ForgetState(path) // it can be another node by now, or have lost its pin
-	return errs.IsNotFound(err) && (create || core.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
+	return errs.IsNotFound(err) && (create || layout.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
 }
 
 // stateInTxn returns the state of the node for a write of a transaction. The write of a Value reads the
@@ -81,8 +81,8 @@ func (n *Node) stateInTxn(ctx context.Context, s *core.Session, value bool) (cor
 		return x.at, err
 	}
 	f, err := s.DirState(ctx, n.recipeDir())
-	if f.Plain && f.Pin == core.PinNeeded {
-		f.Pin, f.Directory = core.NoPin, false
+	if f.Plain && f.Pin == layout.PinNeeded {
+		f.Pin, f.Directory = layout.NoPin, false
 	}
 	return f, err
 }
@@ -94,7 +94,7 @@ func (n *Node) AfterSet(ctx context.Context, s *core.Session, all []backend.Op, 
 	for _, op := range all {
 		switch {
 		case op.Path == n.path.Full()+"/"+layout.Pin:
-			w.pin = core.Pinned
+			w.pin = layout.Pinned
 		case op.Path == n.path.Full() && (op.Kind == backend.OpCreate || op.Kind == backend.OpDelete):
 			return nil
 		}
@@ -103,7 +103,7 @@ func (n *Node) AfterSet(ctx context.Context, s *core.Session, all []backend.Op, 
 	switch {
 	case stat.Czxid == 0 || stat.Czxid > zxid:
 		return n.errIfLost(s, w)
-	case !known || f.Czxid != stat.Czxid || w.pin == core.NoPin && stat.Container:
+	case !known || f.Czxid != stat.Czxid || w.pin == layout.NoPin && stat.Container:
 		return n.confirmKind(ctx, s, w)
 	case f.Directory: // it is a value now
 		s.SetState(n.path.Full(), core.DirState{Kind: n.kind, Czxid: stat.Czxid, Version: backend.AnyVersion, Pin: w.pin})
@@ -116,7 +116,7 @@ func (n *Node) AfterSet(ctx context.Context, s *core.Session, all []backend.Op, 
 func (n *Node) DeleteOps(before []backend.Op) []backend.Op {
 	pin, remove := n.path.Full()+"/"+layout.Pin, backend.Delete(n.path.Full(), backend.AnyVersion)
 	f, _ := n.c.KnownState(n.recipeDir())
-	if f.Pin == core.Pinned || core.Creates(before, pin) {
+	if f.Pin == layout.Pinned || core.Creates(before, pin) {
 		return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}
 	}
 	return []backend.Op{remove}
@@ -127,5 +127,5 @@ func (n *Node) DeleteOps(before []backend.Op) []backend.Op {
 func (n *Node) DeleteAgain(err error) bool {
 	f, known := n.c.KnownState(n.recipeDir())
 	n.c.ForgetState(n.path.Full())
-	return errs.IsNotFound(err) && core.AtPin(err, n.path.Full()) && known && f.Pin == core.Pinned
+	return errs.IsNotFound(err) && layout.AtPin(err, n.path.Full()) && known && f.Pin == layout.Pinned
 }

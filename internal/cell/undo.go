@@ -15,9 +15,9 @@ import (
 // misdirected is a write that has reached another node than the one that the client has examined: the
 // node was deleted, and created again, before the write.
 type misdirected struct {
-	stat      backend.Stat  // after the write
-	pin       core.PinState // what the write has ensured
-	rewritten bool          // the data was replaced after the write and before stat was read
+	stat      backend.Stat    // after the write
+	pin       layout.PinState // what the write has ensured
+	rewritten bool            // the data was replaced after the write and before stat was read
 }
 
 // errNotChecked: a write has reached a node that was deleted before the client examined it, by another
@@ -91,7 +91,7 @@ func (n *Node) undoOrPin(ctx context.Context, s *core.Session, w misdirected) er
 			}
 		}
 	}
-	if !slices.Contains(names, layout.Pin) || errs.IsNotFound(err) && core.AtPin(err, n.path.Full()) {
+	if !slices.Contains(names, layout.Pin) || errs.IsNotFound(err) && layout.AtPin(err, n.path.Full()) {
 		err = s.CommitAgain(ctx, write) // without a pin, or the pin was deleted since the list
 	}
 	if err != nil && !errs.IsNotFound(err) && !errs.Answers(err, backend.ErrBadVersion) && !errs.Answers(err, backend.ErrDenied) {

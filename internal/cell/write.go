@@ -140,23 +140,23 @@ func (n *Node) write(ctx context.Context, s *core.Session, f core.DirState, data
 		results, zxid, err := s.CommitOnce(ctx, n.writeOps(f, data, version)...)
 		switch {
 		case err == nil:
-			if (f.Directory || f.Pin == core.PinNeeded) && results != nil {
+			if (f.Directory || f.Pin == layout.PinNeeded) && results != nil {
 				now := core.DirState{Kind: n.kind, Czxid: results[0].Stat.Czxid, Version: backend.AnyVersion}
-				if f.Pin != core.NoPin {
-					now.Pin = core.Pinned
+				if f.Pin != layout.NoPin {
+					now.Pin = layout.Pinned
 				}
 				s.SetState(n.path.Full(), now)
 			}
 			return results, zxid, nil
-		case !core.AtPin(err, n.path.Full()):
+		case !layout.AtPin(err, n.path.Full()):
 			return nil, 0, err
-		case f.Pin == core.PinNeeded && errs.Answers(err, backend.ErrExists):
-			f.Pin = core.Pinned
-		case f.Pin == core.PinNeeded && !f.Directory && errs.Answers(err, backend.ErrDenied):
-			f.Pin = core.NoPin // this client may write a value here, and nothing below it
-		case f.Pin == core.Pinned && errs.IsNotFound(err) && version != backend.AnyVersion:
-			f.Pin = core.PinNeeded // an outsider has deleted the pin
-		case f.Pin == core.Pinned && errs.IsNotFound(err):
+		case f.Pin == layout.PinNeeded && errs.Answers(err, backend.ErrExists):
+			f.Pin = layout.Pinned
+		case f.Pin == layout.PinNeeded && !f.Directory && errs.Answers(err, backend.ErrDenied):
+			f.Pin = layout.NoPin // this client may write a value here, and nothing below it
+		case f.Pin == layout.Pinned && errs.IsNotFound(err) && version != backend.AnyVersion:
+			f.Pin = layout.PinNeeded // an outsider has deleted the pin
+		case f.Pin == layout.Pinned && errs.IsNotFound(err):
 			// The value was deleted since this client has examined the node, which can be the
 			// directory of another recipe now.
 			return nil, 0, fmt.Errorf("%w: the value was deleted meanwhile", backend.ErrBadVersion)
@@ -168,7 +168,7 @@ func (n *Node) write(ctx context.Context, s *core.Session, f core.DirState, data
 
 // writeOps returns the operations of write, the write of the data first.
 func (n *Node) writeOps(f core.DirState, data []byte, version int32) []backend.Op {
-	return append([]backend.Op{backend.SetData(n.path.Full(), data, version)}, f.PinOps(n.path.Full())...)
+	return append([]backend.Op{backend.SetData(n.path.Full(), data, version)}, f.Pin.Ops(n.path.Full())...)
 }
 
 // Fits reports whether data can be written, in the largest commit that a write
@@ -178,7 +178,7 @@ func (n *Node) Fits(data []byte) error {
 		return fmt.Errorf("%w: the data is reserved, it marks the directory of a %s", backend.ErrInvalid, kind)
 	}
 	replace := []backend.Op{backend.Delete(n.path.Full(), 0), backend.Create(n.path.Full(), data, backend.Persistent), n.c.Proof()}
-	set := append(n.writeOps(core.DirState{Pin: core.PinNeeded}, data, 0), n.c.Proof())
+	set := append(n.writeOps(core.DirState{Pin: layout.PinNeeded}, data, 0), n.c.Proof())
 	limits := n.c.Rules().Limits()
 	return errors.Unwrap(cmp.Or(limits.Refuse(replace), limits.Refuse(set)))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/outbox"
+	"github.com/go-coord/coord/internal/tracing"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -40,12 +41,11 @@ type Config struct {
 // A Client is coord.Client.
 type Client struct {
 	backend      backend.Backend
-	root         string                   // the namespace, "" for none
-	log          *outbox.Logger           // only Close waits for it, as for trace
-	trace        *outbox.Box[tracedEvent] // nil without Trace
-	traced       atomic.Uint64            // the latest ID of an acquisition that was traced
-	opened       atomic.Int64             // the number of sessions that were opened
-	hooks        hook.Hooks               // only tests set any
+	root         string          // the namespace, "" for none
+	log          *outbox.Logger  // only Close waits for it, as for trace
+	trace        *tracing.Tracer // nil without Trace
+	opened       atomic.Int64    // the number of sessions that were opened
+	hooks        hook.Hooks      // only tests set any
 	newKindError func(path, want, found string) error
 	began        time.Time     // for the monotonic clock, see local
 	skew         time.Duration // added to the clocks; only tests set it
@@ -135,8 +135,7 @@ func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
 		}
 	}
 	if opts.Trace != nil {
-		c.trace = newTrace(opts.Trace, c.log)
-		c.traced.Store(c.Random("trace") >> 1)
+		c.trace = tracing.NewTracer(opts.Trace, c.log, c.Random("trace")>>1)
 	}
 	bs, err := openWithin(ctx, b, opts.OpenTimeout)
 	if err != nil {
@@ -418,6 +417,15 @@ func (c *Client) Need() {
 	if c == nil {
 		panic("coord: nil Client")
 	}
+}
+
+// Emit queues an event for the client's Trace. It never blocks, and may be called
+// anywhere.
+func Emit[E trace.Event](ctx context.Context, c *Client, e E) { tracing.Emit(ctx, c.trace, e) }
+
+// NewSpan begins the span of an acquisition. It is nil without Trace.
+func (c *Client) NewSpan(recipe, path, op string) *tracing.Span {
+	return c.trace.Begin(recipe, path, op)
 }
 
 // IsTraced reports whether the client has a Trace.

@@ -89,6 +89,3 @@ func (s *Session) ContextError(ctx context.Context) error {
 
 // ContextError is that of the present session.
 func (c *Client) ContextError(ctx context.Context) error { return c.current.Load().ContextError(ctx) }
-
-// NewRevoked returns the cause of the loss of a hold that r has ended by force.
-func NewRevoked(r Revocation) error { return &revoked{r} }

@@ -11,13 +11,15 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/tracing"
+	"github.com/go-coord/coord/trace"
 )
 
 // A Hold is coord.Hold: the possession of a thing that can be lost, bound to an ephemeral node of a session.
 type Hold struct {
 	s      *Session // nil if the hold never stood; err is the reason then
 	token  int64
-	span   *Span // nil without Trace
+	span   *tracing.Span // nil without Trace
 	recipe Owner
 	keeper NodeKeeper // nil unless the node can outlast the hold
 
@@ -85,10 +87,70 @@ type heldContext struct {
 
 type heldKey struct{}
 
-// NewHold returns a hold that recipe grants, on the node at path. own is the armed watch on that
-// node, or nil. The hold begins with Session.Grant.
-func NewHold(s *Session, path string, token int64, t *Span, by Owner, own *backend.Watch) *Hold {
-	return &Hold{s: s, path: path, token: token, span: t, recipe: by, own: own}
+// NewHold returns a hold that by grants, on the node at path. The hold begins with Grant, or with
+// Stand. If by is a tracing.Item, it has events of its own.
+func NewHold(s *Session, path string, token int64, t *tracing.Span, by Owner) *Hold {
+	if item, ok := by.(tracing.Item); ok && t != nil {
+		t.SetItem(item)
+	}
+	return &Hold{s: s, path: path, token: token, span: t, recipe: by}
+}
+
+// Grant makes h stand, and reports that, see Stand. If own is armed, Grant watches the node with it;
+// data is what was read with own, or nil. A keeper watches the node of its holds itself.
+func (h *Hold) Grant(ctx context.Context, weight int, own *backend.Watch, data []byte) error {
+	path := h.path
+	if h.keeper == nil {
+		h.own = own
+	}
+	if err := h.Stand(own); err != nil {
+		return err
+	}
+	h.span.Grant(ctx, path, h.token, weight)
+	if own == nil || h.keeper != nil {
+		return nil
+	}
+	h.readRequest(data)
+	if !h.s.c.GoWork(func() { h.WatchNode(path, own) }) {
+		own.Stop()
+	}
+	return nil
+}
+
+// Stand makes h stand, provided that its session lives, its lease lasts and the watch
+// own on its node has not fired. The session and the watch are tested under the lock
+// that Session.end takes before it collects the holds. So a grant that comes with the event of
+// another watch is refused if the deletion of the own node came first on the wire. It
+// returns ErrAgain if own has fired.
+//
+// The lease is tested just before that lock is taken, since the test of an expired
+// lease ends the backend's session, under locks of the backend. A lease that expires
+// after the test ends the hold as any later loss does.
+func (h *Hold) Stand(own *backend.Watch) error {
+	s := h.s
+	if err := s.b.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	if own.Kind() != 0 {
+		return errs.ErrAgain
+	}
+	s.holds[h] = struct{}{}
+	if own == nil {
+		s.armLater(h)
+	}
+	return nil
+}
+
+// ReportGrant reports the grant of a hold that began with Stand. call is the span of the call that
+// receives the hold, or nil.
+func (h *Hold) ReportGrant(ctx context.Context, call *tracing.Span) {
+	h.span.BeginWith(call)
+	h.span.Grant(ctx, h.Path(), h.token, 1)
 }
 
 // EndedHold returns a hold that never stood.
@@ -361,7 +423,7 @@ func (h *Hold) EndRelease(err error) {
 	}
 	path := h.path
 	h.mu.Unlock()
-	h.span.released(path, h.token, h.held, err)
+	h.span.Released(path, h.token, h.held, err)
 }
 
 // releaseOutcome returns the result of the Release, for which it waits, or the loss.
@@ -540,7 +602,7 @@ func (e *ending) tell() {
 	if !errors.Is(e.err.Cause, backend.ErrClosed) {
 		h.s.c.log.Warn("coord: hold lost", "path", e.err.Path, "token", h.token, "error", e.err.Cause)
 	}
-	h.span.lost(e.err.Path, h.token, e.err)
+	h.span.Lost(e.err.Path, h.token, e.err)
 	h.recipe.Lost(h)
 }
 
@@ -701,8 +763,13 @@ func (h *Hold) WhenEnded(f func(error)) {
 // On returns the session of the hold, or nil if the hold was never granted.
 func (h *Hold) On() *Session { return h.s }
 
-// Span returns the span of the acquisition, or nil.
-func (h *Hold) Span() *Span { return h.span }
+// Emit reports an event of the hold while it stands: e makes it from the subject and the time since
+// the grant.
+func (h *Hold) Emit(ctx context.Context, e func(at trace.Subject, held time.Duration) trace.Event) {
+	if h.span != nil {
+		h.span.Emit(ctx, e(h.span.At(h.Path()), h.span.Held()))
+	}
+}
 
 // Keeper returns what keeps the node beyond the hold, or nil.
 func (h *Hold) Keeper() NodeKeeper { return h.keeper }

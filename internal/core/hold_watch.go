@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -43,7 +42,7 @@ func (h *Hold) WatchNode(path string, own *backend.Watch) {
 				return
 			}
 			pause.Reset()
-			h.ReadRequest(data)
+			h.readRequest(data)
 		}
 		h.watchedBy(own)
 		select {
@@ -111,15 +110,6 @@ type Revocation struct {
 	Force  bool      // the node will be deleted if the holder does not release
 }
 
-// CheckData refuses a contender's data that would be read as a request to give the lock
-// up.
-func CheckData(data []byte) error {
-	if layout.IsRequest(data) {
-		return fmt.Errorf("%w: Data has the form of a request to release the lock", backend.ErrInvalid)
-	}
-	return nil
-}
-
 // Revoked returns a channel that is closed when a client requests the holder to give
 // the hold up. The holder consents by calling Release. Without consent nothing happens,
 // unless the request sets ForceAfter. The client reads a request some time after it was
@@ -147,15 +137,26 @@ func (h *Hold) Revocation() (Revocation, bool) {
 	return *h.request, true
 }
 
-// ReadRequest records a request in the data of the hold's node.
-func (h *Hold) ReadRequest(data []byte) {
+// readRequest records a request in the data of the hold's node.
+func (h *Hold) readRequest(data []byte) {
 	if r, _ := layout.OpenEnvelope(data); r != nil {
-		h.SetRequest((*Revocation)(r))
+		h.setRequest((*Revocation)(r))
 	}
 }
 
-// SetRequest records a request to give the hold up.
-func (h *Hold) SetRequest(r *Revocation) {
+// Ask asks the holder to give the hold up. With force the hold ends, by Revoke, if it does not.
+func (h *Hold) Ask(by, reason string, force bool) {
+	h.setRequest(&Revocation{By: by, Reason: reason, At: time.Now(), Force: force})
+}
+
+// Revoke ends the hold by force, for the request to give it up.
+func (h *Hold) Revoke() {
+	r, _ := h.Revocation()
+	h.Lose(&revoked{r})
+}
+
+// setRequest records a request to give the hold up.
+func (h *Hold) setRequest(r *Revocation) {
 	h.mu.Lock()
 	first := h.request == nil
 	if !first && h.request.Force {

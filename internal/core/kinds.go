@@ -32,7 +32,7 @@ import (
 // directory has a pin, see layout.Pin, since ZooKeeper does not tell whether a node is a container,
 // which it collects with its data. The pin comes with the commit that sets it, and goes with
 // the one that makes the node a directory again; a write at any version checks it. So nothing
-// that was acknowledged stands in a container without a child, except as UsedAsDir says.
+// that was acknowledged stands in a container without a child, except as layout.UsedAsDir says.
 //
 // Directories without a mark come from Curator, from kazoo and from versions of this
 // library that wrote none. If such a directory has no data, the first creation of a
@@ -96,39 +96,13 @@ type DirState struct {
 
 	// Of a Value, a Counter or a Barrier.
 	Directory bool // nothing is set: the node is a directory, see layout.IsDirectory
-	Pin       PinState
+	Pin       layout.PinState
 	Plain     bool // nothing shows that the library has made the node as a directory
 
 	// drift is the number of writes of the directory less the number of creations in
 	// it; a creation raises both. It is as of the commit zxid.
 	drift int64
 	zxid  int64
-}
-
-// PinState says whether a Value, a Counter or a Barrier has a pin, see layout.Pin.
-type PinState int8
-
-const (
-	NoPin     PinState = iota // the node was created by a recipe of one node, so it is persistent
-	PinNeeded                 // the node can be a container: who writes it creates a pin in the same commit
-	Pinned                    // there is a pin, and a write checks it
-)
-
-// PinOps returns the operations beside a write of the node at path.
-func (f *DirState) PinOps(path string) []backend.Op {
-	switch f.Pin {
-	case PinNeeded:
-		return []backend.Op{backend.Create(path+"/"+layout.Pin, nil, backend.Persistent)}
-	case Pinned:
-		return []backend.Op{backend.Check(path+"/"+layout.Pin, backend.AnyVersion)}
-	}
-	return nil
-}
-
-// AtPin reports whether a commit failed because of the pin of the node at path.
-func AtPin(err error, path string) bool {
-	var e *backend.Error
-	return errors.As(err, &e) && e.Path == path+"/"+layout.Pin
 }
 
 // Write returns the operation that ensures, beside a creation in dir, that it carries the
@@ -185,22 +159,14 @@ func (s *Session) stateUnread(ctx context.Context, g RecipeDir) (DirState, error
 		return DirState{}, err
 	}
 	f := DirState{Kind: g.Recipe, Czxid: stat.Czxid, Version: stat.Version}
-	if s.b.Features().Has(backend.Containers) && (UsedAsDir(stat) || layout.IsDirectory(nil, stat) && stat.DataLength == 0) {
-		f.Directory, f.Pin = true, PinNeeded
+	if s.b.Features().Has(backend.Containers) && (layout.UsedAsDir(stat) || layout.IsDirectory(nil, stat) && stat.DataLength == 0) {
+		f.Directory, f.Pin = true, layout.PinNeeded
 	}
 	return f, nil
 }
 
 // leaf reports whether the recipe at g is one node with data of the user.
 func (g RecipeDir) leaf() bool { return g.Recipe == layout.KindValue || g.Recipe == layout.KindCounter }
-
-// UsedAsDir reports whether a node can be a container with data: it is one, or has had a child. A
-// node that was created as a Value has had none. Nor has a container before its first child, which its
-// maker creates next: if a client that remembers a Value there writes into it in between, and dies before
-// it makes the pin, the node is taken for one that was created as a Value.
-func UsedAsDir(stat backend.Stat) bool {
-	return stat.Container || stat.Cversion != 0 || stat.NumChildren > 0
-}
 
 // Examine decides whether the node read at g is a place for its kind.
 func (s *Session) Examine(ctx context.Context, g RecipeDir, data []byte, stat backend.Stat) (DirState, error) {
@@ -261,11 +227,11 @@ func (s *Session) Examine(ctx context.Context, g RecipeDir, data []byte, stat ba
 	}
 	switch {
 	case hasPin:
-		f.Pin = Pinned
-	case s.b.Features().Has(backend.Containers) && (f.Directory || UsedAsDir(stat)):
+		f.Pin = layout.Pinned
+	case s.b.Features().Has(backend.Containers) && (f.Directory || layout.UsedAsDir(stat)):
 		// A value that was written over an unpinned directory, by an earlier version, say, has had
 		// children. One that was created as a value does not need the pin.
-		f.Pin = PinNeeded
+		f.Pin = layout.PinNeeded
 	}
 	f.Plain = !marked && !stat.Container && (fresh || !f.Directory)
 	s.SetState(g.Dir, f)

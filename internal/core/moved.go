@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/parallel"
+	"github.com/go-coord/coord/internal/tracing"
 )
 
 // Names for files that are being moved.
@@ -42,6 +43,7 @@ var (
 )
 
 type (
+	Span          = tracing.Span
 	Path          = nodepath.Path
 	Pauses        = backoff.Pauses
 	Signal[T any] = latest.Signal[T]

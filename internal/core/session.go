@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/internal/parallel"
+	"github.com/go-coord/coord/internal/serviceclock"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -39,7 +40,7 @@ type Session struct {
 
 	allowed map[string]struct{} // directories in which the permissions are sufficient, see IsAllowed
 
-	clock serviceClock
+	clock *serviceclock.Clock
 
 	touch   sync.Mutex     // guards contact, held while the backend's Status is read
 	contact *ContactPeriod // the latest, nil before the first
@@ -91,7 +92,7 @@ func (s *Session) endContact() {
 func newSession(c *Client, b backend.Session) *Session {
 	s := &Session{
 		c: c, b: b, nth: c.opened.Add(1), holds: make(map[*Hold]struct{}),
-		clock: serviceClock{exists: b.Features().Has(backend.Clock)},
+		clock: serviceclock.New(b.Features().Has(backend.Clock), c),
 	}
 	if p, ok := b.(pauseTeller); ok {
 		p.TellPauses(s.paused)
@@ -173,34 +174,6 @@ func (s *Session) end(err error) {
 	}
 }
 
-// Grant makes h stand, provided that its session lives, its lease lasts and the watch
-// own on its node has not fired. The session and the watch are tested under the lock
-// that end takes before it collects the holds. So a grant that comes with the event of
-// another watch is refused if the deletion of the own node came first on the wire. It
-// returns ErrAgain if own has fired.
-//
-// The lease is tested just before that lock is taken, since the test of an expired
-// lease ends the backend's session, under locks of the backend. A lease that expires
-// after the test ends the hold as any later loss does.
-func (s *Session) Grant(h *Hold, own *backend.Watch) error {
-	if err := s.b.Err(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
-	}
-	if own.Kind() != 0 {
-		return errs.ErrAgain
-	}
-	s.holds[h] = struct{}{}
-	if own == nil {
-		s.armLater(h)
-	}
-	return nil
-}
-
 // standing returns the holds that stand.
 func (s *Session) standing() []hook.Hold {
 	if s.b.Err() != nil {
@@ -212,7 +185,7 @@ func (s *Session) standing() []hook.Hold {
 	list := make([]hook.Hold, 0, len(holds))
 	for _, h := range holds {
 		if h.Err() == nil {
-			list = append(list, hook.Hold{ID: h.span.id(), Node: h.Path(), Token: h.token})
+			list = append(list, hook.Hold{ID: h.span.ID(), Node: h.Path(), Token: h.token})
 		}
 	}
 	return list

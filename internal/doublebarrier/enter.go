@@ -8,11 +8,12 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/tracing"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -48,7 +49,7 @@ func (b *Barrier) Enter(ctx context.Context) (*Entry, error) {
 // waiter is one node of an Enter, which waits until a round admits it.
 type waiter struct {
 	b             *Barrier
-	span          *core.Span // nil without Trace
+	span          *tracing.Span // nil without Trace
 	s             *core.Session
 	path          string // of its node
 	czxid         int64  // of the node at path; 0 if unknown
@@ -59,7 +60,7 @@ type waiter struct {
 
 	own    *backend.Watch // on its node
 	ready  *backend.Watch
-	member line.Neighbour // with waitForNext: a member of the round in progress, whose end the waiter awaits
+	member contender.Neighbour // with waitForNext: a member of the round in progress, whose end the waiter awaits
 }
 
 // enter creates a new node and waits for a round. If it returns an error, the node
@@ -390,19 +391,14 @@ func (w *waiter) checkSize(names []string) error {
 // ready lists, or an extra that was created while a member of the round stood. own is
 // the armed watch on the node, or nil. It returns errs.ErrAgain if own has fired.
 func (w *waiter) grant(ctx context.Context, path string, names []string, own *backend.Watch) error {
-	e := &Entry{b: w.b, names: names, since: w.czxid, extra: path == w.extraPath}
-	e.h = core.NewHold(w.s, path, 0, w.span, (*owner)(e), nil)
-	h := e.h
-	if err := w.s.Grant(h, own); err != nil {
+	e := &Entry{b: w.b, span: w.span, names: names, since: w.czxid, extra: path == w.extraPath}
+	e.h = core.NewHold(w.s, path, 0, w.span, (*owner)(e))
+	if err := e.h.Grant(ctx, 1, own, nil); err != nil {
 		return err
 	}
 	w.entry = e
-	w.span.Grant(ctx, h, 1)
 	if own != nil {
 		w.own = nil
-		if !w.b.c.GoWork(func() { h.WatchNode(path, own) }) {
-			own.Stop()
-		}
 	}
 	return nil
 }

@@ -7,19 +7,21 @@ import (
 	"sync/atomic"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/tracing"
 )
 
 // Entry is the engine of an Entry: a member's place in a round, from Enter to Leave.
 type Entry struct {
 	b       *Barrier
 	h       *core.Hold
-	names   []string // of the members of the round
-	since   int64    // the czxid of the node with which the member entered, 0 if unknown
+	span    *tracing.Span // of Enter
+	names   []string      // of the members of the round
+	since   int64         // the czxid of the node with which the member entered, 0 if unknown
 	extra   bool
 	leaving atomic.Bool // set by Leave, which removes the node itself
 }
@@ -37,7 +39,7 @@ func (e *Entry) Leave(ctx context.Context) error {
 	if err := e.h.Release(); err != nil {
 		return errs.Op(op, e.b.path.Full(), err)
 	}
-	span := e.h.Span().Next(op)
+	span := e.span.Next(op)
 	err := e.leave(ctx, e.h.On(), span)
 	for errors.Is(err, backend.ErrSessionLost) && ctx.Err() == nil {
 		var s *core.Session
@@ -61,14 +63,14 @@ func (e *Entry) Leave(ctx context.Context) error {
 }
 
 // leave removes the entry's node and waits for the other members, in session s.
-func (e *Entry) leave(ctx context.Context, s *core.Session, span *core.Span) error {
+func (e *Entry) leave(ctx context.Context, s *core.Session, span *tracing.Span) error {
 	b, own := e.b, nodepath.Base(e.h.Path())
 	if e.extra && s == e.h.On() {
 		if err := s.Remove(ctx, e.h.Path()); err != nil {
 			return err
 		}
 	}
-	var other line.Neighbour
+	var other contender.Neighbour
 	defer other.Stop()
 	for {
 		present, err := b.present(ctx, s, e.names, e.since)

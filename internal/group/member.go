@@ -7,11 +7,11 @@ import (
 	"sync"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -240,8 +240,8 @@ func (m *Membership) withdraw(inc *incarnation) error {
 		return nil
 	}
 	var err error
-	if line.IsHighNumber(inc.s, inc.n.Seq) {
-		err = line.RemoveWithDir(ctx, inc.s, inc.n.Path, m.g.path.Full())
+	if contender.IsHighNumber(inc.s, inc.n.Seq) {
+		err = contender.RemoveWithDir(ctx, inc.s, inc.n.Path, m.g.path.Full())
 	} else {
 		err = inc.s.Remove(ctx, inc.n.Path)
 	}

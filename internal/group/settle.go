@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
 )
 
@@ -29,7 +29,7 @@ import (
 // behalf of an own node that is gone, and no newcomer is refused because of a node
 // that is gone.
 func (m *Membership) settle(ctx context.Context, s *core.Session, n core.Node, takeover bool) error {
-	if line.NumbersLeft(s, n.Seq) <= layout.LeftHard {
+	if contender.NumbersLeft(s, n.Seq) <= layout.LeftHard {
 		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", errs.ErrLimit)
 	}
 	if n.Siblings == 1 {

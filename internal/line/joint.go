@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/parallel"
@@ -238,7 +239,7 @@ func commitTogether(ctx context.Context, s *core.Session, specs []core.Spec, sta
 			s.Sent(began, dir)
 		}
 		n, merr := s.Made(ctx, &specs[i], created, dir)
-		if nodes[i] = n; merr == nil && NumbersLeft(s, n.Seq) <= layout.LeftClose {
+		if nodes[i] = n; merr == nil && contender.NumbersLeft(s, n.Seq) <= layout.LeftClose {
 			merr = errs.ErrDrained // the call must wait for the directory to be replaced
 		}
 		err = errors.Join(err, merr)
@@ -274,7 +275,7 @@ func adoptTogether(ctx context.Context, s *core.Session, err error, specs []core
 		if found[i] {
 			paths = append(paths, nodes[i].Path)
 		}
-		whole = whole && found[i] && nodes[i].Czxid == nodes[0].Czxid && NumbersLeft(s, nodes[i].Seq) > layout.LeftClose
+		whole = whole && found[i] && nodes[i].Czxid == nodes[0].Czxid && contender.NumbersLeft(s, nodes[i].Seq) > layout.LeftClose
 	}
 	s.Resolved(ctx, specs[0].Prefix, len(paths) > 0)
 	// The Stats that show whether the directories are the known ones were lost.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 
 	"github.com/go-coord/coord/backend"
@@ -112,7 +113,7 @@ const (
 // newKept returns the kept lock that begins with the grant of h for r at p, or nil if the client
 // does not keep the lock.
 func (q *localQueue) newKept(r *Request, p place, h *core.Hold) core.NodeKeeper {
-	if r.keep == 0 || p.Siblings != 1 || IsHighNumber(p.s, p.Seq) || linesOf(q.l.c).wasContended(q.l.dir) {
+	if r.keep == 0 || p.Siblings != 1 || contender.IsHighNumber(p.s, p.Seq) || linesOf(q.l.c).wasContended(q.l.dir) {
 		return nil
 	}
 	return &keptLock{
@@ -230,10 +231,9 @@ func (q *localQueue) resume(ctx context.Context, r *Request, k *keptLock) *core.
 	case <-ctx.Done():
 	}
 	if r.keep > 0 && bytes.Equal(r.Data, k.data) && ctx.Err() == nil && !k.isOver() {
-		h := core.NewHold(k.s, k.Path, k.Czxid, r.Span, q, nil)
+		h := core.NewHold(k.s, k.Path, k.Czxid, r.Span, q)
 		h.SetKeeper(k)
-		if k.s.Grant(h, k.own) == nil {
-			r.Span.Grant(ctx, h, 1)
+		if h.Grant(ctx, 1, k.own, nil) == nil {
 			q.mu.Lock()
 			k.hold = h
 			over := k.state == keptOver

@@ -5,14 +5,14 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
-	"unicode/utf8"
 
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -43,7 +43,7 @@ import (
 //     than it arms the watch on its predecessor. A contender that finds no other
 //     contender in its way, in a listing that shows its own node, needs no watch yet.
 //   - At the grant the lease is tested, and then, under one lock, the session and the
-//     watch on the own node (core.Session.Grant). The backend marks watches as fired in the
+//     watch on the own node (core.Hold.Grant). The backend marks watches as fired in the
 //     order in which the events arrived.
 //   - Only the deletion of the known head grants the lock (for a reader: the deletion
 //     of the known first writer). The deletion counts if it arrives during the listing
@@ -96,7 +96,7 @@ type Request struct {
 	Kind     string        // of the node
 	Data     []byte        // of the node
 	try      bool          // errs.ErrLocked instead of waiting
-	Span     *core.Span    // nil without Trace
+	Span     *tracing.Span // nil without Trace
 	reserved reservedNode  // left by the previous holder, see localQueue; used once
 	Owner    core.Owner    // of the hold
 	keep     time.Duration // MutexOptions.Keep; the owner is a localQueue then
@@ -104,7 +104,7 @@ type Request struct {
 	beforeWait func()
 	// Status, if not nil, receives the status of the session just before the grant.
 	Status *SessionStatus
-	*HolderLookup
+	*contender.Lookup
 }
 
 // willWait is called before the call waits for other contenders.
@@ -163,7 +163,7 @@ func (l *Line) HeldUnder(ctx context.Context, r *Request) error {
 		default:
 			continue
 		}
-		if here, err := Serves(ctx, l.c, h); here || err != nil {
+		if here, err := contender.Serves(ctx, l.c, h); here || err != nil {
 			return cmp.Or(err, refusal)
 		}
 	}
@@ -187,25 +187,6 @@ func (l *Line) behindOwn(ctx context.Context, r *Request, ahead []layout.Positio
 	return nil
 }
 
-// Serves reports whether a hold is on the service of the client. For a hold of another
-// client it looks for the node, whose name is unique.
-func Serves(ctx context.Context, c *core.Client, h *core.Hold) (bool, error) {
-	if h.On().Client() == c {
-		return true, nil
-	}
-	return core.OnSession(ctx, c, func(s *core.Session) (bool, error) {
-		path := h.Path()
-		if err := s.Backend().Sync(ctx, path); err != nil {
-			return false, err
-		}
-		_, err := s.Backend().Exists(ctx, path, nil)
-		if errs.IsNotFound(err) {
-			return false, nil
-		}
-		return err == nil, err
-	})
-}
-
 // Acquire takes a place and waits for the grant. If the session is lost, or an outsider
 // deletes the node, it takes a new place at the tail, until ctx ends. However it
 // returns, a node that does not become a hold is removed.
@@ -218,7 +199,7 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 			h, err = l.await(ctx, r, p)
 			if err == nil {
 				if r.try {
-					SetCalm(l.c, l.dir, true)
+					contender.SetCalm(l.c, l.dir, true)
 				}
 				return h, nil
 			}
@@ -229,7 +210,7 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 		}
 		endInquiry()
 		if r.try {
-			SetCalm(l.c, l.dir, false)
+			contender.SetCalm(l.c, l.dir, false)
 		}
 		err, again := l.c.AfterAttempt(ctx, err)
 		if !again {
@@ -261,7 +242,7 @@ func (l *Line) enter(ctx context.Context, r *Request) (place, error) {
 		return place{}, err
 	}
 	asks := "" // the node of the keeper that the new node asks, see asksKeeper
-	if r.try && !IsCalm(l.c, l.dir) {
+	if r.try && !contender.IsCalm(l.c, l.dir) {
 		if asks, err = l.look(ctx, s, r); err != nil {
 			return place{s: s}, err
 		}
@@ -301,7 +282,7 @@ func (l *Line) enter(ctx context.Context, r *Request) (place, error) {
 // The try must create its node all the same if the client of the only contender may keep the
 // lock: see asksKeeper. look returns the path of that contender's node then.
 func (l *Line) look(ctx context.Context, s *core.Session, r *Request) (asks string, err error) {
-	names, err := LookAt(ctx, s, l.dir)
+	names, err := contender.LookAt(ctx, s, l.dir)
 	if err != nil {
 		return "", err
 	}
@@ -345,7 +326,6 @@ func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *Request, queu
 type clientLines struct {
 	mu        sync.Mutex
 	queues    map[string]*localQueue // the callers of the client on one path, by directory
-	calm      map[string]struct{}    // directories, see IsCalm
 	contended map[string]time.Time   // until when no lock is kept, by directory, see keptLock
 	seen      map[string]string      // paths of nodes, by directory, see asksKeeper
 
@@ -378,38 +358,6 @@ func (x *clientLines) setSeen(dir, path string) {
 	setIn(&x.seen, dir, path)
 }
 
-// LookAt is list for a try. If listing is denied, it returns no names and no error: the
-// try then learns the answer from its own node.
-func LookAt(ctx context.Context, s *core.Session, dir string) ([]string, error) {
-	names, err := s.List(ctx, dir)
-	if errs.Answers(err, backend.ErrDenied) {
-		err = nil
-	}
-	return names, err
-}
-
-// IsCalm reports whether the latest try of the client in dir found no contender in its
-// way.
-func IsCalm(c *core.Client, dir string) bool {
-	x := linesOf(c)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	_, ok := x.calm[dir]
-	return ok
-}
-
-// SetCalm records whether a try of the client in dir found no contender in its way.
-func SetCalm(c *core.Client, dir string, calm bool) {
-	x := linesOf(c)
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if calm {
-		setIn(&x.calm, dir, struct{}{})
-	} else {
-		delete(x.calm, dir)
-	}
-}
-
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
 // a watch is armed later. It returns errs.ErrAgain if own has fired.
 func (l *Line) hold(ctx context.Context, r *Request, p place, own *backend.Watch) (*core.Hold, error) {
@@ -417,22 +365,15 @@ func (l *Line) hold(ctx context.Context, r *Request, p place, own *backend.Watch
 	if r.Kind == layout.ReadInfix {
 		token = 0 // several readers hold it at a time
 	}
-	h := core.NewHold(p.s, p.Path, token, r.Span, r.Owner, own)
+	h := core.NewHold(p.s, p.Path, token, r.Span, r.Owner)
 	if q, ok := r.Owner.(*localQueue); ok {
 		h.SetKeeper(q.newKept(r, p, h))
 	}
 	if r.Status != nil {
 		r.Status.Phase, r.Status.Changed = p.s.Backend().Status()
 	}
-	if err := p.s.Grant(h, own); err != nil {
+	if err := h.Grant(ctx, 1, own, p.data); err != nil {
 		return nil, err
-	}
-	r.Span.Grant(ctx, h, 1)
-	if own != nil {
-		h.ReadRequest(p.data)
-	}
-	if own != nil && !l.c.GoWork(func() { h.WatchNode(p.Path, own) }) {
-		own.Stop()
 	}
 	return h, nil
 }
@@ -445,19 +386,6 @@ type Contender struct {
 	Since   time.Time
 	ID      string
 	Data    []byte
-}
-
-// EncodeContender returns the data of a contender's node, see layout.EncodeContender. It
-// refuses an ID and Data that cannot be stored.
-func EncodeContender(id string, keep time.Duration, data []byte) ([]byte, error) {
-	if !utf8.ValidString(id) {
-		return nil, fmt.Errorf("%w: the ID is not valid UTF-8", backend.ErrInvalid)
-	}
-	text, err := layout.EncodeContender(id, keep, data)
-	if err != nil {
-		return nil, err
-	}
-	return text, core.CheckData(text)
 }
 
 func (l *Line) contenders(ctx context.Context) ([]Contender, error) {

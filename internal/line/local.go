@@ -3,9 +3,11 @@ package line
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/nodepath"
@@ -122,6 +124,10 @@ func (x *clientLines) join(l Line, r *Request) (*localQueue, *localWaiter, error
 	return q, w, nil
 }
 
+// errBehindOwn is ErrLocked without a request: a caller of the same client has the
+// turn.
+var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", errs.ErrLocked)
+
 // call takes the first waiter off the queue, or returns nil.
 func (q *localQueue) call() *localWaiter {
 	q.mu.Lock()
@@ -233,7 +239,7 @@ func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 	s := h.On()
 	own, _ := l.kinds.Parse(nodepath.Base(h.Path()))
 	f, _ := s.Client().KnownState(l.recipeDir())
-	if f.Mark == nil || f.Version != backend.AnyVersion || IsHighNumber(s, own.Seq) {
+	if f.Mark == nil || f.Version != backend.AnyVersion || contender.IsHighNumber(s, own.Seq) {
 		return b, l.Release(h)
 	}
 	sp := core.NewSpec(l.c, l.recipeDir(), layout.LockInfix, data)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
@@ -34,7 +35,7 @@ type Mutex struct {
 
 func NewMutex(c *core.Client, path string, cfg Config) *Mutex {
 	m := &Mutex{c: c, path: c.Path(path), keep: cfg.Keep, hasID: cfg.Id != "", whole: cfg.Whole}
-	m.data, m.bad = EncodeContender(cfg.Id, cfg.Keep, slices.Clone(cfg.Data))
+	m.data, m.bad = contender.Encode(cfg.Id, cfg.Keep, slices.Clone(cfg.Data))
 	if cfg.Keep < 0 {
 		m.bad = fmt.Errorf("%w: negative Keep", backend.ErrInvalid)
 	}
@@ -92,7 +93,7 @@ func (m *Mutex) begin(ctx context.Context, r *Request) error {
 		return errs.Op(r.Op, path, err)
 	}
 	r.Span = m.c.NewSpan("mutex", path, r.Op)
-	r.HolderLookup = NewHolderLookup(m.hasID)
+	r.Lookup = contender.NewLookup(m.hasID)
 	r.keep = m.keep
 	return nil
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
@@ -26,7 +28,7 @@ type RWMutex struct {
 
 func NewRWMutex(c *core.Client, path string, cfg Config) *RWMutex {
 	rw := &RWMutex{c: c, path: c.Path(path), hasID: cfg.Id != ""}
-	rw.data, rw.bad = EncodeContender(cfg.Id, 0, slices.Clone(cfg.Data))
+	rw.data, rw.bad = contender.Encode(cfg.Id, 0, slices.Clone(cfg.Data))
 	return rw
 }
 
@@ -86,7 +88,7 @@ func (rw *RWMutex) begin(ctx context.Context, r *Request) error {
 	if err := l.HeldUnder(ctx, r); err != nil {
 		return errs.Op(r.Op, rw.path.Full(), err)
 	}
-	r.Data, r.HolderLookup = rw.data, NewHolderLookup(rw.hasID)
+	r.Data, r.Lookup = rw.data, contender.NewLookup(rw.hasID)
 	r.Span = rw.c.NewSpan("rwmutex", rw.path.Full(), r.Op)
 	r.Owner = l
 	return nil
@@ -123,9 +125,9 @@ func (rw *RWMutex) move(ctx context.Context, h *core.Hold) error {
 			h.Lose(err)
 			err = h.Err()
 		case err == nil:
-			if h.Span() != nil {
-				h.Span().Emit(ctx, trace.HoldDowngraded{Subject: h.Span().At(next), Token: h.Token()})
-			}
+			h.Emit(ctx, func(at trace.Subject, _ time.Duration) trace.Event {
+				return trace.HoldDowngraded{Subject: at, Token: h.Token()}
+			})
 		}
 		result <- err
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/nodepath"
@@ -35,8 +36,8 @@ func (l *Line) await(ctx context.Context, r *Request, p place) (*core.Hold, erro
 // the predecessor's predecessor.
 type waits struct {
 	own    *backend.Watch
-	before Neighbour
-	ahead  Neighbour
+	before contender.Neighbour
+	ahead  contender.Neighbour
 }
 
 // turnState is what a contender knows of its turn. A listing that shows its own node
@@ -175,7 +176,7 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*
 func (l *Line) watchOthers(ctx context.Context, r *Request, p *place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
 	s := p.s
 	// A deletion during the listing that shows the predecessor counts.
-	if w.before.gone(queue[j].Name) && turn.after(predecessorDeleted) == turnGranted {
+	if w.before.IsGone(queue[j].Name) && turn.after(predecessorDeleted) == turnGranted {
 		return turnGranted, nil
 	}
 	if w.own == nil && p.Czxid == 0 {
@@ -199,14 +200,14 @@ func (l *Line) watchOthers(ctx context.Context, r *Request, p *place, w *waits, 
 	if turn == turnNext || l.kinds == layout.SharedLine {
 		w.ahead.Stop()
 	} else {
-		targets = w.ahead.aim(targets, l.dir, queue[j-1].Name)
+		targets = w.ahead.Aim(targets, l.dir, queue[j-1].Name)
 	}
-	targets = w.before.aim(targets, l.dir, queue[j].Name)
+	targets = w.before.Aim(targets, l.dir, queue[j].Name)
 	if len(targets) > 0 {
 		if err := s.Backend().Arm(ctx, since, targets...); err != nil {
 			return turnUnknown, err
 		}
-		if ok, err := Sees(ctx, s, l.dir, queue[j].Name); !ok {
+		if ok, err := contender.Sees(ctx, s, l.dir, queue[j].Name); !ok {
 			return turnUnknown, err
 		}
 	}
@@ -245,26 +246,22 @@ func (w *waits) next(ctx context.Context, s *core.Session) (turnEvent, error) {
 	return otherEvent, nil
 }
 
-// Sees reports whether the node called name in dir, on which a watch was armed, exists.
-// It returns an error if the node cannot be read. Arming a watch needs no permission,
-// but servers from 3.8.4 on withhold the event from a session that may not read the
-// node (ZOOKEEPER-4799), so the waiter would wait for ever. A session asks once for
-// each directory. For nodes of other implementations, which are likely to have other
-// credentials, it always asks.
-func Sees(ctx context.Context, s *core.Session, dir, name string) (bool, error) {
-	if layout.IsOurs(name) && s.IsAllowed(dir) {
-		return true, nil
+// holders returns the names of the nodes ahead of own that hold the lock: the first of
+// the queue, and if that is a reader's, the readers right behind it.
+func holders(queue []layout.Position, own string) []string {
+	var names []string
+	for i, q := range queue {
+		if q.Name == own || i > 0 && !(q.Shared && queue[0].Shared) {
+			break
+		}
+		names = append(names, q.Name)
 	}
-	_, _, err := s.Backend().Children(ctx, dir+"/"+name, nil)
-	switch {
-	case errs.IsNotFound(err):
-		return false, nil // deleted just now; the event may have been withheld
-	case err != nil:
-		return false, err
-	case layout.IsOurs(name):
-		s.SetAllowed(dir)
-	}
-	return true, nil
+	return names
+}
+
+// beginLookup begins the lookup of a call whose node, if it has one, is at own.
+func (l *Line) beginLookup(ctx context.Context, r *Request, s *core.Session, own string, err error) (end func()) {
+	return r.Begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), nodepath.Base(own)) })
 }
 
 // grants reports whether the deletion of the predecessor at j grants the lock to the
@@ -285,83 +282,19 @@ func (l *Line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 	return err
 }
 
-// Neighbour is a watched node of the queue.
-type Neighbour struct {
-	name string
-	W    *backend.Watch
-}
-
-func (n *Neighbour) Stop() {
-	n.W.Stop()
-	*n = Neighbour{}
-}
-
-// gone reports whether the node called name was deleted while it was watched.
-func (n *Neighbour) gone(name string) bool { return n.name == name && n.W.Kind() == backend.Deleted }
-
-// watches reports whether a watch on the node called name is armed and has not fired.
-func (n *Neighbour) watches(name string) bool {
-	return n.W != nil && n.name == name && n.W.Kind() == 0
-}
-
-// aim appends the target to be armed so that the node called name is watched, or
-// nothing if the node is watched already.
-func (n *Neighbour) aim(targets []backend.Target, dir, name string) []backend.Target {
-	if n.watches(name) {
-		return targets
-	}
-	n.Stop()
-	*n = Neighbour{name, backend.NewWatch()}
-	return append(targets, backend.Target{Path: dir + "/" + name, Children: true, Watch: n.W})
-}
-
-// Watch arms a watch on the node called name, unless one is armed already. It reports
-// false if the node is gone.
-func (n *Neighbour) Watch(ctx context.Context, s *core.Session, dir, name string) (bool, error) {
-	if n.watches(name) {
-		return true, nil
-	}
-	n.Stop()
-	w, _, err := s.WatchDeletion(ctx, dir+"/"+name)
-	if errs.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	*n = Neighbour{name, w}
-	return true, nil
-}
-
-// NumbersLeft returns how many sequence numbers follow seq.
-func NumbersLeft(s *core.Session, seq int64) int64 { return s.Backend().Limits().Sequence - seq }
-
-// IsHighNumber reports whether the directory of a node with the number seq is to be replaced
-// as soon as no other contender is in it.
-func IsHighNumber(s *core.Session, seq int64) bool { return NumbersLeft(s, seq) <= layout.LeftSoft }
-
-// RemoveWithDir deletes a node of this client that is no hold, and dir with it if dir
-// is otherwise empty.
-func RemoveWithDir(ctx context.Context, s *core.Session, path, dir string) error {
-	if _, err := s.Backend().Commit(ctx, backend.Delete(path, backend.AnyVersion), backend.Delete(dir, backend.AnyVersion)); err == nil {
-		return nil
-	}
-	return s.Remove(ctx, path) // dir not empty, denied, or outcome unknown: the own node must go
-}
-
 // checkNumber returns nil for a place whose number is valid. Otherwise it removes the
 // node, waits until the queue has drained and the directory is deleted, and returns
 // errs.ErrDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
 // layout.LeftHard, or if foreign nodes keep the directory.
 func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
-	if NumbersLeft(p.s, p.Seq) > layout.LeftClose {
+	if contender.NumbersLeft(p.s, p.Seq) > layout.LeftClose {
 		return nil
 	}
 	if err := p.s.Remove(ctx, p.Path); err != nil {
 		p.s.RemoveAndWait(p.Path)
 		return err
 	}
-	if NumbersLeft(p.s, p.Seq) <= layout.LeftHard {
+	if contender.NumbersLeft(p.s, p.Seq) <= layout.LeftHard {
 		return fmt.Errorf("%w: the sequence numbers of the directory are exhausted", errs.ErrLimit)
 	}
 	for {
@@ -408,17 +341,7 @@ func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
 // their own.
 func (l *Line) Release(h *core.Hold) error {
 	q, _ := l.kinds.Parse(nodepath.Base(h.Path()))
-	return Release(h, q.Seq, l.dir)
-}
-
-// Release removes the node of a hold, whose number in dir is seq. If the number is high,
-// it deletes dir too, provided that dir is otherwise empty.
-func Release(h *core.Hold, seq int64, dir string) error {
-	if !IsHighNumber(h.On(), seq) {
-		return h.Remove(nil)
-	}
-	_, err := h.RemoveWith(dir)
-	return err
+	return contender.Release(h, q.Seq, l.dir)
 }
 
 func (l *Line) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/parallel"
+	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -255,10 +256,8 @@ func (cl *Claim) ops(ops []backend.Op) []backend.Op {
 // grantClaims turns the claims into holds.
 func grantClaims(s *core.Session, claims []*Claim, zxid int64) ([]*Claim, error) {
 	for _, cl := range claims {
-		span := cl.q.newSpan("take")
-		span.SetSubject(cl)
-		cl.hold = core.NewHold(s, cl.mark, zxid, span, cl, nil)
-		if err := s.Grant(cl.hold, nil); err != nil {
+		cl.hold = core.NewHold(s, cl.mark, zxid, cl.q.newSpan("take"), cl)
+		if err := cl.hold.Stand(nil); err != nil {
 			return nil, err // the session is over, and all the marks are deleted with it
 		}
 		// As long as the session may last without contact, so that an item can be read
@@ -491,22 +490,24 @@ func (cl *Claim) Release(*core.Hold) error {
 }
 
 // Granted is the trace event for the start of a claim.
-func (cl *Claim) Granted(token int64, waited time.Duration) trace.Event {
+func (cl *Claim) Granted(at trace.Subject, token int64, waited time.Duration) trace.Event {
+	at.Node = cl.e.Path()
 	return trace.ItemClaimed{
-		Subject: cl.hold.Span().At(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
+		Subject: at, Item: cl.e.ID, Attempt: cl.attempt,
 		AfterLoss: cl.afterLoss(), Token: token, Waited: waited,
 	}
 }
 
 // Settled is the trace event for the end of a claim.
-func (cl *Claim) Settled(lost bool, held time.Duration, err error) trace.Event {
+func (cl *Claim) Settled(at trace.Subject, lost bool, held time.Duration, err error) trace.Event {
+	at.Node = cl.e.Path()
 	e := trace.ItemSettled{
-		Subject: cl.hold.Span().At(cl.e.Path()), Item: cl.e.ID, Attempt: cl.attempt,
+		Subject: at, Item: cl.e.ID, Attempt: cl.attempt,
 		Delay: cl.delay, Held: held, Err: err,
 	}
 	switch {
 	case lost:
-		e.Outcome, e.Reason = trace.ItemLost, core.ReasonOf(err)
+		e.Outcome, e.Reason = trace.ItemLost, tracing.ReasonOf(err)
 	case cl.verb == verbAck, cl.verb == verbPop:
 		e.Outcome = trace.ItemAcked
 	case cl.verb == verbNack:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -44,7 +45,7 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool) (cla
 		waits = a.waits
 		defer func() {
 			span.Over(ctx, errs.Op(op, q.path.Full(), err))
-			q.tellClaims(ctx, claims, span.Began)
+			q.tellClaims(ctx, claims, span)
 		}()
 	}
 	q.mu.Lock()
@@ -105,7 +106,7 @@ func (q *Queue) answer(asks []*itemRequest, claims []*Claim) {
 		q.requests = slices.DeleteFunc(q.requests, func(b *itemRequest) bool { return b == a })
 	}
 	q.mu.Unlock()
-	q.tellClaims(context.Background(), claims, time.Time{})
+	q.tellClaims(context.Background(), claims, nil)
 	for _, cl := range claims {
 		cl.later(verbGiveBack)
 	}
@@ -126,17 +127,14 @@ func (q *Queue) tellWaits() {
 	}
 }
 
-// tellClaims traces claims. began is when the caller that receives them began to
-// ask, or zero if no caller receives them.
-func (q *Queue) tellClaims(ctx context.Context, claims []*Claim, began time.Time) {
+// tellClaims traces claims. call is the span of the caller that receives them, or nil if no
+// caller receives them.
+func (q *Queue) tellClaims(ctx context.Context, claims []*Claim, call *tracing.Span) {
 	if !q.c.IsTraced() {
 		return
 	}
 	for _, cl := range claims {
-		if !began.IsZero() {
-			cl.hold.Span().SetBegan(began)
-		}
-		cl.hold.Span().Grant(ctx, cl.hold, 1)
+		cl.hold.ReportGrant(ctx, call)
 	}
 }
 
@@ -321,11 +319,11 @@ func (f *feeder) run(ctx context.Context) error {
 
 // takeFor takes items for the asks and reports whether it found any. Close waits
 // for it, so that items claimed for an ask that is gone are given back first.
-func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, Sight, error) {
+func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, sight, error) {
 	u := f.q.c.BeginCleanUp()
 	defer u.End()
 	if f.q.c.IsClosing() { // also if u is nil
-		return false, Sight{}, backend.ErrClosed
+		return false, sight{}, backend.ErrClosed
 	}
 	claims, v, err := f.take(ctx, want, tries)
 	if err != nil || len(claims) == 0 {
@@ -337,9 +335,9 @@ func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tri
 
 // take looks for items once and claims those it finds. It returns errs.ErrAgain if it
 // found items but claimed none.
-func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, Sight, error) {
+func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight, error) {
 	if claims, err := f.takeAhead(ctx, want); len(claims) > 0 || err != nil {
-		return claims, Sight{}, err
+		return claims, sight{}, err
 	}
 	l := learnsNow
 	if f.place.path == "" && !sync {
@@ -358,7 +356,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, Sight
 		// do not travel with it: a leader answers the Sync of a client of its own at once, and
 		// reads that are sent with it can be older than what a follower has answered before.
 		if err := f.s.Backend().Sync(ctx, f.q.items); err != nil {
-			return nil, Sight{}, err
+			return nil, sight{}, err
 		}
 	}
 	f.unwatch()
@@ -368,10 +366,10 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, Sight
 	began, gen := time.Now(), f.q.generation()
 	v, err := f.q.walk(ctx, f.s, math.MaxInt, f.ws, f.q.stuckItems(), l)
 	f.stale = false
-	if err != nil || len(v.Found) == 0 {
+	if err != nil || len(v.found) == 0 {
 		return nil, v, err
 	}
-	found, rest := f.q.choose(f.q.spare(v.Found), want)
+	found, rest := f.q.choose(f.q.spare(v.found), want)
 	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
 	if f.place.slot && (faster || errors.Is(err, errs.ErrAgain)) {
 		f.later = true

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -238,7 +239,7 @@ type limitedPut struct {
 	q        *Queue
 	lim      *limit
 	s        *core.Session
-	span     *core.Span
+	span     *tracing.Span
 	key, due int64
 	batch    []parcel
 	with     []backend.Op // that are committed with the items, before all others
@@ -250,7 +251,7 @@ type limitedPut struct {
 
 // putLimited puts as much of the batch as there is room for. If there is no room, it waits for
 // some, or fails with ErrFull.
-func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *core.Span, key, due int64, batch []parcel) (int, error) {
+func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *tracing.Span, key, due int64, batch []parcel) (int, error) {
 	p := &limitedPut{q: q, lim: &q.lim, s: s, span: span, key: key, due: due, batch: batch, told: span == nil}
 	for {
 		if err := q.takeTurn(ctx, s, span); err != nil {
@@ -429,7 +430,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 }
 
 // takeTurn waits until no other producer of the queue value has the turn.
-func (q *Queue) takeTurn(ctx context.Context, s *core.Session, span *core.Span) error {
+func (q *Queue) takeTurn(ctx context.Context, s *core.Session, span *tracing.Span) error {
 	for told := span == nil; ; {
 		var dry chan struct{}
 		if !told {

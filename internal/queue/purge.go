@@ -28,10 +28,10 @@ func (q *Queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry,
 		if err != nil {
 			return nil, nil, err
 		}
-		if len(v.Found) == 0 {
+		if len(v.found) == 0 {
 			return nil, nil, errs.ErrEmpty
 		}
-		e := &v.Found[0]
+		e := &v.found[0]
 		if e.State && q.maxAttempts > 0 {
 			r, err := readAttempts(ctx, s, e)
 			switch {

@@ -13,6 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/serviceclock"
+	"github.com/go-coord/coord/internal/tracing"
 	"github.com/go-coord/coord/trace"
 
 	"github.com/go-coord/coord/backend"
@@ -42,7 +44,7 @@ func (q *Queue) fits(data []byte) error {
 // put puts all parcels, in order, in as few commits as possible. It returns the
 // number of parcels that were certainly put. If the error matches ErrUncertain,
 // those of one further commit may have been put.
-func (q *Queue) put(ctx context.Context, span *core.Span, priority, due int64, all []parcel) (int, error) {
+func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64, all []parcel) (int, error) {
 	for i := range all {
 		if err := q.fits(all[i].data); err != nil {
 			return 0, err
@@ -535,7 +537,7 @@ func (q *Queue) DueAfter(ctx context.Context, d time.Duration) (int64, error) {
 	if err := q.path.Check("put"); err != nil {
 		return 0, err
 	}
-	now, err := core.OnSession(ctx, q.c, func(s *core.Session) (core.Moment, error) { return s.Learn(ctx) })
+	now, err := core.OnSession(ctx, q.c, func(s *core.Session) (serviceclock.Moment, error) { return s.Learn(ctx) })
 	if err != nil {
 		return 0, errs.Op("put", q.path.Full(), err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/hook"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -239,7 +240,7 @@ import (
 //
 // W7. An item that is put off, or not due, can be taken when the service's clock
 // certainly shows its time: the session keeps an interval that contains the difference
-// of that clock from the local one, see these files of internal/core: session_offset.go, session_clock.go. The
+// of that clock from the local one, see internal/serviceclock. The
 // clocks of clients do not matter, so a slow one delays nothing, and a fast one takes
 // nothing early. Where the interval is not known, a client that waits learns it from the
 // creation of its slot or waiter, and any other from a small write (learn).
@@ -363,7 +364,7 @@ type Queue struct {
 }
 
 // newSpan starts the trace of a call.
-func (q *Queue) newSpan(op string) *core.Span {
+func (q *Queue) newSpan(op string) *tracing.Span {
 	return q.c.NewSpan(string(q.kind.recipe()), q.path.Full(), op)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
@@ -19,7 +20,7 @@ import (
 // redrive is a Redrive under way. It goes on with the next session if one is lost.
 type redrive struct {
 	q      *Queue
-	span   *core.Span
+	span   *tracing.Span
 	all    bool
 	wanted map[string]error // the ids that are not moved, and why; with all: those that cannot be
 	end    *deadEnd         // nil: not known yet

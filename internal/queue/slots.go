@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/parallel"
 
@@ -258,7 +258,7 @@ func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan 
 	}
 	var ok bool
 	if i > 0 {
-		ok, err = line.Sees(ctx, s, l.g.Dir, v.line[i-1])
+		ok, err = contender.Sees(ctx, s, l.g.Dir, v.line[i-1])
 	} else {
 		ok, err = p.seesSlots(ctx)
 	}
@@ -268,7 +268,7 @@ func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan 
 	return wait(ws.Ready(), filled)
 }
 
-// seesSlots is line.Sees for the first waiter, which watches the slots. It returns an error if
+// seesSlots is contender.Sees for the first waiter, which watches the slots. It returns an error if
 // all slots are persistent nodes, which another program has made: then no client would ever get
 // one, and all would wait for ever.
 func (p *slotPlace) seesSlots(ctx context.Context) (bool, error) {

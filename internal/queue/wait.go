@@ -19,7 +19,7 @@ const itemSlots = 6
 
 // wait waits for a reason to look again after the feeder found nothing. It gets a place first. A
 // consumer that has just taken a slot looks once more, with watches, before it waits.
-func (f *feeder) wait(ctx context.Context, v Sight) error {
+func (f *feeder) wait(ctx context.Context, v sight) error {
 	if f.place.path == "" {
 		return f.place.enter(ctx)
 	}
@@ -40,7 +40,7 @@ func (f *feeder) wait(ctx context.Context, v Sight) error {
 }
 
 // awaitOnce returns when there is a reason to look again.
-func (f *feeder) awaitOnce(ctx context.Context, v *Sight) error {
+func (f *feeder) awaitOnce(ctx context.Context, v *sight) error {
 	var due <-chan time.Time
 	var moved <-chan struct{}
 	if d, ok := v.rest(f.s); ok {
@@ -51,14 +51,14 @@ func (f *feeder) awaitOnce(ctx context.Context, v *Sight) error {
 		due = t.C
 	}
 	if v.next > 0 {
-		moved = v.Now.Moved // the timer may be wrong then
+		moved = v.now.Moved // the timer may be wrong then
 	}
 	return f.await(ctx, f.ws.Ready(), due, moved)
 }
 
 // onlyLater reports whether the change of the directory of items that a watch has reported is of
 // no interest, and watches the directory again then: see W9.
-func (f *feeder) onlyLater(ctx context.Context, v *Sight) (bool, error) {
+func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
 	data, stat, err := f.s.Backend().Get(ctx, f.q.items, nil)
 	switch {
 	case errs.IsNotFound(err):
@@ -82,9 +82,9 @@ func (f *feeder) onlyLater(ctx context.Context, v *Sight) (bool, error) {
 
 // rest returns how long to wait before the next look if nothing changes. It reports false if
 // only a change can make an item available.
-func (v *Sight) rest(s *core.Session) (d time.Duration, ok bool) {
+func (v *sight) rest(s *core.Session) (d time.Duration, ok bool) {
 	if v.next > 0 {
-		d, ok = s.UntilDue(v.next), true
+		d, ok = s.Clock().UntilDue(v.next), true
 	}
 	if !v.retry.IsZero() {
 		retry := time.Until(v.retry)

@@ -8,16 +8,17 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/parallel"
+	"github.com/go-coord/coord/internal/serviceclock"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// Sight is a consumer's view of a queue.
-type Sight struct {
-	Found []layout.QueueEntry  // items that can be taken, in order
+// sight is a consumer's view of a queue.
+type sight struct {
+	found []layout.QueueEntry  // items that can be taken, in order
 	stuck map[string]time.Time // items to ignore, by path, and until when
-	Now   core.Moment
+	now   serviceclock.Moment
 	next  int64     // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
 	retry time.Time // if nothing was found: until when the first of the items to ignore is ignored, or zero
 	doubt bool      // the walk has stopped at an item that may be due, and learnsLater
@@ -65,15 +66,15 @@ func (l *bucketList) read(ctx context.Context, s *core.Session, w *backend.Watch
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or
 // stops there in doubt.
-func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (Sight, error) {
+func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (sight, error) {
 	if q.kind == FIFO && ws == nil {
 		if head := q.knownHead(); head != "" {
 			names, stat, err := s.Backend().Children(ctx, head, nil)
 			if err != nil && !errs.IsNotFound(err) {
-				return Sight{}, err
+				return sight{}, err
 			}
-			v := Sight{stuck: stuck, Now: s.Now()}
-			if err := v.look(ctx, s, layout.ParseBucket(head, names, stat.AsOf).Items, want, l); err != nil || v.doubt || len(v.Found) > 0 {
+			v := sight{stuck: stuck, now: s.Clock().Now()}
+			if err := v.look(ctx, s, layout.ParseBucket(head, names, stat.AsOf).Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
 				return v, err
 			}
 		}
@@ -107,9 +108,9 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	}
 	q.noteCounting(names)
 	if err != nil {
-		return Sight{}, err
+		return sight{}, err
 	}
-	v := Sight{stuck: stuck, Now: s.Now()}
+	v := sight{stuck: stuck, now: s.Clock().Now()}
 	all, first := layout.Buckets(q.items, names), ""
 	for i, b := range all {
 		if q.kind == Delay {
@@ -135,7 +136,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 				continue
 			}
 			if list.err != nil {
-				return Sight{}, list.err
+				return sight{}, list.err
 			}
 		}
 		c := layout.ParseBucket(b.Path, list.names, list.stat.AsOf)
@@ -147,7 +148,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 			first = b.Path
 			q.setHead(first)
 		}
-		if err := v.look(ctx, s, c.Items, want, l); err != nil || v.doubt || len(v.Found) > 0 {
+		if err := v.look(ctx, s, c.Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
 			return v, err
 		}
 	}
@@ -157,29 +158,29 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 // shows reports whether a list shows an item that can be taken, or may be. The list of the first
 // bucket was read beside that of the buckets. If it shows none and the bucket is not the last, it can
 // be older than the last put into that bucket, so the walk lists it again before it passes over it.
-func (v Sight) shows(l *bucketList) bool {
-	v.Found = nil
-	v.Add(layout.ParseBucket(l.path, l.names, l.stat.AsOf).Items, 1)
-	return len(v.Found) > 0 || v.doubt
+func (v sight) shows(l *bucketList) bool {
+	v.found = nil
+	v.add(layout.ParseBucket(l.path, l.names, l.stat.AsOf).Items, 1)
+	return len(v.found) > 0 || v.doubt
 }
 
 // look adds the items that can be taken, until v has want of them. If it is in doubt about the
 // first one, it learns the time of the service, or leaves the doubt.
-func (v *Sight) look(ctx context.Context, s *core.Session, items []layout.QueueEntry, want int, l learning) error {
-	rest := v.Add(items, want)
-	if !v.doubt || len(v.Found) > 0 {
+func (v *sight) look(ctx context.Context, s *core.Session, items []layout.QueueEntry, want int, l learning) error {
+	rest := v.add(items, want)
+	if !v.doubt || len(v.found) > 0 {
 		return nil
 	}
 	err := v.settle(ctx, s, rest[0].Ready(), l)
 	if err == nil && !v.doubt {
-		v.Add(rest, want)
+		v.add(rest, want)
 	}
 	return err
 }
 
-// Add adds the items that can be taken, until v has want of them. It stops at an item that is in
+// add adds the items that can be taken, until v has want of them. It stops at an item that is in
 // doubt, and returns that item and those after it.
-func (v *Sight) Add(items []layout.QueueEntry, want int) (rest []layout.QueueEntry) {
+func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEntry) {
 	now := time.Now()
 	for i := range items {
 		e := &items[i]
@@ -194,7 +195,7 @@ func (v *Sight) Add(items []layout.QueueEntry, want int) (rest []layout.QueueEnt
 				v.retry = until
 			}
 		default:
-			if v.Found = append(v.Found, *e); len(v.Found) == want {
+			if v.found = append(v.found, *e); len(v.found) == want {
 				return nil
 			}
 		}
@@ -204,13 +205,13 @@ func (v *Sight) Add(items []layout.QueueEntry, want int) (rest []layout.QueueEnt
 
 // due reports whether the service's clock certainly shows a time. If not, it notes the time or
 // the doubt.
-func (v *Sight) due(at int64) bool {
-	switch v.Now.Judge(at) {
-	case core.Reached:
+func (v *sight) due(at int64) bool {
+	switch v.now.Judge(at) {
+	case serviceclock.Reached:
 		return true
-	case core.InDoubt:
+	case serviceclock.InDoubt:
 		v.doubt = true
-	case core.NotYet:
+	case serviceclock.NotYet:
 		v.next = earlier(v.next, at)
 	}
 	return false
@@ -218,13 +219,13 @@ func (v *Sight) due(at int64) bool {
 
 // settle ends the doubt about a time by learning the time of the service, unless that can be
 // done later.
-func (v *Sight) settle(ctx context.Context, s *core.Session, at int64, l learning) error {
+func (v *sight) settle(ctx context.Context, s *core.Session, at int64, l learning) error {
 	if l == learnsLater && at > s.Client().Wall().UnixMilli() {
 		return nil
 	}
 	now, err := s.Learn(ctx)
 	if err == nil {
-		v.Now, v.doubt = now, false
+		v.now, v.doubt = now, false
 	}
 	return err
 }
@@ -315,7 +316,7 @@ func (q *Queue) forgetAfter(due int64) {
 // keep remembers the items that a list has shown, less those that are being claimed, unless the
 // generation is over, and reports whether it does. It ends the generation: another list that was
 // under way can show items that are claimed by this one.
-func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *Sight, items []layout.QueueEntry) bool {
+func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.kind == Priority || gen != q.gen || !v.retry.IsZero() {
@@ -354,7 +355,7 @@ func (q *Queue) nextLocked(s *core.Session, want int) []layout.QueueEntry {
 	a := &q.ahead
 	n := q.atOnce(a.items, want)
 	short := n < want && n == len(a.items) // the list may not show all that one commit may claim
-	if a.s != s || a.left == 0 || n == 0 || short || time.Now().After(a.until) || a.next > 0 && s.UntilDue(a.next) <= 0 {
+	if a.s != s || a.left == 0 || n == 0 || short || time.Now().After(a.until) || a.next > 0 && s.Clock().UntilDue(a.next) <= 0 {
 		q.ahead = ahead{}
 		return nil
 	}

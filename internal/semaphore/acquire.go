@@ -9,11 +9,12 @@ import (
 	"strconv"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/tracing"
 )
 
 // The protocol of the semaphore. Let S(i) be the sum of the weights of the requests up
@@ -57,12 +58,12 @@ import (
 // acquisition is one call of Acquire or TryAcquire.
 type acquisition struct {
 	sem    *Semaphore
-	op     string     // for errors
-	n      int        // the number of permits
-	try    bool       // ErrLocked instead of waiting
-	span   *core.Span // nil without Trace
-	agreed bool       // the limit was found to be one that the client accepts
-	*line.HolderLookup
+	op     string        // for errors
+	n      int           // the number of permits
+	try    bool          // ErrLocked instead of waiting
+	span   *tracing.Span // nil without Trace
+	agreed bool          // the limit was found to be one that the client accepts
+	*contender.Lookup
 }
 
 // request is the node of an acquisition, in the session that owns it.
@@ -90,7 +91,7 @@ func (s *Semaphore) acquire(ctx context.Context, a *acquisition) (*core.Hold, er
 	for {
 		h, err := a.attempt(ctx)
 		if a.try {
-			line.SetCalm(s.c, s.requests, err == nil)
+			contender.SetCalm(s.c, s.requests, err == nil)
 		}
 		if err == nil {
 			return h, nil
@@ -129,7 +130,7 @@ func (a *acquisition) begin(ctx context.Context) error {
 		return errs.Op(a.op, path, err)
 	}
 	a.span = s.c.NewSpan("semaphore", path, a.op)
-	a.HolderLookup = line.NewHolderLookup(s.hasID)
+	a.Lookup = contender.NewLookup(s.hasID)
 	return nil
 }
 
@@ -162,7 +163,7 @@ func (a *acquisition) attempt(ctx context.Context) (*core.Hold, error) {
 			return nil, exceedsLimit(a.n, l.n)
 		}
 	}
-	if a.try && !line.IsCalm(sem.c, sem.requests) {
+	if a.try && !contender.IsCalm(sem.c, sem.requests) {
 		if err := a.look(ctx, s); err != nil {
 			a.beginLookup(ctx, s, "", err)()
 			return nil, err
@@ -204,7 +205,7 @@ func (a *acquisition) attempt(ctx context.Context) (*core.Hold, error) {
 // made since the look of the failing one, the first was granted, or failed because it
 // was heavier.
 func (a *acquisition) look(ctx context.Context, s *core.Session) error {
-	names, err := line.LookAt(ctx, s, a.sem.requests)
+	names, err := contender.LookAt(ctx, s, a.sem.requests)
 	if err != nil {
 		return err
 	}
@@ -328,18 +329,14 @@ const (
 // later. It returns ErrAgain if own has fired.
 func (a *acquisition) hold(ctx context.Context, r *request, own *backend.Watch, turn grantTime) (*core.Hold, error) {
 	c, s := a.sem.c, r.s
-	h := core.NewHold(s, r.Path, 0, a.span, (*owner)(a.sem), nil)
-	if err := s.Grant(h, own); err != nil {
+	h := core.NewHold(s, r.Path, 0, a.span, (*owner)(a.sem))
+	if err := h.Grant(ctx, a.n, own, nil); err != nil {
 		return nil, err
 	}
-	a.span.Grant(ctx, h, a.n)
 	if turn == grantedLater {
 		c.GoWork(func() {
 			s.Retry(context.Background(), nil, "mark", r.Path, func(ctx context.Context) error { return a.mark(ctx, r) })
 		})
-	}
-	if own != nil && !c.GoWork(func() { h.WatchNode(r.Path, own) }) {
-		own.Stop()
 	}
 	return h, nil
 }
@@ -367,7 +364,7 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 		if !ok || slices.Contains(counted, name) {
 			continue
 		}
-		if here, err := line.Serves(ctx, a.sem.c, h); err != nil {
+		if here, err := contender.Serves(ctx, a.sem.c, h); err != nil {
 			return err
 		} else if !here {
 			continue

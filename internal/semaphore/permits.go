@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
@@ -46,7 +47,7 @@ func New(c *core.Client, path string, limit int, cfg Config) *Semaphore {
 	s.requests = s.path.Full() + "/requests"
 	s.limitPath = s.path.Full() + "/limit"
 	s.want.Store(int64(limit))
-	s.data, s.bad = line.EncodeContender(cfg.ID, 0, slices.Clone(cfg.Data))
+	s.data, s.bad = contender.Encode(cfg.ID, 0, slices.Clone(cfg.Data))
 	return s
 }
 
@@ -134,7 +135,7 @@ type owner Semaphore
 
 func (s *owner) Release(h *core.Hold) error {
 	q, _ := layout.ParsePermit(nodepath.Base(h.Path()))
-	return line.Release(h, q.Seq, s.requests)
+	return contender.Release(h, q.Seq, s.requests)
 }
 
 func (s *owner) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
@@ -145,10 +146,10 @@ func (s *owner) Lost(*core.Hold) {}
 // node. The last contender to leave deletes the directory too, so that the numbers
 // begin anew.
 func (s *Semaphore) checkNumber(ctx context.Context, r *request) error {
-	if line.NumbersLeft(r.s, r.Seq) > layout.LeftClose {
+	if contender.NumbersLeft(r.s, r.Seq) > layout.LeftClose {
 		return nil
 	}
-	if err := line.RemoveWithDir(ctx, r.s, r.Path, s.requests); err != nil {
+	if err := contender.RemoveWithDir(ctx, r.s, r.Path, s.requests); err != nil {
 		r.s.RemoveAndWait(r.Path)
 		return err
 	}

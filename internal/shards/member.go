@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/assign"
+	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/group"
@@ -180,7 +181,7 @@ func (s *Shards) join(ctx context.Context, op string) (*run, error) {
 // enter makes the directories, and the node of the member.
 func (r *run) enter(ctx context.Context) (err error) {
 	s := r.s
-	if r.data, err = line.EncodeContender(r.id, 0, s.o.Data); err != nil {
+	if r.data, err = contender.Encode(r.id, 0, s.o.Data); err != nil {
 		return err
 	}
 	_, err = core.OnSession(ctx, s.c, func(ss *core.Session) (struct{}, error) {
@@ -444,8 +445,7 @@ func (r *run) force(now time.Time) {
 		x := r.moving[0]
 		r.moving = r.moving[1:]
 		x.to(stateEnding)
-		q, _ := x.hold.Revocation()
-		x.hold.Lose(core.NewRevoked(q))
+		x.hold.Revoke()
 	}
 }
 
@@ -515,7 +515,7 @@ func (x *shard) unassign(by, why string) {
 	case stateOwned:
 		x.to(stateMoving)
 		after := r.s.o.ForceAfter
-		x.hold.SetRequest(&core.Revocation{By: by, Reason: why, At: time.Now(), Force: after > 0})
+		x.hold.Ask(by, why, after > 0)
 		if after > 0 {
 			x.until = time.Now().Add(after)
 			r.moving = append(r.moving, x)

@@ -1,4 +1,4 @@
-package line
+package contender
 
 import (
 	"context"
@@ -8,38 +8,33 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// errBehindOwn is ErrLocked without a request: a caller of the same client has the
-// turn.
-var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", errs.ErrLocked)
-
 // mostOfID is the number of characters of a holder's ID that an error shows.
 const mostOfID = 100
 
-// An HolderLookup finds out which client holds the lock that a call did not get, for the
+// A Lookup finds out which client holds the lock that a call did not get, for the
 // message of the call's error. Only a caller with an ID makes one, so other callers pay
 // no request for the message: their lookup is nil. The message never contains Data.
-type HolderLookup struct {
+type Lookup struct {
 	holders []string // the nodes of the holders, as listed by a try that fails
 	answer  string
 }
 
-// NewHolderLookup returns the lookup of a call. It is not a part of the request: a request
+// NewLookup returns the lookup of a call. It is not a part of the request: a request
 // that a goroutine could keep would cost each call an allocation.
-func NewHolderLookup(hasID bool) *HolderLookup {
+func NewLookup(hasID bool) *Lookup {
 	if !hasID {
 		return nil
 	}
-	return &HolderLookup{}
+	return &Lookup{}
 }
 
 // Locked returns ErrLocked. holders returns the names of the holders' nodes, in the
 // order of the queue; the first is the one to name.
-func (q *HolderLookup) Locked(holders func() []string) error {
+func (q *Lookup) Locked(holders func() []string) error {
 	if q != nil {
 		q.holders = holders()
 	}
@@ -51,7 +46,7 @@ func (q *HolderLookup) Locked(holders func() []string) error {
 // long as there is contact, and not longer than core.GiveUpWait after begin. list returns
 // the names of the holders' nodes among the children of dir; it is used unless the try
 // that failed has listed them.
-func (q *HolderLookup) Begin(ctx context.Context, s *core.Session, dir string, err error, list func(names []string) []string) (end func()) {
+func (q *Lookup) Begin(ctx context.Context, s *core.Session, dir string, err error, list func(names []string) []string) (end func()) {
 	if q == nil || s == nil || !errs.OfContext(err) && !(errs.Answers(err, errs.ErrLocked) && len(q.holders) > 0) {
 		return func() {}
 	}
@@ -74,7 +69,7 @@ func (q *HolderLookup) Begin(ctx context.Context, s *core.Session, dir string, e
 }
 
 // lookUp sets the answer, if there is one.
-func (q *HolderLookup) lookUp(ctx context.Context, s *core.Session, dir string, list func(names []string) []string) {
+func (q *Lookup) lookUp(ctx context.Context, s *core.Session, dir string, list func(names []string) []string) {
 	if len(q.holders) == 0 {
 		names, _, err := s.Backend().Children(ctx, dir, nil)
 		if err != nil {
@@ -102,27 +97,9 @@ func (q *HolderLookup) lookUp(ctx context.Context, s *core.Session, dir string, 
 
 // Explain adds the answer to the error of a call that failed because of other
 // contenders.
-func (q *HolderLookup) Explain(err error) error {
+func (q *Lookup) Explain(err error) error {
 	if q == nil || q.answer == "" || !errors.Is(err, errs.ErrLocked) && !errs.OfContext(err) {
 		return err
 	}
 	return fmt.Errorf("%w (%s)", err, q.answer)
-}
-
-// holders returns the names of the nodes ahead of own that hold the lock: the first of
-// the queue, and if that is a reader's, the readers right behind it.
-func holders(queue []layout.Position, own string) []string {
-	var names []string
-	for i, q := range queue {
-		if q.Name == own || i > 0 && !(q.Shared && queue[0].Shared) {
-			break
-		}
-		names = append(names, q.Name)
-	}
-	return names
-}
-
-// beginLookup begins the lookup of a call whose node, if it has one, is at own.
-func (l *Line) beginLookup(ctx context.Context, r *Request, s *core.Session, own string, err error) (end func()) {
-	return r.Begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), nodepath.Base(own)) })
 }

@@ -1,11 +1,9 @@
-package core
+package serviceclock
 
 import (
 	"math/rand/v2"
 	"testing"
 	"time"
-
-	"github.com/go-coord/coord/backend"
 )
 
 // clocks are a service's clock and a local one that run at different speeds.
@@ -132,20 +130,5 @@ func TestAnOffsetWaitsForAnyTime(t *testing.T) {
 				t.Errorf("stamped %d: waits for %d until %d", stamp, due, at)
 			}
 		}
-	}
-}
-
-// A Carry that was compared and not written returns the time of an earlier write. It tells nothing of when
-// its commit was made.
-func TestServiceClock_ACarryThatIsNotWrittenIsNoSample(t *testing.T) {
-	s := &Session{c: &Client{began: time.Now()}, clock: serviceClock{exists: true}}
-	p := sending{at: s.c.local(), contact: make(chan struct{})}
-	stat := backend.Stat{Mzxid: 5, AsOf: 9, Mtime: time.Now().Add(-time.Hour).UnixMilli()}
-	if s.Sent(p, &stat); s.Now().Known {
-		t.Error("a mark that was written an hour ago counts as a sample")
-	}
-	stat = backend.Stat{Mzxid: 9, AsOf: 9, Mtime: time.Now().UnixMilli()}
-	if s.Sent(p, &stat); !s.Now().Known {
-		t.Error("a mark that was written does not count as a sample")
 	}
 }

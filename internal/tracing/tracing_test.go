@@ -1,4 +1,4 @@
-package core
+package tracing
 
 import (
 	"context"
@@ -14,16 +14,16 @@ import (
 )
 
 func TestWithoutTraceATrailCostsNothing(t *testing.T) {
-	c, ctx, h, err := new(Client), context.Background(), new(Hold), errors.New("lost")
+	c, ctx, err := (*Tracer)(nil), context.Background(), errors.New("lost")
 	if n := testing.AllocsPerRun(100, func() {
-		x := c.NewSpan("mutex", "/l", "lock")
+		x := c.Begin("mutex", "/l", "lock")
 		x.Waiting(ctx, "/l/a", 1)
 		x.Requeued(ctx, err)
 		x.Over(ctx, err)
-		x.Grant(ctx, h, 1)
+		x.Grant(ctx, "/l/a", 1, 1)
 		x.Next("leave").Waiting(ctx, "/l/a", 1)
-		x.released("/l/a", 1, x.Held(), nil)
-		x.lost("/l/a", 1, err)
+		x.Released("/l/a", 1, x.Held(), nil)
+		x.Lost("/l/a", 1, err)
 		Emit(ctx, c, trace.WaiterRequeued{Subject: trace.Subject{Recipe: "mutex", Path: "/l"}, Err: err})
 		Emit(ctx, c, trace.ProposalDecided{Subject: trace.Subject{Recipe: "twophase", Path: "/tx"}, Proposal: "1"})
 	}); n != 0 {
@@ -35,7 +35,7 @@ func TestTheReasonOfALoss(t *testing.T) {
 	for err, want := range map[error]trace.Reason{
 		&errs.Loss{Cause: backend.ErrSessionLost}: trace.ReasonSessionLost,
 		&errs.Loss{Cause: errs.ErrDeleted}:        trace.ReasonDeleted,
-		&errs.Loss{Cause: &revoked{}}:             trace.ReasonRevoked,
+		&errs.Loss{Cause: errs.ErrRevoked}:        trace.ReasonRevoked,
 		&errs.Loss{Cause: errs.ErrSuspended}:      trace.ReasonSuspended,
 		&errs.Loss{Cause: errs.ErrClaimTimeout}:   trace.ReasonTimeout,
 		&errs.Loss{Cause: backend.ErrClosed}:      trace.ReasonClosed,
@@ -53,16 +53,16 @@ func TestTheReasonOfALoss(t *testing.T) {
 func TestALossBeforeTheReportOfTheGrantIsReportedAfterIt(t *testing.T) {
 	var got []string
 	var held time.Duration
-	c := &Client{trace: newTrace(func(_ context.Context, e trace.Event) {
+	c := NewTracer(func(_ context.Context, e trace.Event) {
 		got = append(got, fmt.Sprintf("%T", e))
 		if lost, ok := e.(trace.HoldLost); ok {
 			held = lost.Held
 		}
-	}, nil)}
-	x := c.NewSpan("mutex", "/l", "lock")
-	x.lost("/l/a", 1, errors.New("lost"))
-	x.Grant(context.Background(), new(Hold), 1)
-	if !c.trace.Drain(time.Minute) {
+	}, nil, 0)
+	x := c.Begin("mutex", "/l", "lock")
+	x.Lost("/l/a", 1, errors.New("lost"))
+	x.Grant(context.Background(), "/l/a", 1, 1)
+	if !c.Drain(time.Minute) {
 		t.Fatal("no report")
 	}
 	if want := []string{"trace.HoldGranted", "trace.HoldLost"}; !slices.Equal(got, want) {

@@ -1,9 +1,11 @@
-package core
+// Package tracing reports the events of a client to its Trace: those of one acquisition by a Span.
+package tracing
 
 import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -19,23 +21,34 @@ type tracedEvent struct {
 	e   trace.Event
 }
 
-// newTrace returns the queue of the client's events. A goroutine of the queue delivers
-// them to Trace, and only Close waits for it.
-func newTrace(told func(context.Context, trace.Event), log *outbox.Logger) *outbox.Box[tracedEvent] {
-	return outbox.New(
+// A Tracer is the queue of a client's events. A goroutine of the queue delivers them to Trace. A nil
+// Tracer is that of a client without Trace.
+type Tracer struct {
+	box    *outbox.Box[tracedEvent]
+	latest atomic.Uint64 // the latest ID of an acquisition
+}
+
+// NewTracer returns the queue of events for told. The IDs of acquisitions follow id.
+func NewTracer(told func(context.Context, trace.Event), log *outbox.Logger, id uint64) *Tracer {
+	t := &Tracer{box: outbox.New(
 		func(x tracedEvent) { told(x.ctx, x.e) },
 		func(n int) { told(context.Background(), trace.EventsDropped{Events: n}) },
 		func(f *usercode.Failure, n int) {
 			log.Error("coord: Trace panicked or ended its goroutine, events are lost", "events", n, "type", f.Type, "stack", f.Stack)
-		})
+		})}
+	t.latest.Store(id)
+	return t
 }
 
-// Emit queues an event for the client's Trace. It never blocks, and may be called
+// Drain waits until the pending events are delivered, for d at most.
+func (t *Tracer) Drain(d time.Duration) bool { return t.box.Drain(d) }
+
+// Emit queues an event. It never blocks, and may be called
 // anywhere. It is generic in the type of the event so that the conversion to an
 // interface value, which allocates, happens after the check.
-func Emit[E trace.Event](ctx context.Context, c *Client, e E) {
-	if c.trace != nil {
-		c.trace.Put(tracedEvent{ctx, e})
+func Emit[E trace.Event](ctx context.Context, t *Tracer, e E) {
+	if t != nil {
+		t.box.Put(tracedEvent{ctx, e})
 	}
 }
 
@@ -65,9 +78,9 @@ func ReasonOf(err error) trace.Reason {
 // node, of the session. No event of a hold is reported before its grant. A hold can be
 // lost before the caller reports the grant; such events wait here until then.
 type Span struct {
-	c     *Client
+	t     *Tracer
 	where trace.Subject
-	Began time.Time
+	began time.Time
 
 	// Used only by the goroutine that acquires.
 	waited bool   // WaitBegan was reported
@@ -75,7 +88,7 @@ type Span struct {
 	place  string // the node
 	ahead  int
 
-	item spanSubject // the subject of the span, if it has events of its own
+	item Item // the subject of the span, if it has events of its own
 
 	mu      sync.Mutex
 	granted bool
@@ -84,36 +97,36 @@ type Span struct {
 	since   time.Time     // of the grant
 }
 
-// spanSubject is a subject that has events of its own in place of HoldGranted, HoldLost and
-// HoldReleased: an item of a queue.
-type spanSubject interface {
-	Granted(token int64, waited time.Duration) trace.Event
-	Settled(lost bool, held time.Duration, err error) trace.Event
+// Item is the owner of a hold that has events of its own in place of HoldGranted, HoldLost and
+// HoldReleased: the claim on an item of a queue. at is the subject without a node.
+type Item interface {
+	Granted(at trace.Subject, token int64, waited time.Duration) trace.Event
+	Settled(at trace.Subject, lost bool, held time.Duration, err error) trace.Event
 }
 
-// NewSpan begins the span of an acquisition.
-func (c *Client) NewSpan(recipe, path, op string) *Span {
-	if c.trace == nil {
+// Begin begins the span of an acquisition.
+func (t *Tracer) Begin(recipe, path, op string) *Span {
+	if t == nil {
 		return nil
 	}
 	return &Span{
-		c:     c,
-		where: trace.Subject{Recipe: recipe, Path: path, Op: op, ID: c.traced.Add(1)},
-		Began: time.Now(),
+		t:     t,
+		where: trace.Subject{Recipe: recipe, Path: path, Op: op, ID: t.latest.Add(1)},
+		began: time.Now(),
 	}
 }
 
-// SetSubject makes item the subject of the events of the hold. It stands from the beginning.
-func (t *Span) SetSubject(item spanSubject) {
+// SetItem makes item the subject of the events of the hold. It stands from the beginning.
+func (t *Span) SetItem(item Item) {
 	if t != nil {
-		t.item, t.since = item, t.Began
+		t.item, t.since = item, t.began
 	}
 }
 
-// SetBegan corrects when the call began.
-func (t *Span) SetBegan(at time.Time) {
-	if t != nil {
-		t.Began = at
+// BeginWith makes the span begin with that of another call, the one that receives the hold.
+func (t *Span) BeginWith(call *Span) {
+	if t != nil && call != nil {
+		t.began = call.began
 	}
 }
 
@@ -122,19 +135,20 @@ func (t *Span) Next(op string) *Span {
 	if t == nil {
 		return nil
 	}
-	n := &Span{c: t.c, where: t.where, Began: time.Now()}
+	n := &Span{t: t.t, where: t.where, began: time.Now()}
 	n.where.Op = op
 	return n
 }
 
-// id returns the ID of the events of t.
-func (t *Span) id() uint64 {
+// ID returns the ID of the events of t.
+func (t *Span) ID() uint64 {
 	if t == nil {
 		return 0
 	}
 	return t.where.ID
 }
 
+// At returns the subject of the events of t at a node.
 func (t *Span) At(node string) trace.Subject {
 	w := t.where
 	w.Node = node
@@ -148,10 +162,10 @@ func (t *Span) Waiting(ctx context.Context, node string, ahead int) {
 	case t == nil:
 	case !t.stands || node != t.place:
 		t.waited, t.stands, t.place, t.ahead = true, true, node, ahead
-		Emit(ctx, t.c, trace.WaitBegan{Subject: t.At(node), Ahead: ahead})
+		Emit(ctx, t.t, trace.WaitBegan{Subject: t.At(node), Ahead: ahead})
 	case ahead != t.ahead:
 		t.ahead = ahead
-		Emit(ctx, t.c, trace.PositionChanged{Subject: t.At(node), Ahead: ahead})
+		Emit(ctx, t.t, trace.PositionChanged{Subject: t.At(node), Ahead: ahead})
 	}
 }
 
@@ -160,7 +174,7 @@ func (t *Span) Requeued(ctx context.Context, err error) {
 	if t == nil {
 		return
 	}
-	Emit(ctx, t.c, trace.WaiterRequeued{Subject: t.At(t.place), Reason: ReasonOf(err), Err: err})
+	Emit(ctx, t.t, trace.WaiterRequeued{Subject: t.At(t.place), Reason: ReasonOf(err), Err: err})
 	t.stands, t.place = false, ""
 }
 
@@ -170,21 +184,21 @@ func (t *Span) Over(ctx context.Context, err error) {
 		return
 	}
 	t.waited = false
-	Emit(ctx, t.c, trace.WaitEnded{Subject: t.At(t.place), Waited: time.Since(t.Began), Err: err})
+	Emit(ctx, t.t, trace.WaitEnded{Subject: t.At(t.place), Waited: time.Since(t.began), Err: err})
 }
 
-// Grant reports the grant, and then the events of the hold that came before.
-func (t *Span) Grant(ctx context.Context, h *Hold, weight int) {
+// Grant reports the grant of a hold on node, and then the events of the hold that came before.
+func (t *Span) Grant(ctx context.Context, node string, token int64, weight int) {
 	if t == nil {
 		return
 	}
 	now := time.Now()
-	waited := now.Sub(t.Began)
+	waited := now.Sub(t.began)
 	var e trace.Event
 	if t.item != nil {
-		e = t.item.Granted(h.token, waited)
+		e = t.item.Granted(t.where, token, waited)
 	} else {
-		e = trace.HoldGranted{Subject: t.At(h.Path()), Token: h.token, Weight: weight, Waited: waited}
+		e = trace.HoldGranted{Subject: t.At(node), Token: token, Weight: weight, Waited: waited}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,9 +206,9 @@ func (t *Span) Grant(ctx context.Context, h *Hold, weight int) {
 	if t.since.IsZero() {
 		t.since = now
 	}
-	t.c.trace.Put(tracedEvent{ctx, e})
+	t.t.box.Put(tracedEvent{ctx, e})
 	for _, x := range t.early {
-		t.c.trace.Put(x)
+		t.t.box.Put(x)
 	}
 	t.early = nil
 }
@@ -202,7 +216,7 @@ func (t *Span) Grant(ctx context.Context, h *Hold, weight int) {
 // put reports x, or keeps it until the grant is reported. The caller holds mu.
 func (t *Span) put(x tracedEvent) {
 	if t.granted {
-		t.c.trace.Put(x)
+		t.t.box.Put(x)
 	} else {
 		t.early = append(t.early, x)
 	}
@@ -239,24 +253,24 @@ func (t *Span) Held() time.Duration {
 	return time.Since(t.since)
 }
 
-// lost reports that the hold has ended early.
-func (t *Span) lost(node string, token int64, err error) {
+// Lost reports that the hold has ended early.
+func (t *Span) Lost(node string, token int64, err error) {
 	switch {
 	case t == nil:
 	case t.item != nil:
-		t.end(t.item.Settled(true, t.Held(), err))
+		t.end(t.item.Settled(t.where, true, t.Held(), err))
 	default:
 		t.end(trace.HoldLost{Subject: t.At(node), Token: token, Held: t.Held(), Reason: ReasonOf(err), Err: err})
 	}
 }
 
-// released reports that the hold was released, or the item settled, after it was held
+// Released reports that the hold was released, or the item settled, after it was held
 // for the given time.
-func (t *Span) released(node string, token int64, held time.Duration, err error) {
+func (t *Span) Released(node string, token int64, held time.Duration, err error) {
 	switch {
 	case t == nil:
 	case t.item != nil:
-		t.end(t.item.Settled(false, held, err))
+		t.end(t.item.Settled(t.where, false, held, err))
 	default:
 		t.end(trace.HoldReleased{Subject: t.At(node), Token: token, Held: held, Err: err})
 	}
