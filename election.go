@@ -109,37 +109,17 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, errs.Op(op, e.path.Full(), err)
 	}
 	led := &leading{l: e.line()}
-	r := &line.Request{Op: op, Kind: layout.LatchInfix, Data: data, Owner: led}
+	r := led.l.NewRequest(op, data, led)
 	if err := led.l.HeldUnder(ctx, r); err != nil {
 		return nil, errs.Op(op, e.path.Full(), err)
 	}
 	r.Span = e.c.NewSpan("election", e.path.Full(), op)
-	if e.stepDown {
-		r.Status = new(line.SessionStatus)
-	}
+	r.StepDown = e.stepDown
 	h, err := led.l.Acquire(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if r.Status != nil {
-		// If the client is closed by now, the term has ended with it.
-		e.c.GoWork(func() { endSuspended(h, *r.Status) })
-	}
 	return &Term{&Hold{h}, led}, nil
-}
-
-// endSuspended ends the hold as soon as its session is suspended.
-func endSuspended(h *core.Hold, at line.SessionStatus) {
-	if at.Phase == backend.PhaseConnected {
-		select {
-		case <-at.Changed: // also if contact has returned already
-		case <-h.Done():
-			return
-		}
-	}
-	if h.Err() == nil { // Err checks for a lost session first
-		h.Lose(ErrSuspended)
-	}
 }
 
 // Run campaigns, and when the candidate leads it calls f, with a context that ends

@@ -140,7 +140,7 @@ func (e *Election) readLeader(ctx context.Context, s *core.Session, ws *backend.
 		if err != nil {
 			return Leader{}, err
 		}
-		queue := e.line().Kinds().Order(names)
+		queue := layout.LatchLine.Order(names)
 		if len(queue) == 0 {
 			if ws == nil || dirWatch != nil {
 				return Leader{}, nil
@@ -219,7 +219,7 @@ func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
 			return nil, err
 		}
 		var paths []string // each candidate, and behind it its announcement if there is one
-		for _, q := range e.line().Kinds().Order(names) {
+		for _, q := range layout.LatchLine.Order(names) {
 			path := e.path.Full() + "/" + q.Name
 			paths = append(paths, path)
 			if ready := layout.ReadyPath(path); ready != "" && slices.Contains(names, nodepath.Base(ready)) {

@@ -89,11 +89,7 @@ func (x lockerOf) Key() line.Key {
 	if x.l == nil {
 		return line.Key{}
 	}
-	k := x.l.orderKey()
-	if k.Face != any(x.l) {
-		k.Joiner = nil // x.l is a wrapper of another package, whose own Lock must be called
-	}
-	return k
+	return x.l.orderKey().For(x.l)
 }
 
 // Done returns a channel that is closed when any of the holds has ended.

@@ -69,16 +69,16 @@ type MutexOptions struct {
 //
 // A Mutex is safe for concurrent use and needs no closing. Two of them with one client and
 // path are one lock. The protocol is described at line.
-type Mutex struct{ m *line.Mutex }
+type Mutex struct{ m *line.Lock }
 
 // NewMutex returns the lock at path. It does no I/O; a bad path is reported by
 // the first call.
 func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
-	var cfg line.Config
+	var opts MutexOptions
 	if o != nil {
-		cfg = line.Config{Id: o.ID, Data: o.Data, Keep: o.Keep}
+		opts = *o
 	}
-	return &Mutex{line.NewMutex(c.core(), path, cfg)}
+	return &Mutex{line.NewLock(c.core(), path, opts.ID, opts.Data, opts.Keep)}
 }
 
 // Lock acquires the lock, waiting until ctx ends. ctx bounds the wait only, not the
@@ -137,7 +137,7 @@ func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 
 func (m *Mutex) orderKey() (k line.Key) {
 	if m != nil && m.m != nil {
-		k = m.m.KeyOf(m)
+		k = m.m.Key(m)
 	}
 	return k
 }

@@ -44,38 +44,38 @@ type RWMutex struct{ rw *line.RWMutex }
 // NewRWMutex returns the lock at path. It does no I/O; a bad path is reported by
 // the first call.
 func NewRWMutex(c *Client, path string, o *RWMutexOptions) *RWMutex {
-	var cfg line.Config
+	var opts RWMutexOptions
 	if o != nil {
-		cfg = line.Config{Id: o.ID, Data: o.Data}
+		opts = *o
 	}
-	return &RWMutex{line.NewRWMutex(c.core(), path, cfg)}
+	return &RWMutex{line.NewRWMutex(c.core(), path, opts.ID, opts.Data)}
 }
 
 // Lock acquires the lock as its only holder, waiting as Mutex.Lock does.
 func (rw *RWMutex) Lock(ctx context.Context) (*Hold, error) {
-	return asHold(rw.rw.Lock(ctx))
+	return asHold(rw.rw.Write.Lock(ctx))
 }
 
 // TryLock acquires the lock as its only holder if no other contender has it or waits
 // for it, and returns ErrLocked if not.
 func (rw *RWMutex) TryLock(ctx context.Context) (*Hold, error) {
-	return asHold(rw.rw.TryLock(ctx))
+	return asHold(rw.rw.Write.TryLock(ctx))
 }
 
 // RLock acquires the lock as one of its readers, waiting as Mutex.Lock does.
 func (rw *RWMutex) RLock(ctx context.Context) (*Hold, error) {
-	return asHold(rw.rw.RLock(ctx))
+	return asHold(rw.rw.Read.Lock(ctx))
 }
 
 // TryRLock acquires the lock as one of its readers if no writer has it or waits for it,
 // and returns ErrLocked if not.
 func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
-	return asHold(rw.rw.TryRLock(ctx))
+	return asHold(rw.rw.Read.TryLock(ctx))
 }
 
 // Do runs f as the only holder, as Mutex.Do does.
 func (rw *RWMutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
-	return doUnder(ctx, rw.rw.FullPath(), rw.rw.Lock, f)
+	return doUnder(ctx, rw.rw.Write.FullPath(), rw.rw.Write.Lock, f)
 }
 
 // RLocker returns the readers' side as a Locker: its Lock is RLock, its TryLock
@@ -87,12 +87,12 @@ type readLocker struct{ rw *RWMutex }
 func (r readLocker) Lock(ctx context.Context) (*Hold, error)    { return r.rw.RLock(ctx) }
 func (r readLocker) TryLock(ctx context.Context) (*Hold, error) { return r.rw.TryRLock(ctx) }
 func (r readLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
-	return doUnder(ctx, r.rw.rw.FullPath(), r.rw.rw.RLock, f)
+	return doUnder(ctx, r.rw.rw.Read.FullPath(), r.rw.rw.Read.Lock, f)
 }
 
 // Contenders lists the holders and the waiters, as Mutex.Contenders does.
 func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
-	return contendersOf(rw.rw.Contenders(ctx))
+	return contendersOf(rw.rw.Write.Contenders(ctx))
 }
 
 // Downgrade turns a writer's hold into a reader's, without releasing the lock in
@@ -113,19 +113,19 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *Hold) error {
 // Revoke asks all current holders, the writer or the readers, to give the lock up, as
 // Mutex.Revoke does.
 func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return rw.rw.Revoke(ctx, o.config())
+	return rw.rw.Write.Revoke(ctx, o.config())
 }
 
 func (rw *RWMutex) orderKey() (k line.Key) {
 	if rw != nil && rw.rw != nil {
-		k = rw.rw.Key(rw)
+		k = rw.rw.Write.Key(rw)
 	}
 	return k
 }
 
 func (r readLocker) orderKey() (k line.Key) {
 	if r.rw != nil && r.rw.rw != nil {
-		k = r.rw.rw.ReadKey(r)
+		k = r.rw.rw.Read.Key(r)
 	}
 	return k
 }

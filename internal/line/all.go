@@ -18,17 +18,29 @@ import (
 
 // Key names a lock for LockAll: the zero key is that of a nil one.
 type Key struct {
-	Client *core.Client
-	Path   nodepath.Path
-	Face   any    // the value of the program that stands for the lock
-	Joiner joiner // nil if no joint commit can have the lock
+	c      *core.Client
+	path   nodepath.Path
+	face   any    // the value of the program that stands for the lock
+	joiner joiner // nil if no joint commit can have the lock
+}
+
+// NewKey returns the key of a lock that no joint commit can have.
+func NewKey(c *core.Client, path nodepath.Path) Key { return Key{c: c, path: path} }
+
+// For returns the key of the lock that the program gives as face. If this is not the value that stands
+// for the lock, it is a wrapper of another package, whose own Lock must be called: no joint commit can
+// have it.
+func (k Key) For(face any) Key {
+	if k.face != face {
+		k.joiner = nil
+	}
+	return k
 }
 
 // Locker is a lock as LockAll sees it.
 type Locker interface {
 	Lock(ctx context.Context) (*core.Hold, error)
-	// Key returns the key. If its face is not what the program has given, no joint commit can have
-	// the lock: a wrapper's own Lock must be called.
+	// Key returns the key for what the program has given.
 	Key() Key
 }
 
@@ -166,21 +178,21 @@ func inOrder(lockers []Locker) ([]Locker, error) {
 	}
 	seen := make(map[path]bool)
 	for i, l := range lockers {
-		if l == nil || l.Key().Client == nil {
+		if l == nil || l.Key().c == nil {
 			return nil, errs.Op("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", backend.ErrInvalid, i+1, len(lockers)))
 		}
 		k := l.Key()
-		if err := k.Path.Check("lockall"); err != nil {
+		if err := k.path.Check("lockall"); err != nil {
 			return nil, err
 		}
-		p := path{k.Client, k.Path.Full()}
+		p := path{k.c, k.path.Full()}
 		if seen[p] {
 			return nil, errs.Op("lockall", p.full, fmt.Errorf("%w: two lockers have this path", backend.ErrInvalid))
 		}
 		seen[p] = true
 	}
 	list := slices.Clone(lockers)
-	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(a.Key().Path.Full(), b.Key().Path.Full()) })
+	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(a.Key().path.Full(), b.Key().path.Full()) })
 	return list, nil
 }
 
@@ -254,11 +266,11 @@ func (s *Set) Release() error {
 // neighbours returns the calls for those of the lockers, which are in path order, that one
 // joint commit can have, counted from the first one, or nil if these are fewer than two.
 func neighbours(ctx context.Context, lockers []Locker) []joint {
-	first := lockers[0].Key().Joiner
+	first := lockers[0].Key().joiner
 	if first == nil || len(lockers) == 1 {
 		return nil
 	}
-	c := lockers[0].Key().Client
+	c := lockers[0].Key().c
 	s, err := c.Live(ctx)
 	if err != nil {
 		return nil // Lock returns the error
@@ -267,12 +279,12 @@ func neighbours(ctx context.Context, lockers []Locker) []joint {
 	limits, size := s.Backend().Limits(), 0
 	list := make([]joint, 0, len(lockers))
 	for i, l := range lockers {
-		j := l.Key().Joiner
-		if j == nil || l.Key().Client != c {
+		j := l.Key().joiner
+		if j == nil || l.Key().c != c {
 			break
 		}
 		r := j.newRequest()
-		size += perLine + 2*len(l.Key().Path.Full()) + len(r.Data)
+		size += perLine + 2*len(l.Key().path.Full()) + len(r.data)
 		if size > limits.Bytes || limits.Ops > 0 && 2*(i+1) > limits.Ops {
 			break
 		}

@@ -2,11 +2,12 @@
 //
 //	line.go      the rules; a contender takes a place in the line
 //	wait.go      it waits until its turn comes, on the deletion of one node
+//	lock.go      Lock: what package coord uses of a Mutex, and of each side of an RWMutex
 //	mutex.go     Mutex: the callers of one client take turns (local.go), and may keep the node (keep.go)
 //	rwmutex.go   RWMutex: writers and readers, and the downgrade
 //	all.go       LockAll, with a joint commit for several lines (joint.go)
 //	revoke.go    a request to the holders to release
-//	holder.go    which client holds the lock, for an error
+//	contenders.go  reads the contenders, and the owners of shards
 //
 // Package coord has the public types and their documentation.
 package line

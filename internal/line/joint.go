@@ -41,21 +41,6 @@ import (
 //     fired (Hold.IsDoubted). A deletion of a granted node ends the call; of a node that
 //     waits, it only makes the call take a new place there.
 
-// joiner is a lock whose node a joint commit can create.
-type joiner interface {
-	line() *Line
-	// newRequest returns the request of Lock.
-	newRequest() *Request
-	// begin checks a request and completes it.
-	begin(ctx context.Context, r *Request) error
-	// takeTurn waits for the caller's turn in the process, if there are turns, and sets the
-	// owner of the request.
-	takeTurn(ctx context.Context, r *Request) error
-	// acquire acquires the lock for a caller that has the turn. If it fails, the turn is
-	// passed on.
-	acquire(ctx context.Context, r *Request) (*core.Hold, error)
-}
-
 // joint is one of the locks that LockAll acquires together.
 type joint struct {
 	joiner
@@ -109,7 +94,7 @@ func leavePlaces(list []joint) {
 	}
 	for i := range list {
 		j := &list[i]
-		if q, ok := j.r.Owner.(*localQueue); ok && j.turn {
+		if q, ok := j.r.owner.(*localQueue); ok && j.turn {
 			q.advance()
 		}
 		j.turn = false
@@ -153,7 +138,7 @@ func createTogether(ctx context.Context, s *core.Session, list []joint) []core.N
 	for range mostJoint {
 		var unknown []int
 		for i, j := range list {
-			specs[i] = core.NewSpec(s.Client(), j.l.recipeDir(), j.r.Kind, j.r.Data)
+			specs[i] = core.NewSpec(s.Client(), j.l.recipeDir(), j.r.kind, j.r.data)
 			known := false
 			if states[i], known = s.Client().KnownState(specs[i].RecipeDir); !known {
 				unknown = append(unknown, i)

@@ -117,7 +117,7 @@ func (q *localQueue) newKept(r *Request, p place, h *core.Hold) core.NodeKeeper 
 		return nil
 	}
 	return &keptLock{
-		q: q, place: p, data: r.Data, keep: r.keep,
+		q: q, place: p, data: r.data, keep: r.keep,
 		own: backend.NewWatch(), dir: backend.NewWatch(),
 		armed: make(chan struct{}), rested: make(chan struct{}, 1), excess: make(chan struct{}, 1), over: make(chan struct{}),
 		hold: h,
@@ -230,7 +230,7 @@ func (q *localQueue) resume(ctx context.Context, r *Request, k *keptLock) *core.
 	case <-k.armed:
 	case <-ctx.Done():
 	}
-	if r.keep > 0 && bytes.Equal(r.Data, k.data) && ctx.Err() == nil && !k.isOver() {
+	if r.keep > 0 && bytes.Equal(r.data, k.data) && ctx.Err() == nil && !k.isOver() {
 		h := core.NewHold(k.s, k.Path, k.Czxid, r.Span, q)
 		h.SetKeeper(k)
 		if h.Grant(ctx, 1, k.own, nil) == nil {

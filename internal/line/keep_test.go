@@ -35,13 +35,13 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				m := NewMutex(c, "/l", Config{Keep: time.Hour})
+				m := NewLock(c, "/l", "", nil, time.Hour)
 				h, err := m.Lock(ctx)
 				if err != nil || h.Release() != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
-				r := &Request{Op: "lock", Data: m.data, keep: m.keep}
+				r := &Request{op: "lock", data: m.joiner.(*mutex).data, keep: time.Hour}
 				q, w, err := linesOf(c).join(*m.line(), r)
 				if err != nil || w != nil || r.reserved.state != reservedKept {
 					t.Fatal(err, w, r.reserved)
@@ -80,12 +80,12 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	m := NewMutex(c, "/l", Config{Keep: time.Hour})
+	m := NewLock(c, "/l", "", nil, time.Hour)
 	h, err := m.Lock(ctx)
 	if err != nil || h.Release() != nil {
 		t.Fatal(err)
 	}
-	r := &Request{Op: "lock", Data: m.data, keep: m.keep}
+	r := &Request{op: "lock", data: m.joiner.(*mutex).data, keep: time.Hour}
 	q, _, err := linesOf(c).join(*m.line(), r)
 	if err != nil || r.reserved.state != reservedKept {
 		t.Fatal(err, r.reserved)
@@ -127,7 +127,7 @@ func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	a, b := NewMutex(open("a"), "/l", Config{Keep: time.Hour}), NewMutex(open("b"), "/l", Config{})
+	a, b := NewLock(open("a"), "/l", "", nil, time.Hour), NewLock(open("b"), "/l", "", nil, 0)
 	h, err := a.Lock(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -92,19 +92,29 @@ func (l *Line) intruder(names []string, seq int64) error {
 
 // Request is one acquisition.
 type Request struct {
-	Op       string        // for errors
-	Kind     string        // of the node
-	Data     []byte        // of the node
+	op       string        // for errors
+	kind     string        // of the node
+	data     []byte        // of the node
 	try      bool          // errs.ErrLocked instead of waiting
 	Span     *tracing.Span // nil without Trace
 	reserved reservedNode  // left by the previous holder, see localQueue; used once
-	Owner    core.Owner    // of the hold
+	owner    core.Owner    // of the hold
 	keep     time.Duration // MutexOptions.Keep; the owner is a localQueue then
 	// beforeWait, if not nil, is called before the call waits for other contenders, see leavePlaces.
 	beforeWait func()
-	// Status, if not nil, receives the status of the session just before the grant.
-	Status *SessionStatus
+	// StepDown ends the hold with ErrSuspended as soon as its session is suspended.
+	StepDown bool
 	*contender.Lookup
+}
+
+// NewRequest returns a request in a line of exclusive contenders: op is the call, data that of the
+// node, and owner that of the hold.
+func (l *Line) NewRequest(op string, data []byte, owner core.Owner) *Request {
+	kind := layout.LockInfix
+	if l.kinds == layout.LatchLine {
+		kind = layout.LatchInfix
+	}
+	return &Request{op: op, kind: kind, data: data, owner: owner}
 }
 
 // willWait is called before the call waits for other contenders.
@@ -134,12 +144,6 @@ const (
 	reservedKept                          // it is the node of a kept lock
 )
 
-// SessionStatus is the phase of a session, and the channel that signals the next one.
-type SessionStatus struct {
-	Phase   backend.Phase
-	Changed <-chan struct{}
-}
-
 // place is a node in the line, in the session that owns it.
 type place struct {
 	s *core.Session
@@ -156,7 +160,7 @@ func (l *Line) HeldUnder(ctx context.Context, r *Request) error {
 		q, ok := l.kinds.Parse(name)
 		var refusal error
 		switch {
-		case ok && q.Shared && r.Kind == layout.WriteInfix:
+		case ok && q.Shared && r.kind == layout.WriteInfix:
 			refusal = errs.ErrUpgrade
 		case ok && !q.Shared && !r.try: // a try returns errs.ErrLocked
 			refusal = errs.ErrHeld
@@ -178,7 +182,7 @@ func (l *Line) behindOwn(ctx context.Context, r *Request, ahead []layout.Positio
 	for name := range core.HoldsUnder(ctx, l.dir) {
 		q, ok := l.kinds.Parse(name)
 		if i := slices.IndexFunc(ahead, q.Is); ok && i >= 0 {
-			if ahead[i].Shared && r.Kind == layout.WriteInfix {
+			if ahead[i].Shared && r.kind == layout.WriteInfix {
 				return errs.ErrUpgrade
 			}
 			return errs.ErrHeld
@@ -214,7 +218,7 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 		}
 		err, again := l.c.AfterAttempt(ctx, err)
 		if !again {
-			err = errs.Op(r.Op, l.dir, r.Explain(err))
+			err = errs.Op(r.op, l.dir, r.Explain(err))
 			r.Span.Over(ctx, err)
 			return nil, err
 		}
@@ -249,9 +253,9 @@ func (l *Line) enter(ctx context.Context, r *Request) (place, error) {
 	}
 	var sp core.Spec
 	if b.state == reservedMayStand {
-		sp = core.Spec{RecipeDir: l.recipeDir(), Kind: r.Kind, Prefix: b.prefix, Data: r.Data, Made: true}
+		sp = core.Spec{RecipeDir: l.recipeDir(), Kind: r.kind, Prefix: b.prefix, Data: r.data, Made: true}
 	} else {
-		sp = core.NewSpec(l.c, l.recipeDir(), r.Kind, r.Data)
+		sp = core.NewSpec(l.c, l.recipeDir(), r.kind, r.data)
 	}
 	n, err := s.Create(ctx, &sp)
 	if err != nil {
@@ -286,7 +290,7 @@ func (l *Line) look(ctx context.Context, s *core.Session, r *Request) (asks stri
 	if err != nil {
 		return "", err
 	}
-	queue := append(l.kinds.Order(names), layout.Position{Shared: r.Kind == layout.ReadInfix})
+	queue := append(l.kinds.Order(names), layout.Position{Shared: r.kind == layout.ReadInfix})
 	if layout.Blocker(queue, len(queue)-1) < 0 {
 		return "", nil
 	}
@@ -304,7 +308,7 @@ func (l *Line) look(ctx context.Context, s *core.Session, r *Request) (asks stri
 // try that was cut short before has asked nobody. The data of a node that is not kept is read
 // once.
 func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *Request, queue []layout.Position) bool {
-	if _, ok := r.Owner.(*localQueue); !ok || len(queue) != 2 {
+	if _, ok := r.owner.(*localQueue); !ok || len(queue) != 2 {
 		return false
 	}
 	path := l.dir + "/" + queue[0].Name
@@ -362,84 +366,38 @@ func (x *clientLines) setSeen(dir, path string) {
 // a watch is armed later. It returns errs.ErrAgain if own has fired.
 func (l *Line) hold(ctx context.Context, r *Request, p place, own *backend.Watch) (*core.Hold, error) {
 	token := p.Czxid
-	if r.Kind == layout.ReadInfix {
+	if r.kind == layout.ReadInfix {
 		token = 0 // several readers hold it at a time
 	}
-	h := core.NewHold(p.s, p.Path, token, r.Span, r.Owner)
-	if q, ok := r.Owner.(*localQueue); ok {
+	h := core.NewHold(p.s, p.Path, token, r.Span, r.owner)
+	if q, ok := r.owner.(*localQueue); ok {
 		h.SetKeeper(q.newKept(r, p, h))
 	}
-	if r.Status != nil {
-		r.Status.Phase, r.Status.Changed = p.s.Backend().Status()
+	var phase backend.Phase
+	var changed <-chan struct{}
+	if r.StepDown {
+		phase, changed = p.s.Backend().Status()
 	}
 	if err := h.Grant(ctx, 1, own, p.data); err != nil {
 		return nil, err
 	}
+	if r.StepDown { // if the client is closed by now, the hold has ended with it
+		l.c.GoWork(func() { endSuspended(h, phase, changed) })
+	}
 	return h, nil
 }
 
-// Contender is coord.Contender.
-type Contender struct {
-	Path    string
-	Token   int64
-	Session int64
-	Since   time.Time
-	ID      string
-	Data    []byte
-}
-
-func (l *Line) contenders(ctx context.Context) ([]Contender, error) {
-	return core.OnSession(ctx, l.c, func(s *core.Session) ([]Contender, error) { return ReadContenders(ctx, s, l) })
-}
-
-func ReadContenders(ctx context.Context, s *core.Session, l *Line) ([]Contender, error) {
-	names, err := s.List(ctx, l.dir)
-	if err != nil {
-		return nil, err
-	}
-	var list []Contender
-	for _, q := range l.kinds.Order(names) {
-		x, err := ReadContender(ctx, s, l, q)
-		if errs.IsNotFound(err) {
-			continue // deleted since the listing
+// endSuspended ends the hold as soon as its session, which had this Status before the grant, is
+// suspended.
+func endSuspended(h *core.Hold, phase backend.Phase, changed <-chan struct{}) {
+	if phase == backend.PhaseConnected {
+		select {
+		case <-changed: // also if contact has returned already
+		case <-h.Done():
+			return
 		}
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, x)
 	}
-	return list, nil
+	if h.Err() == nil { // Err checks for a lost session first
+		h.Lose(errs.ErrSuspended)
+	}
 }
-
-// ReadContender reads the node of a contender.
-func ReadContender(ctx context.Context, s *core.Session, l *Line, q layout.Position) (Contender, error) {
-	p := l.dir + "/" + q.Name
-	data, stat, err := s.Backend().Get(ctx, p, nil)
-	if err != nil {
-		return Contender{}, err
-	}
-	return NewContender(p, data, stat, q.Shared), nil
-}
-
-// NewContender returns the contender whose node at path was read.
-func NewContender(path string, data []byte, stat backend.Stat, shared bool) Contender {
-	_, own := layout.OpenEnvelope(data)
-	x := Contender{
-		Path: path, Token: stat.Czxid, Session: stat.EphemeralOwner,
-		Since: time.UnixMilli(stat.Ctime),
-	}
-	x.ID, x.Data = layout.OpenContender(own)
-	if shared {
-		x.Token = 0
-	}
-	return x
-}
-
-// Client returns the client of the line.
-func (l *Line) Client() *core.Client { return l.c }
-
-// Dir returns the directory of the line.
-func (l *Line) Dir() string { return l.dir }
-
-// Kinds returns which names are contenders of the line.
-func (l *Line) Kinds() layout.LineKinds { return l.kinds }

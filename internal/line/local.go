@@ -119,7 +119,7 @@ func (x *clientLines) join(l Line, r *Request) (*localQueue, *localWaiter, error
 	if r.try {
 		return nil, nil, errBehindOwn
 	}
-	w := &localWaiter{data: r.Data, turn: make(chan struct{})}
+	w := &localWaiter{data: r.data, turn: make(chan struct{})}
 	q.waiting = append(q.waiting, w)
 	return q, w, nil
 }

@@ -14,16 +14,8 @@ import (
 	"github.com/go-coord/coord/internal/nodepath"
 )
 
-// Config is the options of a lock.
-type Config struct {
-	Id    string
-	Data  []byte
-	Keep  time.Duration
-	Whole core.RecipeDir // of the recipe that the lock is a part of, if any
-}
-
-// Mutex is the engine of a Mutex.
-type Mutex struct {
+// mutex is the lock of a Mutex.
+type mutex struct {
 	c     *core.Client
 	path  nodepath.Path
 	data  []byte // of the node
@@ -33,39 +25,41 @@ type Mutex struct {
 	whole core.RecipeDir
 }
 
-func NewMutex(c *core.Client, path string, cfg Config) *Mutex {
-	m := &Mutex{c: c, path: c.Path(path), keep: cfg.Keep, hasID: cfg.Id != "", whole: cfg.Whole}
-	m.data, m.bad = contender.Encode(cfg.Id, cfg.Keep, slices.Clone(cfg.Data))
-	if cfg.Keep < 0 {
+// NewLock returns the lock of a Mutex with these options.
+func NewLock(c *core.Client, path, id string, data []byte, keep time.Duration) *Lock {
+	return newMutex(c, path, id, data, keep, core.RecipeDir{})
+}
+
+// NewPart returns a lock that is a part of the recipe whole.
+func NewPart(c *core.Client, path string, whole core.RecipeDir) *Lock {
+	return newMutex(c, path, "", nil, 0, whole)
+}
+
+func newMutex(c *core.Client, path, id string, data []byte, keep time.Duration, whole core.RecipeDir) *Lock {
+	m := &mutex{c: c, path: c.Path(path), keep: keep, hasID: id != "", whole: whole}
+	m.data, m.bad = contender.Encode(id, keep, slices.Clone(data))
+	if keep < 0 {
 		m.bad = fmt.Errorf("%w: negative Keep", backend.ErrInvalid)
 	}
-	return m
+	return &Lock{m.c, m.path, m}
 }
-
-func (m *Mutex) Lock(ctx context.Context) (*core.Hold, error) { return m.lock(ctx, m.newRequest()) }
-
-func (m *Mutex) TryLock(ctx context.Context) (*core.Hold, error) {
-	return m.lock(ctx, &Request{Op: "trylock", Kind: layout.LockInfix, Data: m.data, try: true})
-}
-
-// FullPath returns the path of the lock, with the namespace.
-func (m *Mutex) FullPath() string { return m.path.Full() }
-
-// KeyOf returns the key of LockAll. face is the value of the program that stands for m.
-func (m *Mutex) KeyOf(face any) Key { return Key{m.c, m.path, face, m} }
 
 // line returns the engine of the lock. Its rules are in line.go; it waits in wait.go.
-func (m *Mutex) line() *Line {
+func (m *mutex) line() *Line {
 	return &Line{c: m.c, dir: m.path.Full(), kinds: layout.LockLine, whole: m.whole}
 }
 
-func (m *Mutex) lock(ctx context.Context, r *Request) (*core.Hold, error) {
+func (m *mutex) lock(ctx context.Context, try bool) (*core.Hold, error) {
+	r := m.newRequest()
+	if try {
+		r.op, r.try = "trylock", true
+	}
 	if err := m.begin(ctx, r); err != nil {
 		return nil, err
 	}
-	if r.try && m.c.HasLeftovers(m.path.Full()) { // a release in the background has the local turn
+	if try && m.c.HasLeftovers(m.path.Full()) { // a release in the background has the local turn
 		if err := m.c.AwaitCleanUps(ctx, m.path.Full(), ""); err != nil {
-			return nil, errs.Op(r.Op, m.path.Full(), err)
+			return nil, errs.Op(r.op, m.path.Full(), err)
 		}
 	}
 	if err := m.takeTurn(ctx, r); err != nil {
@@ -74,25 +68,25 @@ func (m *Mutex) lock(ctx context.Context, r *Request) (*core.Hold, error) {
 	return m.acquire(ctx, r)
 }
 
-func (m *Mutex) newRequest() *Request {
-	return &Request{Op: "lock", Kind: layout.LockInfix, Data: m.data}
+func (m *mutex) newRequest() *Request {
+	return &Request{op: "lock", kind: layout.LockInfix, data: m.data}
 }
 
-func (m *Mutex) begin(ctx context.Context, r *Request) error {
-	if err := m.path.Check(r.Op); err != nil {
+func (m *mutex) begin(ctx context.Context, r *Request) error {
+	if err := m.path.Check(r.op); err != nil {
 		return err
 	}
 	path := m.path.Full()
 	if m.bad != nil {
-		return errs.Op(r.Op, path, m.bad)
+		return errs.Op(r.op, path, m.bad)
 	}
 	if err := m.c.ContextError(ctx); err != nil {
-		return errs.Op(r.Op, path, err)
+		return errs.Op(r.op, path, err)
 	}
 	if err := m.line().HeldUnder(ctx, r); err != nil {
-		return errs.Op(r.Op, path, err)
+		return errs.Op(r.op, path, err)
 	}
-	r.Span = m.c.NewSpan("mutex", path, r.Op)
+	r.Span = m.c.NewSpan("mutex", path, r.op)
 	r.Lookup = contender.NewLookup(m.hasID)
 	r.keep = m.keep
 	return nil
@@ -100,30 +94,30 @@ func (m *Mutex) begin(ctx context.Context, r *Request) error {
 
 // takeTurn waits for the caller's turn among the callers of the client. With the turn, the
 // request may get a reserved node.
-func (m *Mutex) takeTurn(ctx context.Context, r *Request) error {
+func (m *mutex) takeTurn(ctx context.Context, r *Request) error {
 	path := m.path.Full()
 	q, w, err := linesOf(m.c).join(*m.line(), r)
 	if err != nil {
-		return errs.Op(r.Op, path, err)
+		return errs.Op(r.op, path, err)
 	}
 	if w != nil {
 		r.Span.Waiting(ctx, "", -1)
 		if err := q.wait(ctx, w); err != nil {
 			q.l.beginLookup(ctx, r, m.c.Present(), "", err)()
-			err = errs.Op(r.Op, path, r.Explain(err))
+			err = errs.Op(r.op, path, r.Explain(err))
 			r.Span.Over(ctx, err)
 			return err
 		}
 		r.reserved = w.reserved
 	}
-	r.Owner = q
+	r.owner = q
 	return nil
 }
 
 // acquire acquires the lock for a caller that has the turn. If it fails, it passes the turn
 // on.
-func (m *Mutex) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
-	q := r.Owner.(*localQueue)
+func (m *mutex) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
+	q := r.owner.(*localQueue)
 	if r.reserved.state == reservedKept {
 		k := r.reserved.kept
 		r.reserved = reservedNode{}
@@ -137,16 +131,4 @@ func (m *Mutex) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 		return nil, err
 	}
 	return h, nil
-}
-
-func (m *Mutex) Contenders(ctx context.Context) ([]Contender, error) {
-	if err := m.path.Check("contenders"); err != nil {
-		return nil, err
-	}
-	list, err := m.line().contenders(ctx)
-	return list, errs.Op("contenders", m.path.Full(), err)
-}
-
-func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return m.line().Revoke(ctx, &m.path, o)
 }

@@ -17,8 +17,14 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// RWMutex is the engine of an RWMutex.
+// RWMutex is the engine of an RWMutex: the sides of the writers and of the readers.
 type RWMutex struct {
+	Write, Read *Lock
+	*shared
+}
+
+// shared is the lock of an RWMutex, for writers.
+type shared struct {
 	c     *core.Client
 	path  nodepath.Path
 	data  []byte // of the node
@@ -26,83 +32,80 @@ type RWMutex struct {
 	bad   error // of the options
 }
 
-func NewRWMutex(c *core.Client, path string, cfg Config) *RWMutex {
-	rw := &RWMutex{c: c, path: c.Path(path), hasID: cfg.Id != ""}
-	rw.data, rw.bad = contender.Encode(cfg.Id, 0, slices.Clone(cfg.Data))
-	return rw
+// readSide is the lock of an RWMutex, for readers.
+type readSide struct{ *shared }
+
+// NewRWMutex returns the engine of an RWMutex with these options.
+func NewRWMutex(c *core.Client, path, id string, data []byte) *RWMutex {
+	rw := &shared{c: c, path: c.Path(path), hasID: id != ""}
+	rw.data, rw.bad = contender.Encode(id, 0, slices.Clone(data))
+	return &RWMutex{Write: &Lock{c, rw.path, rw}, Read: &Lock{c, rw.path, readSide{rw}}, shared: rw}
 }
-
-func (rw *RWMutex) Lock(ctx context.Context) (*core.Hold, error) {
-	return rw.lock(ctx, rw.newRequest())
-}
-
-func (rw *RWMutex) TryLock(ctx context.Context) (*core.Hold, error) {
-	return rw.lock(ctx, &Request{Op: "trylock", Kind: layout.WriteInfix, try: true})
-}
-
-func (rw *RWMutex) RLock(ctx context.Context) (*core.Hold, error) {
-	return rw.lock(ctx, &Request{Op: "rlock", Kind: layout.ReadInfix})
-}
-
-func (rw *RWMutex) TryRLock(ctx context.Context) (*core.Hold, error) {
-	return rw.lock(ctx, &Request{Op: "tryrlock", Kind: layout.ReadInfix, try: true})
-}
-
-// FullPath returns the path of the lock, with the namespace.
-func (rw *RWMutex) FullPath() string { return rw.path.Full() }
-
-// Key and ReadKey return the keys of LockAll of the two sides. face is the value of the program that
-// stands for the side.
-func (rw *RWMutex) Key(face any) Key     { return Key{rw.c, rw.path, face, rw} }
-func (rw *RWMutex) ReadKey(face any) Key { return Key{rw.c, rw.path, face, readSide{rw}} }
-
-// readSide is the readers' side in a joint commit.
-type readSide struct{ rw *RWMutex }
 
 // line returns the engine of the lock. Its rules, those of readers and writers among them,
 // are in line.go; it waits in wait.go.
-func (rw *RWMutex) line() *Line { return &Line{c: rw.c, dir: rw.path.Full(), kinds: layout.SharedLine} }
+func (rw *shared) line() *Line { return &Line{c: rw.c, dir: rw.path.Full(), kinds: layout.SharedLine} }
 
-func (rw *RWMutex) lock(ctx context.Context, r *Request) (*core.Hold, error) {
+func (rw *shared) lock(ctx context.Context, try bool) (*core.Hold, error) {
+	r := rw.newRequest()
+	if try {
+		r.op, r.try = "trylock", true
+	}
+	return rw.lockFor(ctx, r)
+}
+
+func (s readSide) lock(ctx context.Context, try bool) (*core.Hold, error) {
+	r := s.newRequest()
+	if try {
+		r.op, r.try = "tryrlock", true
+	}
+	return s.lockFor(ctx, r)
+}
+
+func (rw *shared) lockFor(ctx context.Context, r *Request) (*core.Hold, error) {
 	if err := rw.begin(ctx, r); err != nil {
 		return nil, err
 	}
 	return rw.acquire(ctx, r)
 }
 
-func (rw *RWMutex) newRequest() *Request {
-	return &Request{Op: "lock", Kind: layout.WriteInfix, Data: rw.data}
+func (rw *shared) newRequest() *Request {
+	return &Request{op: "lock", kind: layout.WriteInfix, data: rw.data}
 }
 
-func (rw *RWMutex) begin(ctx context.Context, r *Request) error {
-	if err := rw.path.Check(r.Op); err != nil {
+func (s readSide) newRequest() *Request {
+	return &Request{op: "rlock", kind: layout.ReadInfix, data: s.data}
+}
+
+func (rw *shared) begin(ctx context.Context, r *Request) error {
+	if err := rw.path.Check(r.op); err != nil {
 		return err
 	}
 	if err := rw.bad; err != nil {
-		return errs.Op(r.Op, rw.path.Full(), err)
+		return errs.Op(r.op, rw.path.Full(), err)
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return errs.Op(r.Op, rw.path.Full(), err)
+		return errs.Op(r.op, rw.path.Full(), err)
 	}
 	l := rw.line()
 	if err := l.HeldUnder(ctx, r); err != nil {
-		return errs.Op(r.Op, rw.path.Full(), err)
+		return errs.Op(r.op, rw.path.Full(), err)
 	}
-	r.Data, r.Lookup = rw.data, contender.NewLookup(rw.hasID)
-	r.Span = rw.c.NewSpan("rwmutex", rw.path.Full(), r.Op)
-	r.Owner = l
+	r.Lookup = contender.NewLookup(rw.hasID)
+	r.Span = rw.c.NewSpan("rwmutex", rw.path.Full(), r.op)
+	r.owner = l
 	return nil
 }
 
 // takeTurn returns at once: each caller has a node of its own.
-func (rw *RWMutex) takeTurn(context.Context, *Request) error { return nil }
+func (rw *shared) takeTurn(context.Context, *Request) error { return nil }
 
-func (rw *RWMutex) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
-	return r.Owner.(*Line).Acquire(ctx, r)
+func (rw *shared) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
+	return r.owner.(*Line).Acquire(ctx, r)
 }
 
 // move carries out Downgrade.
-func (rw *RWMutex) move(ctx context.Context, h *core.Hold) error {
+func (rw *shared) move(ctx context.Context, h *core.Hold) error {
 	old, err := rw.beginMove(h)
 	if err != nil {
 		return errs.Op("downgrade", rw.path.Full(), err)
@@ -144,7 +147,7 @@ func (rw *RWMutex) move(ctx context.Context, h *core.Hold) error {
 }
 
 // beginMove marks a writer's hold as about to move to another node.
-func (rw *RWMutex) beginMove(h *core.Hold) (old string, err error) {
+func (rw *shared) beginMove(h *core.Hold) (old string, err error) {
 	l := rw.line()
 	return h.BeginMove(func(path string, moving bool) error {
 		name, ok := strings.CutPrefix(path, l.dir+"/")
@@ -167,20 +170,6 @@ func replaceNode(s *core.Session, old, next string, data []byte) error {
 	return err
 }
 
-func (r readSide) line() *Line { return r.rw.line() }
-
-func (r readSide) newRequest() *Request {
-	return &Request{Op: "rlock", Kind: layout.ReadInfix, Data: r.rw.data}
-}
-
-func (r readSide) begin(ctx context.Context, q *Request) error { return r.rw.begin(ctx, q) }
-
-func (r readSide) takeTurn(ctx context.Context, q *Request) error { return r.rw.takeTurn(ctx, q) }
-
-func (r readSide) acquire(ctx context.Context, q *Request) (*core.Hold, error) {
-	return r.rw.acquire(ctx, q)
-}
-
 // Downgrade is RWMutex.Downgrade of package coord. h may be nil.
 func (rw *RWMutex) Downgrade(ctx context.Context, h *core.Hold) error {
 	core.NeedContext(ctx)
@@ -194,16 +183,4 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *core.Hold) error {
 		return errs.Op("downgrade", rw.path.Full(), err)
 	}
 	return rw.move(ctx, h)
-}
-
-func (rw *RWMutex) Contenders(ctx context.Context) ([]Contender, error) {
-	if err := rw.path.Check("contenders"); err != nil {
-		return nil, err
-	}
-	list, err := rw.line().contenders(ctx)
-	return list, errs.Op("contenders", rw.path.Full(), err)
-}
-
-func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return rw.line().Revoke(ctx, &rw.path, o)
 }

@@ -111,7 +111,7 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*
 		// A contender that nothing blocks needs no watch, since its hold arms one
 		// later. But an exclusive hold needs its token, so the node is read if its
 		// czxid is not known.
-		if w.own.Kind() != 0 || w.own == nil && p.Czxid == 0 && r.Kind != layout.ReadInfix {
+		if w.own.Kind() != 0 || w.own == nil && p.Czxid == 0 && r.kind != layout.ReadInfix {
 			if err := l.watchOwn(ctx, p, w); err != nil {
 				return nil, err
 			}
@@ -192,7 +192,7 @@ func (l *Line) watchOthers(ctx context.Context, r *Request, p *place, w *waits, 
 	targets, since := room[:0], int64(math.MaxInt64)
 	if w.own == nil {
 		w.own = backend.NewWatch()
-		p.data = r.Data
+		p.data = r.data
 		targets, since = append(targets, backend.Target{Path: p.Path, Watch: w.own}), p.Czxid
 	}
 	// No look-ahead is needed if the deletion of the predecessor is the grant, nor in a

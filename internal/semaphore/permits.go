@@ -55,7 +55,7 @@ func New(c *core.Client, path string, limit int, cfg Config) *Semaphore {
 func (s *Semaphore) FullPath() string { return s.path.Full() }
 
 // Key returns the key of LockAll. No joint commit can have permits.
-func (s *Semaphore) Key() line.Key { return line.Key{Client: s.c, Path: s.path} }
+func (s *Semaphore) Key() line.Key { return line.NewKey(s.c, s.path) }
 
 func (s *Semaphore) recipeDir() core.RecipeDir {
 	return core.NewRecipeDir(s.path.Full(), layout.KindSemaphore)

@@ -18,6 +18,7 @@ import (
 	"github.com/go-coord/coord/internal/group"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -468,24 +469,15 @@ func (r *run) startAcquire(i int) {
 // acquire acquires the lock of the shard. It first removes what the former process of the member
 // has there: the member has taken the id over, so that process is not a member any more.
 func (x *shard) acquire(ctx context.Context) (*core.Hold, error) {
-	r, c := x.r, x.r.s.c
+	r := x.r
 	if x.former != 0 {
-		_, err := core.OnSession(ctx, c, func(s *core.Session) (struct{}, error) {
-			list, err := line.ReadContenders(ctx, s, x.l)
-			for _, other := range list {
-				if err == nil && other.Session == x.former && other.ID == r.id {
-					err = s.Remove(ctx, other.Path)
-				}
-			}
-			return struct{}{}, err
-		})
-		if err != nil {
-			return nil, errs.Op(r.op, x.l.Dir(), err)
+		if err := x.l.RemoveFormer(ctx, r.op, x.former, r.id); err != nil {
+			return nil, err
 		}
 	}
-	return x.l.Acquire(ctx, &line.Request{
-		Op: r.op, Kind: layout.LockInfix, Data: r.data, Owner: x, Span: c.NewSpan("shards", r.s.path.Full(), r.op),
-	})
+	q := x.l.NewRequest(r.op, r.data, x)
+	q.Span = r.s.c.NewSpan("shards", r.s.path.Full(), r.op)
+	return x.l.Acquire(ctx, q)
 }
 
 // report changes the reported fields of x, and wakes the loop.
@@ -539,7 +531,7 @@ func (x *shard) Lost(*core.Hold) { x.report(func() { x.ended = true }) }
 
 // Leftovers is the node of a shard that ended by force.
 func (x *shard) Leftovers(h *core.Hold, cause error) core.Leftovers {
-	left := core.Leftovers{Dir: x.l.Dir(), Remove: h.On().Remove}
+	left := core.Leftovers{Dir: nodepath.Parent(h.Path()), Remove: h.On().Remove}
 	if errors.Is(cause, errs.ErrRevoked) {
 		left.Paths = []string{h.Path()}
 	}

@@ -13,8 +13,6 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
-	"github.com/go-coord/coord/internal/parallel"
-	"github.com/go-coord/coord/internal/queuestat"
 )
 
 // Config is coord.ShardsOptions without Restart, which is in Work.
@@ -94,65 +92,11 @@ func (s *Shards) Owners(ctx context.Context) ([]line.Contender, error) {
 		if err := ss.CheckKind(ctx, s.recipeDir()); err != nil {
 			return nil, err
 		}
-		return s.owners(ctx, ss)
+		lines := make([]*line.Line, s.n)
+		for i := range lines {
+			lines[i] = s.line(i)
+		}
+		return line.Owners(ctx, ss, lines)
 	})
 	return list, errs.Op(op, s.path.Full(), err)
-}
-
-// owners reads the first contender of each shard: first all queues, and then their heads.
-func (s *Shards) owners(ctx context.Context, ss *core.Session) ([]line.Contender, error) {
-	lines, dirs := make([]*line.Line, s.n), make([]string, s.n)
-	for i := range lines {
-		lines[i] = s.line(i)
-		dirs[i] = lines[i].Dir()
-	}
-	queues, err := queuestat.Lists(ctx, ss.Backend(), dirs...)
-	if err != nil {
-		return nil, err
-	}
-	var heads []string
-	var of []int
-	for i, q := range queues {
-		if q.Err != nil && !errs.IsNotFound(q.Err) {
-			return nil, q.Err
-		}
-		if queue := lines[i].Kinds().Order(q.Names); len(queue) > 0 {
-			heads, of = append(heads, dirs[i]+"/"+queue[0].Name), append(of, i)
-		}
-	}
-	list := make([]line.Contender, s.n)
-	if len(heads) == 0 {
-		return list, nil
-	}
-	got, err := ss.GetAll(ctx, heads)
-	if err != nil {
-		return nil, err
-	}
-	return list, parallel.Read(ctx, len(heads), func(ctx context.Context, k int) (err error) {
-		i := of[k]
-		switch {
-		case errs.IsNotFound(got[k].Err): // released since the list
-			list[i], err = ownerOf(ctx, lines[i], ss)
-		case got[k].Err != nil:
-			err = got[k].Err
-		default:
-			list[i] = line.NewContender(heads[k], got[k].Data, got[k].Stat, false)
-		}
-		return err
-	})
-}
-
-// ownerOf reads the first contender of a line.
-func ownerOf(ctx context.Context, l *line.Line, s *core.Session) (line.Contender, error) {
-	names, _, err := s.Backend().Children(ctx, l.Dir(), nil)
-	if err != nil && !errs.IsNotFound(err) {
-		return line.Contender{}, err
-	}
-	for _, q := range l.Kinds().Order(names) {
-		x, err := line.ReadContender(ctx, s, l, q)
-		if !errs.IsNotFound(err) {
-			return x, err
-		}
-	}
-	return line.Contender{}, nil
 }

@@ -1,0 +1,55 @@
+package line
+
+import (
+	"context"
+
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/nodepath"
+)
+
+// A Lock is a Mutex, or a side of an RWMutex, of package coord. Its methods are theirs.
+type Lock struct {
+	c    *core.Client
+	path nodepath.Path
+	joiner
+}
+
+// joiner is the kind of a lock: how its callers come to acquire it. A joint commit can create its node.
+type joiner interface {
+	line() *Line
+	// lock is Lock, or TryLock. It is a method of each kind, so that the request costs no allocation.
+	lock(ctx context.Context, try bool) (*core.Hold, error)
+	// newRequest returns the request of Lock.
+	newRequest() *Request
+	// begin checks a request and completes it.
+	begin(ctx context.Context, r *Request) error
+	// takeTurn waits for the caller's turn in the process, if there are turns, and sets the
+	// owner of the request.
+	takeTurn(ctx context.Context, r *Request) error
+	// acquire acquires the lock for a caller that has the turn. If it fails, the turn is
+	// passed on.
+	acquire(ctx context.Context, r *Request) (*core.Hold, error)
+}
+
+func (k *Lock) Lock(ctx context.Context) (*core.Hold, error) { return k.lock(ctx, false) }
+
+func (k *Lock) TryLock(ctx context.Context) (*core.Hold, error) { return k.lock(ctx, true) }
+
+// FullPath returns the path of the lock, with the namespace.
+func (k *Lock) FullPath() string { return k.path.Full() }
+
+// Key returns the key of the lock for LockAll. face is the value of the program that stands for it.
+func (k *Lock) Key(face any) Key { return Key{k.c, k.path, face, k.joiner} }
+
+func (k *Lock) Contenders(ctx context.Context) ([]Contender, error) {
+	if err := k.path.Check("contenders"); err != nil {
+		return nil, err
+	}
+	list, err := k.line().contenders(ctx)
+	return list, errs.Op("contenders", k.path.Full(), err)
+}
+
+func (k *Lock) Revoke(ctx context.Context, o *RevokeOptions) error {
+	return k.line().Revoke(ctx, &k.path, o)
+}
