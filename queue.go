@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/queue"
 )
 
@@ -124,8 +125,8 @@ type Queue[T any] struct {
 // NewQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
-	q := &Queue[T]{newConsumer(c, path, queue.FIFO, o)}
-	q.show()
+	q := &Queue[T]{newConsumer(c, path, layout.KindQueue, o)}
+	q.q.Show(&q.Consumer)
 	return q
 }
 
@@ -172,8 +173,8 @@ type PriorityQueue[T any] struct {
 // NewPriorityQueue returns the queue at path. It does no I/O; a bad path or option
 // is reported by the first call.
 func NewPriorityQueue[T any](c *Client, path string, o *QueueOptions[T]) *PriorityQueue[T] {
-	q := &PriorityQueue[T]{newConsumer(c, path, queue.Priority, o)}
-	q.show()
+	q := &PriorityQueue[T]{newConsumer(c, path, layout.KindPriorityQueue, o)}
+	q.q.Show(&q.Consumer)
 	return q
 }
 
@@ -187,7 +188,7 @@ func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) 
 	return q.putAll(ctx, priority, 0, vs)
 }
 
-func newConsumer[T any](c *Client, path string, kind queue.Kind, o *QueueOptions[T]) Consumer[T] {
+func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *QueueOptions[T]) Consumer[T] {
 	var opts QueueOptions[T]
 	if o != nil {
 		opts = *o
@@ -196,14 +197,15 @@ func newConsumer[T any](c *Client, path string, kind queue.Kind, o *QueueOptions
 		MaxLen: opts.MaxLen, FailWhenFull: opts.FailWhenFull, MaxAttempts: opts.MaxAttempts, ClaimTimeout: opts.ClaimTimeout,
 		DrainTimeout: opts.DrainTimeout, Prefetch: opts.Prefetch, DeadLetterPath: opts.DeadLetterPath,
 	})
-	return Consumer[T]{q: q, codec: opts.Codec.orJSON(), prefetch: max(opts.Prefetch, 1), drain: opts.DrainTimeout}
-}
-
-// show shows the inside of the queue to the tests.
-func (q *Consumer[T]) show() {
-	if show := q.q.Client().Hooks().Queue; show != nil {
-		show(q, q.q.Inside())
-	}
+	codec := opts.Codec.orJSON()
+	return Consumer[T]{q, codec, queue.NewTaker(q, func(cl *queue.Claim, data []byte) (*Item[T], error) {
+		v, err := codec.decode(data)
+		if err != nil {
+			return nil, err
+		}
+		h, id, attempt := cl.Item()
+		return &Item[T]{Hold: &Hold{h}, ID: id, Value: v, Attempt: attempt, claim: cl}, nil
+	})}
 }
 
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {

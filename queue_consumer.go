@@ -2,17 +2,10 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"iter"
-	"sync"
 	"time"
 
-	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/queue"
-
-	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
 )
 
 // A Consumer is the taking side of a Queue, a PriorityQueue or a DelayQueue. It is part of
@@ -39,10 +32,9 @@ import (
 // client closes or its ctx ends, it gives them back, which counts no attempt. ClaimTimeout is
 // only for consumers that hang.
 type Consumer[T any] struct {
-	q        *queue.Queue
-	codec    Codec[T]
-	prefetch int
-	drain    time.Duration // of Work; 0: no limit
+	q     *queue.Queue
+	codec Codec[T]
+	taker *queue.Taker[*Item[T]]
 }
 
 // Take waits for the next item until ctx ends, and claims it. The caller must end the claim
@@ -59,13 +51,13 @@ type Consumer[T any] struct {
 // Errors: the context's; ErrDecode; ErrExists, if another program has made persistent nodes
 // with the names of all slots; ErrClosed; ErrDenied; ErrBadPath.
 func (q *Consumer[T]) Take(ctx context.Context) (*Item[T], error) {
-	return q.receive(ctx, "take", false)
+	return q.taker.Take(ctx, "take", false)
 }
 
 // TryTake takes the next item, or returns ErrEmpty if no item can be taken. It does
 // not wait for other clients, only for the service.
 func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
-	return q.receive(ctx, "trytake", true)
+	return q.taker.Take(ctx, "trytake", true)
 }
 
 // All takes one item after the other until ctx ends or the body breaks off. An item
@@ -80,126 +72,7 @@ func (q *Consumer[T]) TryTake(ctx context.Context) (*Item[T], error) {
 // (ErrNoSpace), the loop waits. On a permanent failure (ErrClosed, ErrDecode, ErrDenied,
 // ErrBadPath) the last pair is nil and the error. ErrDecode: the codec has failed on six
 // items in a row, see Take.
-func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] {
-	core.NeedContext(ctx)
-	return func(yield func(*Item[T], error) bool) {
-		for it, err := range q.all(ctx) {
-			if (err != nil || it.claim.Receive()) && !yield(it, err) {
-				return
-			}
-		}
-	}
-}
-
-func (q *Consumer[T]) all(ctx context.Context) iter.Seq2[*Item[T], error] {
-	return q.each(ctx, "all", func() int { return q.prefetch })
-}
-
-// each is the loop of All. It claims up to want items at a time. The body must call
-// receive when its caller gets an item.
-func (q *Consumer[T]) each(ctx context.Context, op string, want func() int) iter.Seq2[*Item[T], error] {
-	return func(yield func(*Item[T], error) bool) {
-		st := &stock[T]{}
-		over := func() {} // joins the goroutine that gives the stock back when the client closes
-		defer func() { over() }()
-		defer func() { // before Close continues
-			st.giveBack()
-			q.q.AwaitGivenBack()
-		}()
-		short := core.NewPauses(q.q.Client())
-		for alone := true; ctx.Err() == nil; {
-			it := st.next()
-			if it == nil {
-				n := want()
-				if n > 1 && alone {
-					alone, over = false, st.giveBackAtClose(q.q.Client())
-				}
-				items, err := q.some(ctx, op, n, false)
-				if errs.Answers(err, backend.ErrNoSpace) {
-					if short.Count() == 0 {
-						q.q.Client().Log().Warn("coord: cannot claim items because the service has no space, retrying", "path", q.q.FullPath(), "error", err)
-					}
-					short.SkipFirst()
-					short.Wait(ctx.Done(), q.q.Client().Closing())
-					continue
-				}
-				short.Reset()
-				if err != nil {
-					if ctx.Err() == nil {
-						yield(nil, err)
-					}
-					return
-				}
-				it = st.fill(items)
-			}
-			if it == nil || it.Err() != nil {
-				continue // lost while it was in stock
-			}
-			if ctx.Err() != nil {
-				it.claim.GiveBackLater() // ctx has ended during the claim
-				return
-			}
-			if !yield(it, nil) {
-				return
-			}
-		}
-	}
-}
-
-// stock holds the prefetched items that are not handed out yet.
-type stock[T any] struct {
-	mu    sync.Mutex
-	ready []*Item[T]
-	over  bool // no item is handed out any more
-}
-
-// fill adds items, and takes the first one out.
-func (st *stock[T]) fill(items []*Item[T]) *Item[T] {
-	st.mu.Lock()
-	st.ready = append(st.ready, items...)
-	over := st.over
-	st.mu.Unlock()
-	if over {
-		st.giveBack()
-	}
-	return st.next()
-}
-
-// next takes an item out of the stock, or returns nil.
-func (st *stock[T]) next() *Item[T] {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if len(st.ready) == 0 {
-		return nil
-	}
-	it := st.ready[0]
-	st.ready = st.ready[1:]
-	return it
-}
-
-// giveBack gives the remaining items back.
-func (st *stock[T]) giveBack() {
-	st.mu.Lock()
-	ready := st.ready
-	st.ready, st.over = nil, true
-	st.mu.Unlock()
-	for _, it := range ready {
-		it.claim.GiveBackLater()
-	}
-}
-
-// giveBackAtClose gives the stock back when the client closes, before its session
-// ends, unless the loop is over first, which calls the returned function. It needs a
-// goroutine of its own because the body of the loop may be running at that time.
-func (st *stock[T]) giveBackAtClose(c *core.Client) (over func()) {
-	return c.Beside(func(over <-chan struct{}) {
-		select {
-		case <-c.Closing():
-			st.giveBack()
-		case <-over:
-		}
-	})
-}
+func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] { return q.taker.All(ctx) }
 
 // Items is All as a channel. The channel is unbuffered: an item is handed over or,
 // if ctx ends or the client closes, given back. The channel is closed in these
@@ -209,91 +82,25 @@ func (st *stock[T]) giveBackAtClose(c *core.Client) (over func()) {
 // consumer gets it, and if the process dies, the death counts as an attempt of both
 // items. If processing takes long, or can kill the process, use All, Work or Take, which
 // claim an item only when the caller asks for it.
-func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] {
-	core.NeedContext(ctx)
-	ch := make(chan *Item[T])
-	u := q.q.Client().BeginCleanUp()
-	loop := func() error {
-		for it, err := range q.all(ctx) {
-			if err != nil {
-				if !errors.Is(err, ErrClosed) {
-					q.q.Client().Log().Error("coord: taking items failed, this consumer stops", "path", q.q.FullPath(), "error", err)
-				}
-				return nil
-			}
-			late, ok := it.claim.Offer()
-			if !ok {
-				it.claim.TooLate()
-				continue
-			}
-			select {
-			case ch <- it:
-				it.claim.Receive()
-			case <-late:
-				it.claim.GiveBackLater()
-			case <-it.Done(): // lost before it was received
-			case <-ctx.Done():
-				it.claim.GiveBackLater()
-			case <-q.q.Client().Closing():
-				it.claim.GiveBackLater()
-				return nil
-			}
-		}
-		return nil
-	}
-	work := func() {
-		defer u.End()
-		defer close(ch)
-		// The loop runs the codec. If that does not return, its item has used an attempt.
-		pause := core.NewPauses(q.q.Client()).UpTo(lastRetry)
-		for q.q.Client().Call("Decode", []any{"path", q.q.FullPath()}, loop) != nil {
-			pause.Wait(ctx.Done(), q.q.Client().Closing())
-		}
-	}
-	if !q.q.Client().GoWork(work) {
-		u.End()
-		close(ch)
-	}
-	return ch
-}
+func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] { return q.taker.Items(ctx) }
 
-// receive takes an item for a caller that ends the claim.
-func (q *Consumer[T]) receive(ctx context.Context, op string, try bool) (*Item[T], error) {
-	for {
-		it, err := q.one(ctx, op, try)
-		if err != nil || it.claim.Receive() {
-			return it, err
-		}
-	}
-}
-
-func (q *Consumer[T]) one(ctx context.Context, op string, try bool) (*Item[T], error) {
-	items, err := q.some(ctx, op, 1, try)
-	if err != nil {
-		return nil, err
-	}
-	return items[0], nil
-}
-
-// some takes at least one item and at most want.
-func (q *Consumer[T]) some(ctx context.Context, op string, want int, try bool) (items []*Item[T], err error) {
-	var v T
-	err = q.q.Some(ctx, op, want, try,
-		func(data []byte) (err error) {
-			v, err = q.codec.decode(data)
-			return err
-		},
-		func(cl *queue.Claim) {
-			it := &Item[T]{Hold: &Hold{cl.Held()}, ID: cl.Id(), Value: v, Attempt: cl.Attempts(), claim: cl}
-			if show := q.q.Client().Hooks().Item; show != nil {
-				show(it, cl.StopTimer)
-			}
-			items = append(items, it)
-		})
-	if err != nil {
-		return nil, err
-	}
-	return items, nil
+// Work calls handle with one item after the other, each in a goroutine of its own, at most n at
+// a time. It returns nil when ctx has ended and all handlers have returned. With n = 1 the
+// handlers run in the order of the items.
+//
+// If handle returns nil, Work acknowledges the item. If handle fails, panics or ends its
+// goroutine, Work gives the item back by Nack: for 100 ms, then twice as long with each attempt,
+// up to a minute. If handle has ended the claim itself, Work does nothing more with the item.
+// The context of a handler is that of Item.Context: it ends with the claim, and not with ctx.
+//
+// After ctx has ended, Work waits for the handlers; DrainTimeout limits how long they keep their
+// items. A handler's error that matches context.Canceled, or the error or cause of ctx, counts
+// no attempt then. Work continues after a lost session. Details: the guide queues.md.
+//
+// On ErrClosed, ErrDecode, ErrDenied and ErrBadPath, Work waits for the handlers and returns the
+// error. ErrInvalid: n is less than 1, or handle is nil.
+func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.Context, it *Item[T]) error) error {
+	return q.taker.Work(ctx, n, handle)
 }
 
 // Pop takes the next item and deletes it before it returns the value: delivery is
@@ -326,13 +133,12 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 // skips items that were taken too often, which a Take moves to the dead letters. If the
 // item cannot be decoded, the error matches ErrDecode.
 func (q *Consumer[T]) Peek(ctx context.Context) (T, error) {
-	data, err := q.q.Peek(ctx)
-	if err != nil {
-		var zero T
-		return zero, err
-	}
-	v, err := q.codec.decode(data)
-	return v, errs.Op("peek", q.q.FullPath(), err)
+	var v T
+	err := q.q.Peek(ctx, func(data []byte) (err error) {
+		v, err = q.codec.decode(data)
+		return err
+	})
+	return v, err
 }
 
 // Len counts the items, including items that are claimed or not due. It lists the

@@ -5,10 +5,9 @@ import (
 	"iter"
 	"time"
 
-	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/queue"
-
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/layout"
 
 	"github.com/go-coord/coord/trace"
 )
@@ -52,20 +51,17 @@ type DeadLetter[T any] struct {
 func (q *Consumer[T]) Dead(ctx context.Context) iter.Seq2[*DeadLetter[T], error] {
 	core.NeedContext(ctx)
 	return func(yield func(*DeadLetter[T], error) bool) {
-		err := q.q.CheckPath("dead")
-		if err == nil {
-			err = q.q.EachLetter(ctx, func(l *queue.Letter) bool {
-				d := &DeadLetter[T]{
-					ID: l.E.ID, Data: l.Data, Claimed: l.E.Marked, Since: time.UnixMilli(l.Stat.Ctime),
-					Queue: l.Why.Queue, Reason: trace.Reason(l.Why.Reason), Error: l.Why.Error,
-					Attempts: l.Why.Attempts, Session: l.Why.SessionID(), Priority: l.Why.Priority,
-				}
-				d.Value, d.Err = q.codec.decode(l.Data)
-				return yield(d, nil)
-			})
-		}
+		err := q.q.EachLetter(ctx, func(e layout.QueueEntry, data []byte, stat backend.Stat, why layout.DeadReason) bool {
+			d := &DeadLetter[T]{
+				ID: e.ID, Data: data, Claimed: e.Marked, Since: time.UnixMilli(stat.Ctime),
+				Queue: why.Queue, Reason: trace.Reason(why.Reason), Error: why.Error,
+				Attempts: why.Attempts, Session: why.SessionID(), Priority: why.Priority,
+			}
+			d.Value, d.Err = q.codec.decode(data)
+			return yield(d, nil)
+		})
 		if err != nil {
-			yield(nil, errs.Op("dead", q.q.FullPath(), err))
+			yield(nil, err)
 		}
 	}
 }

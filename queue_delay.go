@@ -2,12 +2,9 @@ package coord
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/queue"
-	"github.com/go-coord/coord/internal/serviceclock"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A DelayQueue is a Queue whose items cannot be taken before they are due. In all other
@@ -42,8 +39,8 @@ type DelayQueue[T any] struct {
 // NewDelayQueue returns the queue at path. It does no I/O; a bad path or option is
 // reported by the first call.
 func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueue[T] {
-	q := &DelayQueue[T]{newConsumer(c, path, queue.Delay, o)}
-	q.show()
+	q := &DelayQueue[T]{newConsumer(c, path, layout.KindDelayQueue, o)}
+	q.q.Show(&q.Consumer)
 	return q
 }
 
@@ -53,7 +50,7 @@ func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueu
 // the year 0 counts as the beginning of that year. A producer whose clock may be wrong
 // uses PutAfter.
 func (q *DelayQueue[T]) Put(ctx context.Context, due time.Time, v T) (id string, err error) {
-	at, err := q.dueTime("put", due)
+	at, err := q.q.DueAt("put", due)
 	if err != nil {
 		return "", err
 	}
@@ -62,7 +59,7 @@ func (q *DelayQueue[T]) Put(ctx context.Context, due time.Time, v T) (id string,
 
 // PutAll adds values that are due at the same time, as Queue.PutAll does.
 func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids []string, err error) {
-	at, err := q.dueTime("putall", due)
+	at, err := q.q.DueAt("putall", due)
 	if err != nil {
 		return nil, err
 	}
@@ -80,17 +77,4 @@ func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id 
 		return "", err
 	}
 	return q.putOne(ctx, 0, due, v)
-}
-
-// dueTime returns the due time in milliseconds. A time before the year 0 counts as
-// the beginning of that year.
-func (q *DelayQueue[T]) dueTime(op string, due time.Time) (int64, error) {
-	first := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
-	switch {
-	case due.Before(first):
-		due = first // of a time long before, the milliseconds would overflow
-	case due.Year() > 9999:
-		return 0, errs.Op(op, q.q.FullPath(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", ErrInvalid, due.Year()))
-	}
-	return serviceclock.Milliseconds(due), nil
 }

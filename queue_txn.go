@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
-	"github.com/go-coord/coord/internal/errs"
 
 	"github.com/go-coord/coord/backend"
 )
@@ -20,7 +19,7 @@ func (q *PriorityQueue[T]) PutOp(priority int64, v T) TxnOp { return q.putOp(pri
 
 // PutOp is a Put as a part of a Txn; see Queue.PutOp.
 func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
-	at, err := q.dueTime("put", due)
+	at, err := q.q.DueAt("put", due)
 	if err != nil {
 		return TxnOp{op: "put", err: err}
 	}
@@ -28,18 +27,9 @@ func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
 }
 
 func (q *Consumer[T]) putOp(priority, due int64, v T) TxnOp {
-	op := TxnOp{op: "put", path: q.q.FullPath(), err: q.q.CheckPath("put")}
-	data, err := q.codec.encode(v)
-	if err == nil {
-		err = q.q.MayPut(data)
-	}
-	if op.err == nil {
-		op.err = errs.Op("put", q.q.FullPath(), err)
-	}
-	put := q.q.NewTxnPut(priority, due, data)
-	op.expand = func(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
-		return put.Ops(ctx, s)
-	}
-	op.again, op.applied = put.Again, put.Applied
-	return op
+	put, err := q.q.TxnPut(priority, due, func() ([]byte, error) { return q.codec.encode(v) })
+	return TxnOp{op: "put", path: put.Path(), err: err, again: put.Again, applied: put.Applied,
+		expand: func(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
+			return put.Ops(ctx, s)
+		}}
 }

@@ -1,12 +1,12 @@
 // Package line is the queue of contenders of a lock or an election, and the locks themselves.
 //
-//	line.go      the rules; a contender takes a place in the line
-//	wait.go      it waits until its turn comes, on the deletion of one node
-//	lock.go      Lock: what package coord uses of a Mutex, and of each side of an RWMutex
-//	mutex.go     Mutex: the callers of one client take turns (local.go), and may keep the node (keep.go)
-//	rwmutex.go   RWMutex: writers and readers, and the downgrade
-//	all.go       LockAll, with a joint commit for several lines (joint.go)
-//	revoke.go    a request to the holders to release
+//	line.go        the rules; a contender takes a place in the line
+//	wait.go        it waits until its turn comes, on the deletion of one node
+//	lock.go        Lock: what package coord uses of a Mutex, and of each side of an RWMutex
+//	mutex.go       Mutex: the callers of one client take turns (local.go), and may keep the node (keep.go)
+//	rwmutex.go     RWMutex: writers and readers, and the downgrade
+//	all.go         LockAll, with a joint commit for several lines (joint.go)
+//	revoke.go      a request to the holders to release
 //	contenders.go  reads the contenders, and the owners of shards
 //
 // Package coord has the public types and their documentation.

@@ -289,13 +289,13 @@ func (cl *Claim) limitUnreceived(d time.Duration) bool {
 	return cl.limit(d, func() { cl.later(verbGiveBack) })
 }
 
-// Receive is called when a caller gets the item: from now on the claim is lost when
+// receive is called when a caller gets the item: from now on the claim is lost when
 // ClaimTimeout has passed. It reports false if the item was not received in time; then
 // it must not be handed out.
-func (cl *Claim) Receive() bool {
+func (cl *Claim) receive() bool {
 	d := cl.q.claimTimeout
 	if !cl.limit(d, func() { cl.hold.Lose(errs.ErrClaimTimeout) }) {
-		cl.TooLate()
+		cl.tooLate()
 		return false
 	}
 	if d > 0 {
@@ -313,9 +313,9 @@ func (cl *Claim) noteDelivery() {
 	}
 }
 
-// TooLate gives an item back that was not received in time: the goroutine of the timer may not have
+// tooLate gives an item back that was not received in time: the goroutine of the timer may not have
 // begun to, and the next item must not come before this one.
-func (cl *Claim) TooLate() {
+func (cl *Claim) tooLate() {
 	cl.mu.Lock()
 	held := cl.state == claimHeld
 	cl.mu.Unlock()
@@ -324,11 +324,11 @@ func (cl *Claim) TooLate() {
 	}
 }
 
-// Offer is called before the item is offered to a receiver on a channel. The caller ends
+// offer is called before the item is offered to a receiver on a channel. The caller ends
 // the claim if the item was not received when late is ready: only the caller knows that
-// at the moment at which the time has passed. It reports false as Receive does; then the caller calls
-// TooLate.
-func (cl *Claim) Offer() (late <-chan time.Time, ok bool) {
+// at the moment at which the time has passed. It reports false as receive does; then the caller calls
+// tooLate.
+func (cl *Claim) offer() (late <-chan time.Time, ok bool) {
 	if cl.q.claimTimeout == 0 {
 		return nil, true
 	}

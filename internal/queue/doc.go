@@ -7,10 +7,11 @@
 //	feed.go      one goroutine takes items for all callers of a queue value; wait.go: until there are some
 //	slots.go     a few of the clients that wait watch, whatever their number
 //	claim.go     a claim, its end and its loss; open.go: its item is read and decoded
+//	take.go      what a caller takes: one item, a loop with items in stock; work.go: with handlers
 //	ack.go       Acks that are called at once share a commit
 //	pop.go       Pop deletes an item without a claim
 //	letters.go   dead letters; redrive.go: back into the queue
 //	purge.go     Peek, Len and Purge; stats.go: Stats
 //
-// Package coord has the public types, their documentation and the codecs.
+// Package coord has the public types, their documentation and the codecs; a Taker calls the codec.
 package queue

@@ -181,9 +181,9 @@ func (q *Queue) begun() <-chan struct{} {
 	return q.ended
 }
 
-// AwaitGivenBack waits for the claims that are being given back, as long as a call
+// awaitGivenBack waits for the claims that are being given back, as long as a call
 // that is given up waits for its clean-up, see core.CleanUp.
-func (q *Queue) AwaitGivenBack() {
+func (q *Queue) awaitGivenBack() {
 	if ended := q.begun(); ended != nil {
 		q.c.Present().WaitFor(ended, core.GiveUpWait)
 	}
@@ -344,7 +344,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 		l = learnsLater
 	}
 	syncs := 0
-	if sync || f.stale || f.q.kind == Priority {
+	if sync || f.stale || f.q.kind == layout.KindPriorityQueue {
 		syncs++
 	}
 	yields := f.yields()

@@ -50,7 +50,7 @@ func (q *Queue) reasonOf(e *layout.QueueEntry, attempts int, s *core.Session, wh
 	if s != nil {
 		r.Session = core.SessionID(s.Backend().ID())
 	}
-	if q.kind == Priority {
+	if q.kind == layout.KindPriorityQueue {
 		r.Priority = e.Key()
 	}
 	return r.Encode()
@@ -80,20 +80,20 @@ func withoutReasons(batch []parcel) []parcel {
 	return plain
 }
 
-// Letter is an item that was read in a queue of dead letters.
-type Letter struct {
-	E     layout.QueueEntry
-	Data  []byte
-	Stat  backend.Stat
-	Why   layout.DeadReason
+// letter is an item that was read in a queue of dead letters.
+type letter struct {
+	e     layout.QueueEntry
+	data  []byte
+	stat  backend.Stat
+	why   layout.DeadReason
 	known bool // why was read
 }
 
 // ours reports whether l came from q, as far as is known. An item of unknown origin in the
 // default place of q's dead letters did.
-func (q *Queue) ours(l *Letter) (ours, known bool) {
+func (q *Queue) ours(l *letter) (ours, known bool) {
 	if l.known {
-		return l.Why.Queue == q.path.Full(), true
+		return l.why.Queue == q.path.Full(), true
 	}
 	return true, q.dead.path.Full() == deadPath(q.path.Full())
 }
@@ -102,9 +102,16 @@ func (q *Queue) ours(l *Letter) (ours, known bool) {
 // It bounds the memory, since each can have a megabyte.
 const lettersAtOnce = 16
 
-// EachLetter calls f with the dead letters of q until f returns false. No session is needed
-// while f runs.
-func (q *Queue) EachLetter(ctx context.Context, f func(l *Letter) bool) error {
+// EachLetter calls f with the dead letters of q until f returns false: with the item, its bytes and
+// Stat, and the reason, which is zero if it is not known. No session is needed while f runs.
+func (q *Queue) EachLetter(ctx context.Context, f func(e layout.QueueEntry, data []byte, stat backend.Stat, why layout.DeadReason) bool) error {
+	if err := q.path.Check("dead"); err != nil {
+		return err
+	}
+	return errs.Op("dead", q.path.Full(), q.eachLetter(ctx, func(l *letter) bool { return f(l.e, l.data, l.stat, l.why) }))
+}
+
+func (q *Queue) eachLetter(ctx context.Context, f func(l *letter) bool) error {
 	buckets, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]layout.Bucket, error) { return q.deadBuckets(ctx, s) })
 	if err != nil {
 		return err
@@ -115,7 +122,7 @@ func (q *Queue) EachLetter(ctx context.Context, f func(l *Letter) bool) error {
 			return err
 		}
 		for some := range slices.Chunk(c.Items, lettersAtOnce) {
-			letters, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]*Letter, error) { return readLetters(ctx, s, some) })
+			letters, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]*letter, error) { return readLetters(ctx, s, some) })
 			if err != nil {
 				return err
 			}
@@ -148,7 +155,7 @@ func listBucket(ctx context.Context, s *core.Session, b layout.Bucket) (layout.B
 }
 
 // readLetters reads items and their reasons. It leaves out the items that are gone.
-func readLetters(ctx context.Context, s *core.Session, items []layout.QueueEntry) ([]*Letter, error) {
+func readLetters(ctx context.Context, s *core.Session, items []layout.QueueEntry) ([]*letter, error) {
 	var paths []string
 	for i := range items {
 		e := &items[i]
@@ -163,13 +170,13 @@ func readLetters(ctx context.Context, s *core.Session, items []layout.QueueEntry
 	if err != nil {
 		return nil, err
 	}
-	var letters []*Letter
+	var letters []*letter
 	for _, e := range items {
-		l := &Letter{E: e, Data: read[0].Data, Stat: read[0].Stat}
+		l := &letter{e: e, data: read[0].Data, stat: read[0].Stat}
 		itemErr := read[0].Err
 		if read = read[1:]; e.Reason {
 			if read[0].Err == nil {
-				l.Why, l.known = layout.ParseDeadReason(read[0].Data)
+				l.why, l.known = layout.ParseDeadReason(read[0].Data)
 			}
 			read = read[1:]
 		}

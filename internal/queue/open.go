@@ -89,7 +89,7 @@ func (cl *Claim) undecodable() claimVerb {
 // item being decoded: that item counts as a failed attempt, or it would be the
 // first of the queue for ever. If too many items in a row cannot be decoded, it gives back
 // the one beyond and those behind it; it fails if it has no item then.
-func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(data []byte) error, accept func(*Claim)) (err error) {
+func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(cl *Claim, data []byte) error, accept func(*Claim)) (err error) {
 	opened := 0
 	var decoding *Claim
 	defer func() {
@@ -144,8 +144,8 @@ func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(dat
 
 // decode reports false if there is no item to hand out. If too many items in a row cannot
 // be decoded, it returns an error, and the claim stands.
-func (cl *Claim) decode(ctx context.Context, decode func(data []byte) error) (ok bool, tooMany error) {
-	err := decode(cl.data)
+func (cl *Claim) decode(ctx context.Context, decode func(cl *Claim, data []byte) error) (ok bool, tooMany error) {
+	err := decode(cl, cl.data)
 	if cl.q.decoded(err) {
 		return false, fmt.Errorf("%d items in a row are undecodable, the last is %s: %w", maxUndecodable+1, cl.e.Path(), err)
 	}
@@ -163,21 +163,15 @@ func (cl *Claim) decode(ctx context.Context, decode func(data []byte) error) (ok
 	return true, nil
 }
 
-// Held returns the hold of the claim, id the id of the item, attempts how often it was taken.
-func (cl *Claim) Held() *core.Hold { return cl.hold }
-func (cl *Claim) Id() string       { return cl.e.ID }
-func (cl *Claim) Attempts() int    { return cl.attempt }
-func (cl *Claim) ItemPath() string { return cl.e.Path() }
+// Item returns the hold of the claim, the id of the item, and how often it was taken.
+func (cl *Claim) Item() (h *core.Hold, id string, attempt int) { return cl.hold, cl.e.ID, cl.attempt }
 
-// StopTimer stops the timer of the ClaimTimeout, for tests.
-func (cl *Claim) StopTimer() {
+// stopTimer stops the timer of the ClaimTimeout, for tests.
+func (cl *Claim) stopTimer() {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.timer.Stop()
 }
-
-// GiveBackLater gives the item back in the background, as if it had not been taken.
-func (cl *Claim) GiveBackLater() { cl.later(verbGiveBack) }
 
 // Nack is Item.NackCause of package coord.
 func (cl *Claim) Nack(delay time.Duration, cause error) error {
@@ -188,9 +182,9 @@ func (cl *Claim) Nack(delay time.Duration, cause error) error {
 	return errs.Op("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
 }
 
-// Some takes at least one item and at most want. It calls decode with the bytes of each, and accept
+// some takes at least one item and at most want. It calls decode with the bytes of each, and accept
 // with the claim if decode has returned nil; if some fails, no claim that was accepted stands.
-func (q *Queue) Some(ctx context.Context, op string, want int, try bool, decode func([]byte) error, accept func(*Claim)) error {
+func (q *Queue) some(ctx context.Context, op string, want int, try bool, decode func(*Claim, []byte) error, accept func(*Claim)) error {
 	if err := q.path.Check(op); err != nil {
 		return err
 	}
@@ -213,7 +207,7 @@ func (q *Queue) Some(ctx context.Context, op string, want int, try bool, decode 
 			err = backend.ErrClosed
 		}
 		if errs.IsDecode(err) {
-			q.AwaitGivenBack() // a consumer with the right codec can take them now
+			q.awaitGivenBack() // a consumer with the right codec can take them now
 		}
 		if err != nil {
 			return errs.Op(op, q.path.Full(), err)

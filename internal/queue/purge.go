@@ -159,7 +159,7 @@ func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
 
 // Length is Consumer.Len of package coord.
 func (q *Queue) Length(ctx context.Context) (int, error) {
-	if err := q.CheckPath("len"); err != nil {
+	if err := q.path.Check("len"); err != nil {
 		return 0, err
 	}
 	n, err := core.OnSession(ctx, q.c, func(s *core.Session) (int, error) {
@@ -172,12 +172,12 @@ func (q *Queue) Length(ctx context.Context) (int, error) {
 		}
 		return n, err
 	})
-	return n, errs.Op("len", q.FullPath(), err)
+	return n, errs.Op("len", q.path.Full(), err)
 }
 
 // PurgeAll is Consumer.Purge of package coord.
 func (q *Queue) PurgeAll(ctx context.Context) (int, error) {
-	if err := q.CheckPath("purge"); err != nil {
+	if err := q.path.Check("purge"); err != nil {
 		return 0, err
 	}
 	total := 0
@@ -187,17 +187,20 @@ func (q *Queue) PurgeAll(ctx context.Context) (int, error) {
 		}
 		return struct{}{}, q.purge(ctx, s, &total)
 	})
-	return total, errs.Op("purge", q.FullPath(), err)
+	return total, errs.Op("purge", q.path.Full(), err)
 }
 
-// Peek is Consumer.Peek of package coord, before the codec.
-func (q *Queue) Peek(ctx context.Context) ([]byte, error) {
+// Peek is Consumer.Peek of package coord. It calls decode with the bytes of the item.
+func (q *Queue) Peek(ctx context.Context, decode func([]byte) error) error {
 	if err := q.path.Check("peek"); err != nil {
-		return nil, err
+		return err
 	}
 	data, err := core.OnSession(ctx, q.c, func(s *core.Session) ([]byte, error) {
 		_, data, err := q.first(ctx, s)
 		return data, err
 	})
-	return data, errs.Op("peek", q.path.Full(), err)
+	if err == nil {
+		err = decode(data)
+	}
+	return errs.Op("peek", q.path.Full(), err)
 }

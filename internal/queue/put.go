@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 	done := 0
 	for done < len(all) {
 		m, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (int, error) {
-			n, size, most, room := 0, 0, s.Most(MostPrefetched, 1, 0, 1), s.Backend().Limits().Bytes*9/10
+			n, size, most, room := 0, 0, s.Most(mostPrefetched, 1, 0, 1), s.Backend().Limits().Bytes*9/10
 			for n < len(all)-done && n < most {
 				size += len(q.items) + 512 + len(all[done+n].data)
 				if n > 0 && size > room {
@@ -163,7 +164,7 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		// Behind the items, so that neither their indexes nor their numbers change.
 		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.CommitOnce(ctx, ops...)
-		if q.kind == Delay && (err == nil || backend.IsUncertain(err)) {
+		if q.kind == layout.KindDelayQueue && (err == nil || backend.IsUncertain(err)) {
 			q.forgetAfter(due)
 		}
 		if err == nil {
@@ -295,7 +296,7 @@ func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 func (q *Queue) keyBeside(all []layout.Bucket, own int64) (key int64, o openBucket, known bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.many = q.kind == Delay && len(all) >= q.most/5*2
+	q.many = q.kind == layout.KindDelayQueue && len(all) >= q.most/5*2
 	if key = own; q.many && !slices.ContainsFunc(all, func(b layout.Bucket) bool { return b.Key == own }) {
 		key = q.coarser(own)
 	}
@@ -368,7 +369,7 @@ func (p *putPlan) ops(q *Queue, with []backend.Op) ([]backend.Op, string) {
 		ops = append(ops, backend.Check(target, 0))
 	default:
 		var news []byte
-		if q.kind == Delay {
+		if q.kind == layout.KindDelayQueue {
 			news = strconv.AppendInt(nil, p.key, 10) // see W9
 		}
 		ops = append(append(ops, p.tally.next(news)...), backend.Create(target, nil, backend.Persistent))
@@ -389,7 +390,7 @@ func (q *Queue) forgetOpen(key int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.open, key)
-	if q.kind == Delay {
+	if q.kind == layout.KindDelayQueue {
 		delete(q.open, spanOf(key, time.Hour))
 		delete(q.open, spanOf(key, 24*time.Hour))
 	}
@@ -484,8 +485,8 @@ func (q *Queue) PutValues(ctx context.Context, op string, priority, due int64, c
 	return ids, n, err
 }
 
-// MayPut returns the error of a Put of data in a transaction.
-func (q *Queue) MayPut(data []byte) error {
+// mayPut returns the error of a Put of data in a transaction.
+func (q *Queue) mayPut(data []byte) error {
 	if err := q.fits(data); err != nil {
 		return err
 	}
@@ -502,9 +503,18 @@ type txnPut struct {
 	data     []byte
 }
 
-func (q *Queue) NewTxnPut(priority, due int64, data []byte) *txnPut {
-	return &txnPut{q, q.keyOf(priority, due), due, data}
+// TxnPut returns a Put as a part of a transaction, of what encode returns, and the reason why the
+// transaction is not valid.
+func (q *Queue) TxnPut(priority, due int64, encode func() ([]byte, error)) (*txnPut, error) {
+	data, err := encode()
+	if err == nil {
+		err = q.mayPut(data)
+	}
+	return &txnPut{q, q.keyOf(priority, due), due, data}, cmp.Or(q.path.Check("put"), errs.Op("put", q.path.Full(), err))
 }
+
+// Path returns the path of the queue, with the namespace.
+func (p *txnPut) Path() string { return p.q.path.Full() }
 
 // Ops returns the operations of the transaction, and makes the bucket that it needs.
 func (p *txnPut) Ops(ctx context.Context, s *core.Session) ([]backend.Op, error) {
@@ -527,9 +537,22 @@ func (p *txnPut) Again(err error) bool {
 
 // Applied is called when the transaction is applied, or may be.
 func (p *txnPut) Applied() {
-	if p.q.kind == Delay {
+	if p.q.kind == layout.KindDelayQueue {
 		p.q.forgetAfter(p.due)
 	}
+}
+
+// DueAt returns the due time of DelayQueue.Put, for op. A time before the year 0 counts as
+// the beginning of that year.
+func (q *Queue) DueAt(op string, due time.Time) (int64, error) {
+	first := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)
+	switch {
+	case due.Before(first):
+		due = first // of a time long before, the milliseconds would overflow
+	case due.Year() > 9999:
+		return 0, errs.Op(op, q.path.Full(), fmt.Errorf("%w: the item is due in the year %d, limit 9999", backend.ErrInvalid, due.Year()))
+	}
+	return serviceclock.Milliseconds(due), nil
 }
 
 // DueAfter returns the due time of DelayQueue.PutAfter.

@@ -305,39 +305,32 @@ import (
 
 const (
 	bucketSize     = 256    // items that a bucket gets before the next put closes it
-	MostPrefetched = 128    // maximum of items in one commit
+	mostPrefetched = 128    // maximum of items in one commit
 	maxBuckets     = 10_000 // their names fit into one packet
 	maxOpen        = 1024   // maximum of open buckets that a client remembers
-)
-
-// Kind distinguishes the three queues.
-type Kind int8
-
-const (
-	FIFO Kind = iota
-	Priority
-	Delay
 )
 
 // Queue is the engine of a queue: everything except the type of the values.
 type Queue struct {
 	c         *core.Client
 	path      nodepath.Path
-	kind      Kind
-	items     string    // <queue>/items
-	in, out   string    // in items
-	waiters   *slotLine // <queue>/waiters
-	producers *slotLine // <queue>/producers
+	kind      layout.RecipeKind // KindQueue, KindPriorityQueue or KindDelayQueue
+	items     string            // <queue>/items
+	in, out   string            // in items
+	waiters   *slotLine         // <queue>/waiters
+	producers *slotLine         // <queue>/producers
 
 	maxLen       int
 	reject       bool
 	maxAttempts  int
 	claimTimeout time.Duration // zero: none
-	size         int           // bucketSize, smaller in tests
-	most         int           // maxBuckets, fewer in tests
-	dead         *Queue        // nil only in the engine that writes the dead letters
-	lim          limit         // of a queue with maxLen
-	counted      atomic.Bool   // out exists, as far as is known
+	drainTimeout time.Duration // of Work; zero: none
+	prefetch     int
+	size         int         // bucketSize, smaller in tests
+	most         int         // maxBuckets, fewer in tests
+	dead         *Queue      // nil only in the engine that writes the dead letters
+	lim          limit       // of a queue with maxLen
+	counted      atomic.Bool // out exists, as far as is known
 
 	mu       sync.Mutex
 	open     map[int64]openBucket       // by key: the bucket of the latest put
@@ -365,14 +358,10 @@ type Queue struct {
 
 // newSpan starts the trace of a call.
 func (q *Queue) newSpan(op string) *tracing.Span {
-	return q.c.NewSpan(string(q.kind.recipe()), q.path.Full(), op)
+	return q.c.NewSpan(string(q.kind), q.path.Full(), op)
 }
 
-func (k Kind) recipe() layout.RecipeKind {
-	return [...]layout.RecipeKind{FIFO: layout.KindQueue, Priority: layout.KindPriorityQueue, Delay: layout.KindDelayQueue}[k]
-}
-
-func (q *Queue) recipeDir() core.RecipeDir { return core.NewRecipeDir(q.path.Full(), q.kind.recipe()) }
+func (q *Queue) recipeDir() core.RecipeDir { return core.NewRecipeDir(q.path.Full(), q.kind) }
 
 // openBucket is the bucket that a put tries first.
 type openBucket struct {
@@ -380,7 +369,7 @@ type openBucket struct {
 	full bool
 }
 
-func newQueue(c *core.Client, path string, kind Kind) *Queue {
+func newQueue(c *core.Client, path string, kind layout.RecipeKind) *Queue {
 	q := &Queue{
 		c: c, path: c.Path(path), kind: kind, size: cmp.Or(c.Hooks().BucketSize, bucketSize), most: maxBuckets,
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
@@ -404,7 +393,7 @@ func (q *Queue) makeItems(ctx context.Context, s *core.Session) error {
 
 // batch is the maximum number of items in one commit that claims, acknowledges or deletes
 // items: maxBatch, or fewer if the path is long or the service takes less.
-func (q *Queue) batch(s *core.Session) int { return s.Most(MostPrefetched, 5, 1, 5*(len(q.items)+300)) }
+func (q *Queue) batch(s *core.Session) int { return s.Most(mostPrefetched, 5, 1, 5*(len(q.items)+300)) }
 
 // deadPath is the default path of the dead letters of the queue at path.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }
@@ -412,9 +401,9 @@ func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dea
 // keyOf returns the key of the bucket for an item with this priority or due time.
 func (q *Queue) keyOf(priority, due int64) int64 {
 	switch q.kind {
-	case Priority:
+	case layout.KindPriorityQueue:
 		return priority
-	case Delay:
+	case layout.KindDelayQueue:
 		return spanOf(due, time.Duration(layout.DelayGrain)*time.Millisecond)
 	}
 	return 0
@@ -432,7 +421,7 @@ type Config struct {
 }
 
 // New returns the queue at path, with its dead letters. The first call reports bad options.
-func New(c *core.Client, path string, kind Kind, opts Config) *Queue {
+func New(c *core.Client, path string, kind layout.RecipeKind, opts Config) *Queue {
 	q := newQueue(c, path, kind)
 	refuse := func(format string, args ...any) {
 		q.path.Refuse(fmt.Errorf("%w: "+format, append([]any{backend.ErrInvalid}, args...)...))
@@ -448,17 +437,18 @@ func New(c *core.Client, path string, kind Kind, opts Config) *Queue {
 		refuse("DrainTimeout %v is negative", opts.DrainTimeout)
 	case opts.Prefetch < 0:
 		refuse("Prefetch %d is negative", opts.Prefetch)
-	case opts.Prefetch > MostPrefetched:
-		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, MostPrefetched)
+	case opts.Prefetch > mostPrefetched:
+		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, mostPrefetched)
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout
+	q.drainTimeout, q.prefetch = opts.DrainTimeout, max(opts.Prefetch, 1)
 	deadLetters := "DeadLetterPath"
 	if opts.DeadLetterPath == "" {
 		deadLetters = "no DeadLetterPath is set, and the default is not valid"
 		opts.DeadLetterPath = deadPath(path)
 	}
-	q.dead = newQueue(c, opts.DeadLetterPath, FIFO)
+	q.dead = newQueue(c, opts.DeadLetterPath, layout.KindQueue)
 	if err := q.dead.path.Err(); err != nil {
 		q.path.Refuse(fmt.Errorf("%s: %w", deadLetters, err))
 	}
@@ -478,9 +468,13 @@ func within(path string, q *Queue) bool {
 	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.Dir+"/") || strings.HasPrefix(path+"/", q.producers.g.Dir+"/")
 }
 
-// Inside shows the inside of the queue to tests.
-func (e *Queue) Inside() hook.Queue {
-	return hook.Queue{
+// Show shows the inside of the queue to tests. face is the value of the program that stands for it.
+func (e *Queue) Show(face any) {
+	show := e.c.Hooks().Queue
+	if show == nil {
+		return
+	}
+	show(face, hook.Queue{
 		BucketSize: &e.size, DeadBucketSize: &e.dead.size, BucketLimit: &e.most,
 		AcksWaiting: func() (n int) {
 			e.mu.Lock()
@@ -505,11 +499,5 @@ func (e *Queue) Inside() hook.Queue {
 			defer e.mu.Unlock()
 			return e.feeding
 		},
-	}
+	})
 }
-
-func (q *Queue) Client() *core.Client { return q.c }
-
-func (q *Queue) FullPath() string { return q.path.Full() }
-
-func (q *Queue) CheckPath(op string) error { return q.path.Check(op) }

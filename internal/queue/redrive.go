@@ -173,15 +173,15 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		if !ours || r.all && !sure {
 			continue
 		}
-		h := homing{id: l.E.ID, data: l.Data}
+		h := homing{id: l.e.ID, data: l.data}
 		switch r.q.kind {
-		case Priority:
-			h.key, h.due = l.Why.Priority, l.Why.DueAgain()
-		case Delay:
-			h.due = l.Why.DueAgain()
+		case layout.KindPriorityQueue:
+			h.key, h.due = l.why.Priority, l.why.DueAgain()
+		case layout.KindDelayQueue:
+			h.due = l.why.DueAgain()
 			h.key = r.q.keyOf(0, h.due)
 		}
-		h.out, err = takeOut(ctx, s, &l.E)
+		h.out, err = takeOut(ctx, s, &l.e)
 		switch {
 		case errs.IsNotFound(err), errors.Is(err, errs.ErrAgain):
 			r.changed(h.id)

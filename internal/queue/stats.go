@@ -104,12 +104,12 @@ type queueFigures struct {
 
 // ReadStats is Consumer.Stats of package coord.
 func (q *Queue) ReadStats(ctx context.Context) (queueFigures, error) {
-	if err := q.CheckPath("stats"); err != nil {
+	if err := q.path.Check("stats"); err != nil {
 		return queueFigures{}, err
 	}
 	st, err := core.OnSession(ctx, q.c, func(s *core.Session) (queueFigures, error) { return q.stats(ctx, s) })
 	if err != nil {
-		return queueFigures{}, errs.Op("stats", q.FullPath(), err)
+		return queueFigures{}, errs.Op("stats", q.path.Full(), err)
 	}
 	return st, nil
 }

@@ -67,7 +67,7 @@ func (l *bucketList) read(ctx context.Context, s *core.Session, w *backend.Watch
 // time. If the session does not know the time, the walk learns it at the first such item, or
 // stops there in doubt.
 func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (sight, error) {
-	if q.kind == FIFO && ws == nil {
+	if q.kind == layout.KindQueue && ws == nil {
 		if head := q.knownHead(); head != "" {
 			names, stat, err := s.Backend().Children(ctx, head, nil)
 			if err != nil && !errs.IsNotFound(err) {
@@ -89,7 +89,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 		})
 	}
 	var head bucketList
-	if q.kind == Priority || q.kind == FIFO && ws != nil {
+	if q.kind == layout.KindPriorityQueue || q.kind == layout.KindQueue && ws != nil {
 		head.path = q.knownHead()
 	}
 	if head.path == "" {
@@ -113,7 +113,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	v := sight{stuck: stuck, now: s.Clock().Now()}
 	all, first := layout.Buckets(q.items, names), ""
 	for i, b := range all {
-		if q.kind == Delay {
+		if q.kind == layout.KindDelayQueue {
 			due := v.due(b.Key)
 			if v.doubt {
 				if err := v.settle(ctx, s, b.Key, l); err != nil {
@@ -319,7 +319,7 @@ func (q *Queue) forgetAfter(due int64) {
 func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.kind == Priority || gen != q.gen || !v.retry.IsZero() {
+	if q.kind == layout.KindPriorityQueue || gen != q.gen || !v.retry.IsZero() {
 		return false
 	}
 	q.gen++
@@ -387,7 +387,7 @@ func (q *Queue) met(rival bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
-	case q.kind != FIFO:
+	case q.kind != layout.KindQueue:
 	case rival:
 		q.rivals = min(q.rivals+4, mostRivals)
 	case q.rivals > 0:

@@ -1,4 +1,4 @@
-package coord
+package queue
 
 import (
 	"math"
@@ -7,35 +7,39 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A claim that ends after a closing client has given its stock back is given back too.
 func TestQueue_AnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		open := func() *Queue[int] {
-			c, err := Open(t.Context(), st.Link(""), nil)
+		open := func() (*Queue, *Taker[*Claim]) {
+			c, err := core.Open(t.Context(), st.Link(""), &core.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() })
-			return NewQueue[int](c, "/q", nil)
+			q := New(c, "/q", layout.KindQueue, Config{})
+			return q, NewTaker(q, func(cl *Claim, _ []byte) (*Claim, error) { return cl, nil })
 		}
-		q := open()
-		if _, err := q.Put(t.Context(), 1); err != nil {
+		q, taker := open()
+		if _, _, err := q.PutValues(t.Context(), "put", 0, 0, 1, func(int) ([]byte, error) { return []byte("1"), nil }); err != nil {
 			t.Fatal(err)
 		}
-		late, err := q.Take(t.Context())
+		late, err := taker.Take(t.Context(), "take", false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		stock := &stock[int]{}
+		stock := &stock[*Claim]{}
 		stock.giveBack()
-		if it := stock.fill([]*Item[int]{late}); it != nil {
-			t.Errorf("%v is handed out", it.Value)
+		if it := stock.fill([]*taken[*Claim]{{late, late}}); it != nil {
+			t.Errorf("%s is handed out", it.data)
 		}
-		again, err := open().Take(t.Context())
-		if err != nil || again.ID != late.ID || again.Attempt != 1 {
+		_, taker = open()
+		again, err := taker.Take(t.Context(), "take", false)
+		if err != nil || again.e.ID != late.e.ID || again.attempt != 1 {
 			t.Fatalf("%+v, %v, want the item without an attempt more", again, err)
 		}
 		if err := again.Ack(); err != nil {
