@@ -194,8 +194,8 @@ func (u *CleanUp) Wait(s *Session, dir string) {
 	}
 }
 
-// WaitForAll is CleanUp.Wait for several clean-ups that are noted, together.
-func (s *Session) WaitForAll(list ...*CleanUp) {
+// waitForAll is CleanUp.Wait for several clean-ups that are noted, together.
+func (s *Session) waitForAll(list ...*CleanUp) {
 	began := time.Now()
 	for _, u := range list {
 		if u != nil {
@@ -344,9 +344,9 @@ func (s *Session) Retry(ctx context.Context, u *CleanUp, what, path string, do f
 	}
 }
 
-// GoRemove removes a node of this client in the background, for as long as the session
+// goRemove removes a node of this client in the background, for as long as the session
 // lives. When the client closes, the node goes with the session.
-func (s *Session) GoRemove(path string) *CleanUp {
+func (s *Session) goRemove(path string) *CleanUp {
 	if s.c.IsClosing() {
 		return nil
 	}
@@ -355,7 +355,11 @@ func (s *Session) GoRemove(path string) *CleanUp {
 
 // RemoveLater removes a node in the background: the end of the caller's ctx must not
 // leave a node that blocks all contenders behind it.
-func (s *Session) RemoveLater(path string) { s.GoRemove(path).Note(nodepath.Parent(path)) }
+func (s *Session) RemoveLater(path string) *CleanUp {
+	u := s.goRemove(path)
+	u.Note(nodepath.Parent(path))
+	return u
+}
 
 // RemoveAndWait removes a node that is not needed any more, and waits for that, see
 // CleanUp.Wait. It returns the removal, or nil if the node goes with its session.
@@ -363,7 +367,7 @@ func (s *Session) RemoveAndWait(path string) *CleanUp {
 	if s.b.Err() != nil {
 		return nil
 	}
-	u := s.GoRemove(path)
+	u := s.goRemove(path)
 	u.Wait(s, nodepath.Parent(path))
 	return u
 }
@@ -391,5 +395,5 @@ func (s *Session) RemoveAllAndWait(paths []string) {
 	for _, p := range paths {
 		u.Note(nodepath.Parent(p))
 	}
-	s.WaitForAll(u)
+	s.waitForAll(u)
 }

@@ -71,10 +71,10 @@ func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 	path := all[0].Path
 	pause := NewPauses(s.c)
 	for {
-		began := s.Send()
+		began := s.send()
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
-			s.Sent(began, &results[len(ops)].Stat)
+			s.sent(began, &results[len(ops)].Stat)
 			s.returnEntry(r)
 			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
 		}
@@ -106,11 +106,11 @@ func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 			s.dropEntry(r.path)
 			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
-			s.Resolved(ctx, path, true)
+			s.resolved(ctx, path, true)
 			s.returnEntry(r)
 			return nil, stat.Mzxid, nil
 		}
-		s.Resolved(ctx, path, false)
+		s.resolved(ctx, path, false)
 		pause.Wait(ctx.Done(), s.b.Done())
 	}
 }

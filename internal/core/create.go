@@ -68,17 +68,17 @@ func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {
 	pause := NewPauses(s.c)
 	for {
 		if sp.Made {
-			n, found, err := s.Adopt(ctx, sp)
+			n, found, err := s.adopt(ctx, sp)
 			if err != nil {
 				s.removeAttempt(sp)
 				return Node{}, err
 			}
-			s.Resolved(ctx, sp.Prefix, found)
+			s.resolved(ctx, sp.Prefix, found)
 			sp.Made = false
 			if found {
 				// The Stat that shows whether the directory is the known one was lost.
 				if f, ok := s.c.KnownState(sp.RecipeDir); !ok || f.Mark != nil {
-					if _, err := s.ExamineAnew(ctx, sp.RecipeDir, n.Path, 0); err != nil {
+					if _, err := s.examineAnew(ctx, sp.RecipeDir, n.Path, 0); err != nil {
 						s.removeCreated(sp, n.Path)
 						return Node{}, err
 					}
@@ -114,8 +114,8 @@ func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {
 	}
 }
 
-// Resolved reports that the unknown outcome of a request was determined.
-func (s *Session) Resolved(ctx context.Context, path string, applied bool) {
+// resolved reports that the unknown outcome of a request was determined.
+func (s *Session) resolved(ctx context.Context, path string, applied bool) {
 	s.c.log.Warn("coord: the reply to a commit was lost, its outcome was determined by reading", "path", path, "applied", applied)
 	Emit(ctx, s.c, trace.OutcomeResolved{Subject: trace.Subject{Node: path}, Applied: applied})
 }
@@ -134,16 +134,16 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 		return Node{}, err
 	}
 	if f.Mark != nil {
-		ops := [3]backend.Op{op, f.Write(sp.Dir), sp.Check}
+		ops := [3]backend.Op{op, f.write(sp.Dir), sp.Check}
 		n := len(ops)
 		if sp.Check.Kind == 0 {
 			n--
 		}
-		began := s.Send()
+		began := s.send()
 		res, err := s.b.Commit(ctx, ops[:n]...)
 		if err == nil {
-			s.Sent(began, &res[1].Stat)
-			return s.Made(ctx, sp, res[0], &res[1].Stat)
+			s.sent(began, &res[1].Stat)
+			return s.made(ctx, sp, res[0], &res[1].Stat)
 		}
 		var e *backend.Error
 		switch {
@@ -155,24 +155,24 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 		case e.Index == 1 && errors.Is(err, backend.ErrBadVersion):
 			s.c.ForgetState(sp.Dir) // another client wrote a mark, or data, first
 			if f.Version == backend.AnyVersion {
-				s.Overwrite(ctx, sp.RecipeDir, f)
+				s.overwrite(ctx, sp.RecipeDir, f)
 			}
 			return s.createOnce(ctx, sp)
 		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return Node{}, err
 		}
-		s.c.LeaveData(sp.RecipeDir)
+		s.c.leaveData(sp.RecipeDir)
 	}
 	res, err := s.b.Commit(ctx, op)
 	if err != nil {
 		return Node{}, err
 	}
-	return s.Made(ctx, sp, res[0], nil)
+	return s.made(ctx, sp, res[0], nil)
 }
 
-// Made returns the node that a commit created; dir is its directory's Stat, or nil if
+// made returns the node that a commit created; dir is its directory's Stat, or nil if
 // the commit did not write the mark.
-func (s *Session) Made(ctx context.Context, sp *Spec, res backend.Result, dir *backend.Stat) (Node, error) {
+func (s *Session) made(ctx context.Context, sp *Spec, res backend.Result, dir *backend.Stat) (Node, error) {
 	path, siblings := res.Path, res.Siblings
 	seq, ok := layout.ParseSeq(nodepath.Base(path), sp.Kind)
 	if !ok {
@@ -182,7 +182,7 @@ func (s *Session) Made(ctx context.Context, sp *Spec, res backend.Result, dir *b
 	}
 	if dir != nil {
 		if now, anew := s.wrote(sp.RecipeDir, seq, *dir); anew {
-			listed, err := s.ExamineAnew(ctx, sp.RecipeDir, path, dir.Czxid)
+			listed, err := s.examineAnew(ctx, sp.RecipeDir, path, dir.Czxid)
 			if err != nil {
 				s.removeCreated(sp, path)
 				return Node{}, err
@@ -198,10 +198,10 @@ func (s *Session) Made(ctx context.Context, sp *Spec, res backend.Result, dir *b
 	return Node{Path: path, Seq: seq, Czxid: res.Czxid, Siblings: siblings}, nil
 }
 
-// Adopt finds the node that an earlier attempt with the prefix of sp may have created
+// adopt finds the node that an earlier attempt with the prefix of sp may have created
 // in this session. There can be two, if a first attempt was not found and was applied
-// later: Adopt keeps the lowest.
-func (s *Session) Adopt(ctx context.Context, sp *Spec) (Node, bool, error) {
+// later: adopt keeps the lowest.
+func (s *Session) adopt(ctx context.Context, sp *Spec) (Node, bool, error) {
 	paths, err := s.find(ctx, []Spec{*sp})
 	if err != nil {
 		return Node{}, false, err

@@ -3,7 +3,7 @@
 //
 //	client.go, session.go      the client keeps one session at a time; a session ends all its holds
 //	hold.go, hold_watch.go     a hold, its end and its removal; the watch on its node
-//	create.go                  a contender's node is created exactly once
+//	create.go, create_joint.go a contender's node is created exactly once; those of LockAll in one commit
 //	commit.go                  a commit is applied exactly once, or not at all
 //	cleanup.go                 what a call that ended early has left
 //	kinds.go                   which recipe has a path

@@ -105,19 +105,19 @@ type DirState struct {
 	zxid  int64
 }
 
-// Write returns the operation that ensures, beside a creation in dir, that it carries the
+// write returns the operation that ensures, beside a creation in dir, that it carries the
 // mark.
-func (f *DirState) Write(dir string) backend.Op {
+func (f *DirState) write(dir string) backend.Op {
 	if f.Version == backend.AnyVersion {
 		return backend.Carry(dir, f.Mark)
 	}
 	return backend.SetData(dir, f.Mark, f.Version)
 }
 
-// Overwrite prepares the next creation in a directory in use whose mark was replaced by foreign data, if the service has refused
+// overwrite prepares the next creation in a directory in use whose mark was replaced by foreign data, if the service has refused
 // the Carry for that. A service that writes for a Carry overwrites the data; so does the next creation
 // here, at the version that overwrite reads. Another mark, or another directory, is examined instead.
-func (s *Session) Overwrite(ctx context.Context, g RecipeDir, f DirState) {
+func (s *Session) overwrite(ctx context.Context, g RecipeDir, f DirState) {
 	data, stat, err := s.b.Get(ctx, g.Dir, nil)
 	if err != nil {
 		return // the next look at the directory reports it
@@ -270,7 +270,7 @@ func (s *Session) otherKindInParts(ctx context.Context, g RecipeDir, names []str
 func (s *Session) ConfirmKind(ctx context.Context, g RecipeDir, path string, names []string) error {
 	found, err := s.otherKindInParts(ctx, g, names)
 	if found != "" {
-		_, err = s.ExamineAnew(ctx, g, path, 0)
+		_, err = s.examineAnew(ctx, g, path, 0)
 	}
 	return err
 }
@@ -296,7 +296,7 @@ func (s *Session) ClaimKind(ctx context.Context, g RecipeDir) error {
 			s.SetState(g.Dir, f)
 			return nil
 		case errs.Answers(err, backend.ErrDenied):
-			s.c.LeaveData(g)
+			s.c.leaveData(g)
 			return nil
 		case errs.MayRepeat(ctx, err), errs.IsNotFound(err), errors.Is(err, backend.ErrBadVersion):
 			s.c.ForgetState(g.Dir)
@@ -373,8 +373,8 @@ func (c *Client) ForgetState(dir string) {
 	delete(c.dirs, dir)
 }
 
-// LeaveData records that the data of g must not be written.
-func (c *Client) LeaveData(g RecipeDir) {
+// leaveData records that the data of g must not be written.
+func (c *Client) leaveData(g RecipeDir) {
 	f, _ := c.KnownState(g)
 	c.setState(g.Dir, DirState{Kind: g.Recipe, Czxid: f.Czxid})
 }
@@ -429,13 +429,13 @@ func (s *Session) confirm(g RecipeDir, now DirState) {
 	}
 }
 
-// ExamineAnew returns a KindError if nodes of another kind are at g, where a client
+// examineAnew returns a KindError if nodes of another kind are at g, where a client
 // that knew an earlier directory created the node at path and wrote a mark. czxid is
 // that of the directory, or 0 if it is not known. If the call ends before that is
 // decided, and the mark removed, the client goes on in the background, over the next
 // sessions: the mark would keep the other kind out. listed reports whether the
 // directory, as it was examined, still had the node at path.
-func (s *Session) ExamineAnew(ctx context.Context, g RecipeDir, path string, czxid int64) (listed bool, err error) {
+func (s *Session) examineAnew(ctx context.Context, g RecipeDir, path string, czxid int64) (listed bool, err error) {
 	found, listed, err := s.undoMark(ctx, g, path, czxid)
 	switch {
 	case err != nil:

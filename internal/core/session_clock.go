@@ -24,8 +24,8 @@ func (c *Client) Elapsed() int64 { return int64(time.Since(c.began)) }
 // Clock returns what the session knows of the clock of the service.
 func (s *Session) Clock() *serviceclock.Clock { return s.clock }
 
-// Send notes that a commit is about to be sent that will be a sample of the service's clock.
-func (s *Session) Send() serviceclock.Sending {
+// send notes that a commit is about to be sent that will be a sample of the service's clock.
+func (s *Session) send() serviceclock.Sending {
 	if !s.clock.Exists() {
 		return serviceclock.Sending{}
 	}
@@ -33,8 +33,8 @@ func (s *Session) Send() serviceclock.Sending {
 	return s.clock.Send(contact)
 }
 
-// Sent takes a commit for a sample, see serviceclock.Clock.Sent.
-func (s *Session) Sent(p serviceclock.Sending, stat *backend.Stat) {
+// sent takes a commit for a sample, see serviceclock.Clock.Sent.
+func (s *Session) sent(p serviceclock.Sending, stat *backend.Stat) {
 	if !s.clock.Sent(p, stat) {
 		s.refuseClock(fmt.Errorf("%w: the service reported the time %d for a node", backend.ErrInvalid, stat.Mtime))
 	}

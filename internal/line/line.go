@@ -128,10 +128,10 @@ func (r *Request) willWait() {
 // reservedNode is a node, or a possible node, that the previous holder created for a local
 // waiter, or kept, so that the waiter creates none itself.
 type reservedNode struct {
-	state  reservedState
-	place  *place    // of reservedStands
-	prefix string    // of reservedMayStand
-	kept   *keptLock // of reservedKept
+	state reservedState
+	place *place     // of reservedStands
+	spec  *core.Spec // of reservedMayStand
+	kept  *keptLock  // of reservedKept
 }
 
 // reservedState is the knowledge about the node of a reserved node.
@@ -140,7 +140,7 @@ type reservedState int8
 const (
 	noReserved       reservedState = iota // no reserved node
 	reservedStands                        // the node was created
-	reservedMayStand                      // it may have been created, under a name with the prefix
+	reservedMayStand                      // it may have been created, for the spec
 	reservedKept                          // it is the node of a kept lock
 )
 
@@ -251,13 +251,12 @@ func (l *Line) enter(ctx context.Context, r *Request) (place, error) {
 			return place{s: s}, err
 		}
 	}
-	var sp core.Spec
-	if b.state == reservedMayStand {
-		sp = core.Spec{RecipeDir: l.recipeDir(), Kind: r.kind, Prefix: b.prefix, Data: r.data, Made: true}
-	} else {
-		sp = core.NewSpec(l.c, l.recipeDir(), r.kind, r.data)
+	sp := b.spec
+	if b.state != reservedMayStand {
+		fresh := core.NewSpec(l.c, l.recipeDir(), r.kind, r.data)
+		sp = &fresh
 	}
-	n, err := s.Create(ctx, &sp)
+	n, err := s.Create(ctx, sp)
 	if err != nil {
 		return place{}, err
 	}

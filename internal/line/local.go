@@ -2,7 +2,6 @@ package line
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -216,9 +215,9 @@ func (q *localQueue) removeAndCall(h *core.Hold) error {
 func (q *localQueue) removeReserved(s *core.Session, b reservedNode) *core.CleanUp {
 	switch b.state {
 	case reservedStands:
-		return s.GoRemove(b.place.Path)
+		return s.RemoveLater(b.place.Path)
 	case reservedMayStand:
-		return s.RemoveAttemptsLater(core.Spec{RecipeDir: q.l.recipeDir(), Kind: layout.LockInfix, Prefix: b.prefix})
+		return s.RemoveAttemptsLater(*b.spec)
 	}
 	return nil
 }
@@ -238,32 +237,15 @@ func (q *localQueue) Leftovers(*core.Hold, error) core.Leftovers { return core.L
 func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 	s := h.On()
 	own, _ := l.kinds.Parse(nodepath.Base(h.Path()))
-	f, _ := s.Client().KnownState(l.recipeDir())
-	if f.Mark == nil || f.Version != backend.AnyVersion || contender.IsHighNumber(s, own.Seq) {
+	if contender.IsHighNumber(s, own.Seq) {
 		return b, l.Release(h)
 	}
-	sp := core.NewSpec(l.c, l.recipeDir(), layout.LockInfix, data)
-	err = h.Remove(func(ctx context.Context, del backend.Op) error {
-		res, err := s.Backend().Commit(ctx, del,
-			backend.Create(sp.Prefix, data, backend.EphemeralSequential),
-			backend.Carry(l.dir, f.Mark))
-		var e *backend.Error
-		switch {
-		case err == nil:
-			if n, err := s.Made(ctx, &sp, res[1], &res[2].Stat); err == nil {
-				b = reservedNode{state: reservedStands, place: &place{s: s, Node: n}}
-			}
-		case backend.IsUncertain(err) && !errs.IsOver(err):
-			// If the commit was applied, the node is found by its name. A later attempt
-			// then fails, since the node that it deletes is gone.
-			b = reservedNode{state: reservedMayStand, prefix: sp.Prefix}
-		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
-			s.Client().LeaveData(l.recipeDir())
-		case errors.Is(err, backend.ErrBadVersion) && errors.As(err, &e) && e.Index == 2:
-			s.Client().ForgetState(l.dir) // foreign data
-			s.Overwrite(ctx, l.recipeDir(), f)
-		}
-		return err
-	})
+	n, doubt, err := h.HandOver(l.recipeDir(), layout.LockInfix, data)
+	switch {
+	case n.Path != "":
+		b = reservedNode{state: reservedStands, place: &place{s: s, Node: n}}
+	case doubt != nil:
+		b = reservedNode{state: reservedMayStand, spec: doubt}
+	}
 	return b, err
 }
