@@ -364,16 +364,15 @@ func (x *leading) Release(h *core.Hold) error {
 // Leftovers are, if the session lives on, first the node of a leader that has stepped down,
 // then the announcement. In the other order, an Announce under way could create the
 // announcement again.
-func (x *leading) Leftovers(h *core.Hold, cause error) core.Leftovers {
+func (x *leading) Leftovers(h *core.Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	path := h.Path()
-	left := core.Leftovers{Dir: nodepath.Parent(path), Remove: h.On().Remove}
 	if errors.Is(cause, ErrSuspended) {
-		left.Paths = append(left.Paths, path)
+		paths = append(paths, path)
 	}
 	if x.announced.Load() {
-		left.Paths = append(left.Paths, layout.ReadyPath(path))
+		paths = append(paths, layout.ReadyPath(path))
 	}
-	return left
+	return nodepath.Parent(path), paths, h.On().Remove
 }
 
 func (x *leading) Lost(*core.Hold) {}

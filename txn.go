@@ -212,7 +212,7 @@ func (t *Txn) CreateAll(path string, data []byte, mode backend.CreateMode) *Txn 
 	op := &t.ops[before]
 	create, dir := op.expand, nodepath.Parent(op.path)
 	op.expand = func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
-		if dir != "" && !core.Creates(before, dir) {
+		if dir != "" && !cell.Creates(before, dir) {
 			if _, err := s.Backend().Exists(ctx, dir, nil); errs.IsNotFound(err) {
 				err = s.Ensure(ctx, dir)
 				if err != nil {

@@ -54,7 +54,7 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 	default:
 		return n.writeOps(f, data, backend.AnyVersion), nil
 	}
-	if dir := nodepath.Parent(path); create && dir != "" && !core.Creates(before, dir) {
+	if dir := nodepath.Parent(path); create && dir != "" && !Creates(before, dir) {
 		if err := s.Ensure(ctx, dir); err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func (n *Node) AfterSet(ctx context.Context, s *core.Session, all []backend.Op, 
 func (n *Node) DeleteOps(before []backend.Op) []backend.Op {
 	pin, remove := n.path.Full()+"/"+layout.Pin, backend.Delete(n.path.Full(), backend.AnyVersion)
 	f, _ := n.c.KnownState(n.recipeDir())
-	if f.Pin == layout.Pinned || core.Creates(before, pin) {
+	if f.Pin == layout.Pinned || Creates(before, pin) {
 		return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}
 	}
 	return []backend.Op{remove}
@@ -128,4 +128,9 @@ func (n *Node) DeleteAgain(err error) bool {
 	f, known := n.c.KnownState(n.recipeDir())
 	n.c.ForgetState(n.path.Full())
 	return errs.IsNotFound(err) && layout.AtPin(err, n.path.Full()) && known && f.Pin == layout.Pinned
+}
+
+// Creates reports whether one of ops creates the node at path.
+func Creates(ops []backend.Op, path string) bool {
+	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
 }

@@ -302,7 +302,7 @@ func (c *Client) keepSession(ctx context.Context, s *Session) {
 		err := s.b.Err()
 		s.end(err)
 		c.publish(State{Phase: PhaseLost, Session: s.b.ID(), Err: err}, false)
-		c.log.Warn("coord: session lost, opening a new one", "session", SessionID(s.b.ID()), "error", err)
+		c.log.Warn("coord: session lost, opening a new one", "session", layout.SessionText(s.b.ID()), "error", err)
 		// Joining the goroutines of the lost session can take a moment. The next
 		// session need not wait for that.
 		old := s.b
@@ -322,14 +322,14 @@ func (c *Client) keepSession(ctx context.Context, s *Session) {
 		}
 		s = newSession(c, bs)
 		c.beginSession(s)
-		c.log.Info("coord: session opened", "session", SessionID(bs.ID()))
+		c.log.Info("coord: session opened", "session", layout.SessionText(bs.ID()))
 		c.publish(State{Phase: PhaseConnected, Session: bs.ID()}, false)
 	}
 }
 
 func (c *Client) closeSession(b backend.Session) {
 	if err := b.Close(); err != nil {
-		c.log.Error("coord: cannot close a session, the service keeps it until its timeout", "session", SessionID(b.ID()), "error", err)
+		c.log.Error("coord: cannot close a session, the service keeps it until its timeout", "session", layout.SessionText(b.ID()), "error", err)
 	}
 }
 
@@ -446,9 +446,6 @@ func (c *Client) FullPath(path string) (string, error) {
 	}
 	return p.Full(), nil
 }
-
-// SessionID formats an id as ZooKeeper's own tools do.
-func SessionID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
 
 // Hooks returns what tests replace.
 func (c *Client) Hooks() hook.Hooks { return c.hooks }

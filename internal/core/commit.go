@@ -115,22 +115,6 @@ func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 	}
 }
 
-// Most returns how many of n things one commit can write if each takes so many operations,
-// of which some are conditions, and so many bytes. It leaves room for the few operations
-// that belong to the whole commit, and is at least one.
-func (s *Session) Most(n, ops, checks, size int) int {
-	const whole = 7 // a bucket, a tally and the counts of a queue, a waiter, and the journal entry
-	l := s.b.Limits()
-	n = min(n, l.Bytes/size)
-	if l.Ops > 0 {
-		n = min(n, (l.Ops-whole)/ops)
-	}
-	if l.Checks > 0 && checks > 0 {
-		n = min(n, (l.Checks-1)/checks)
-	}
-	return max(n, 1)
-}
-
 // Proof is an operation as large as the one that CommitOnce adds to a commit.
 func (c *Client) Proof() backend.Op {
 	return backend.SetData(c.root+journalDir+"/"+c.NewGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion)

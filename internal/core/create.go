@@ -14,14 +14,14 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// MaxDirs bounds the number of directories that a client remembers.
-const MaxDirs = 4096
+// maxDirs bounds the number of directories that a client remembers.
+const maxDirs = 4096
 
 // MakeRoom forgets one directory, any of them, if the maximum is reached. A client that
 // uses a few more paths in turn would know none of them if MakeRoom forgot all at once.
 func MakeRoom[V any](m map[string]V) {
 	for dir := range m {
-		if len(m) >= MaxDirs {
+		if len(m) >= maxDirs {
 			delete(m, dir)
 		}
 		return
@@ -458,9 +458,4 @@ func (c *Client) appendGUID(b []byte, what string) []byte {
 		}
 	}
 	return b
-}
-
-// Creates reports whether one of ops creates the node at path.
-func Creates(ops []backend.Op, path string) bool {
-	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
 }

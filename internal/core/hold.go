@@ -52,9 +52,10 @@ type Owner interface {
 	// hands the lock to the next local waiter, if any.
 	Release(*Hold) error
 	// Leftovers returns what a hold leaves on the service when it is lost for cause while
-	// its session lives on. It is called before the hold is marked as lost and again
-	// after that.
-	Leftovers(h *Hold, cause error) Leftovers
+	// its session lives on: the nodes at paths, in the order in which they are to be removed, by
+	// remove. The next acquisition of the client in dir waits for that. It is called before the
+	// hold is marked as lost and again after that.
+	Leftovers(h *Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error)
 	// Lost is called once, after a hold ended early. It must not do I/O.
 	Lost(*Hold)
 }
@@ -66,13 +67,6 @@ type NodeKeeper interface {
 	// Watch begins to watch the node for all of these holds. It reports false if the client
 	// is closed.
 	Watch() bool
-}
-
-// Leftovers is what a lost hold leaves on the service.
-type Leftovers struct {
-	Dir    string   // the next acquisition of the client in it waits for the removal
-	Paths  []string // of the nodes, in the order in which they are to be removed
-	Remove func(ctx context.Context, path string) error
 }
 
 // onEnd is a further function to call at the end of a hold. It does not block, and calls
@@ -551,9 +545,9 @@ func (h *Hold) removalFor(cause error) lossRemoval {
 		return lossRemoval{}
 	}
 	r := lossRemoval{h: h, cause: cause}
-	if left := h.recipe.Leftovers(h, cause); len(left.Paths) > 0 {
+	if dir, paths, _ := h.recipe.Leftovers(h, cause); len(paths) > 0 {
 		r.u = h.s.c.BeginCleanUp()
-		r.u.Note(left.Dir)
+		r.u.Note(dir)
 	}
 	return r
 }
@@ -565,8 +559,8 @@ func (r lossRemoval) start() {
 	if r.h == nil {
 		return
 	}
-	left := r.h.recipe.Leftovers(r.h, r.cause)
-	if len(left.Paths) == 0 {
+	_, paths, remove := r.h.recipe.Leftovers(r.h, r.cause)
+	if len(paths) == 0 {
 		r.u.End()
 		return
 	}
@@ -575,8 +569,8 @@ func (r lossRemoval) start() {
 	}
 	s := r.h.s
 	r.u.start(func(ctx context.Context, u *CleanUp) {
-		for _, path := range left.Paths {
-			s.Retry(ctx, u, "remove", path, func(ctx context.Context) error { return left.Remove(ctx, path) })
+		for _, path := range paths {
+			s.Retry(ctx, u, "remove", path, func(ctx context.Context) error { return remove(ctx, path) })
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/parallel"
 	"github.com/go-coord/coord/internal/serviceclock"
 	"github.com/go-coord/coord/trace"
@@ -114,7 +115,7 @@ func (s *Session) paused(late time.Duration, asleep bool) {
 	if asleep {
 		what = "coord: this machine was suspended, or its clock was set forward"
 	}
-	s.c.log.Warn(what, "for", late.Round(100*time.Millisecond), "session", SessionID(s.b.ID()), "timeout", s.b.Timeout())
+	s.c.log.Warn(what, "for", late.Round(100*time.Millisecond), "session", layout.SessionText(s.b.ID()), "timeout", s.b.Timeout())
 	Emit(context.Background(), s.c, trace.ProcessPaused{For: late})
 }
 

@@ -139,7 +139,9 @@ func (o *owner) Release(h *core.Hold) error {
 	return err
 }
 
-func (o *owner) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
+func (o *owner) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
+	return
+}
 
 func (o *owner) Lost(*core.Hold) {}
 

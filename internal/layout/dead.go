@@ -89,3 +89,6 @@ func (r *DeadReason) SessionID() int64 {
 // It has passed, and no earlier name of the item in a queue of that kind has it, unless the
 // queue never uses a number again.
 func (r *DeadReason) DueAgain() int64 { return min(r.Due, 1) - 1 }
+
+// SessionText formats the id of a session as ZooKeeper's own tools do.
+func SessionText(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }

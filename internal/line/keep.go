@@ -19,7 +19,7 @@ import (
 const leastUnkept = time.Second
 
 // mostKept is how many idle locks a client keeps.
-const mostKept = core.MaxDirs
+const mostKept = 4096
 
 // A keptLock is the time for which a client keeps the node of a lock beyond the first Release:
 // see MutexOptions.Keep. While it lasts, a Lock of the same client, and each hand-over to a

@@ -230,7 +230,9 @@ func (q *localQueue) Lost(h *core.Hold) {
 	q.advance()
 }
 
-func (q *localQueue) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
+func (q *localQueue) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
+	return
+}
 
 // handOver deletes the node of a hold and creates one for the next caller. Without a
 // reserved node, that caller creates its own. The error is that of Hold.Remove.

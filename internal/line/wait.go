@@ -344,6 +344,8 @@ func (l *Line) Release(h *core.Hold) error {
 	return contender.Release(h, q.Seq, l.dir)
 }
 
-func (l *Line) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
+func (l *Line) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
+	return
+}
 
 func (l *Line) Lost(*core.Hold) {}

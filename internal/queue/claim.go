@@ -443,18 +443,17 @@ func (cl *Claim) Lost(*core.Hold) { cl.move(claimLose) }
 
 // Leftovers is the mark, if the claim has timed out, or Work has ended it since the client closes.
 // (When the session is being closed, no removal begins any more, and the mark goes with it.)
-func (cl *Claim) Leftovers(_ *core.Hold, cause error) core.Leftovers {
+func (cl *Claim) Leftovers(_ *core.Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	cl.q.forget() // before Done is closed, since the item precedes others of a list
-	r := core.Leftovers{Dir: cl.q.items, Paths: []string{cl.mark}}
 	switch {
 	case errors.Is(cause, errs.ErrClaimTimeout):
-		r.Remove = cl.fail
+		remove = cl.fail
 	case errors.Is(cause, backend.ErrClosed):
-		r.Remove = cl.restore
+		remove = cl.restore
 	default:
-		return core.Leftovers{}
+		return
 	}
-	return r
+	return cl.q.items, []string{cl.mark}, remove
 }
 
 // restore gives the item of a lost claim back, which counts no attempt, unless its mark is gone.

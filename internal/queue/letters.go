@@ -48,7 +48,7 @@ func (why deadReason) word() trace.Reason {
 func (q *Queue) reasonOf(e *layout.QueueEntry, attempts int, s *core.Session, why deadReason) []byte {
 	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due}
 	if s != nil {
-		r.Session = core.SessionID(s.Backend().ID())
+		r.Session = layout.SessionText(s.Backend().ID())
 	}
 	if q.kind == layout.KindPriorityQueue {
 		r.Priority = e.Key()

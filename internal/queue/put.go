@@ -54,7 +54,7 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 	done := 0
 	for done < len(all) {
 		m, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (int, error) {
-			n, size, most, room := 0, 0, s.Most(mostPrefetched, 1, 0, 1), s.Backend().Limits().Bytes*9/10
+			n, size, most, room := 0, 0, mostAtOnce(s, mostPrefetched, 1, 0, 1), s.Backend().Limits().Bytes*9/10
 			for n < len(all)-done && n < most {
 				size += len(q.items) + 512 + len(all[done+n].data)
 				if n > 0 && size > room {

@@ -393,7 +393,25 @@ func (q *Queue) makeItems(ctx context.Context, s *core.Session) error {
 
 // batch is the maximum number of items in one commit that claims, acknowledges or deletes
 // items: maxBatch, or fewer if the path is long or the service takes less.
-func (q *Queue) batch(s *core.Session) int { return s.Most(mostPrefetched, 5, 1, 5*(len(q.items)+300)) }
+func (q *Queue) batch(s *core.Session) int {
+	return mostAtOnce(s, mostPrefetched, 5, 1, 5*(len(q.items)+300))
+}
+
+// mostAtOnce returns how many of n things one commit can write if each takes so many operations,
+// of which some are conditions, and so many bytes. It leaves room for the few operations
+// that belong to the whole commit, and is at least one.
+func mostAtOnce(s *core.Session, n, ops, checks, size int) int {
+	const whole = 7 // a bucket, a tally and the counts of a queue, a waiter, and the journal entry
+	l := s.Backend().Limits()
+	n = min(n, l.Bytes/size)
+	if l.Ops > 0 {
+		n = min(n, (l.Ops-whole)/ops)
+	}
+	if l.Checks > 0 && checks > 0 {
+		n = min(n, (l.Checks-1)/checks)
+	}
+	return max(n, 1)
+}
 
 // deadPath is the default path of the dead letters of the queue at path.
 func deadPath(path string) string { return strings.TrimSuffix(path, "/") + "/dead" }

@@ -147,7 +147,7 @@ func (r *redrive) atOnce(s *core.Session) int {
 		return 1
 	}
 	const ops = 6 // five that take an item out, and the one that puts it
-	return s.Most(lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
+	return mostAtOnce(s, lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
 }
 
 // homing is an item on its way back into its queue.

@@ -138,7 +138,9 @@ func (s *owner) Release(h *core.Hold) error {
 	return contender.Release(h, q.Seq, s.requests)
 }
 
-func (s *owner) Leftovers(*core.Hold, error) core.Leftovers { return core.Leftovers{} }
+func (s *owner) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
+	return
+}
 
 func (s *owner) Lost(*core.Hold) {}
 

@@ -530,10 +530,9 @@ func (x *shard) Release(h *core.Hold) error {
 func (x *shard) Lost(*core.Hold) { x.report(func() { x.ended = true }) }
 
 // Leftovers is the node of a shard that ended by force.
-func (x *shard) Leftovers(h *core.Hold, cause error) core.Leftovers {
-	left := core.Leftovers{Dir: nodepath.Parent(h.Path()), Remove: h.On().Remove}
+func (x *shard) Leftovers(h *core.Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	if errors.Is(cause, errs.ErrRevoked) {
-		left.Paths = []string{h.Path()}
+		paths = []string{h.Path()}
 	}
-	return left
+	return nodepath.Parent(h.Path()), paths, h.On().Remove
 }
