@@ -93,11 +93,11 @@ func (p Phase) String() string { return core.Phase(p).String() }
 // and Options.OpenTimeout bound the opening only. Errors: ErrInvalid and ErrBadPath for bad
 // options; ErrDenied, at once, if the service refuses the credentials.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
-	cfg := core.Config{NewKindError: newKindError}
+	var opts Options
 	if o != nil {
-		cfg.Namespace, cfg.Logger, cfg.Trace, cfg.OpenTimeout = o.Namespace, o.Logger, o.Trace, o.OpenTimeout
+		opts = *o
 	}
-	c, err := core.Open(ctx, b, &cfg)
+	c, err := core.Open(ctx, b, core.Config(opts), newKindError)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (c *Client) Close() error { return c.c.Close() }
 // latest-wins: a slow reader misses intermediate states, never the newest. The channel
 // is closed when ctx ends, and after the state PhaseClosed.
 func (c *Client) WatchState(ctx context.Context) <-chan State {
-	return core.WatchState(ctx, c.c, func(s core.State) State { return State{Phase(s.Phase), s.Session, s.Err} })
+	return core.WatchState(ctx, c.c, func(p core.Phase, session int64, err error) State { return State{Phase(p), session, err} })
 }
 
 // States is WatchState as a loop: it yields the states of WatchState until ctx ends, the

@@ -27,15 +27,12 @@ import (
 // pending lines and events, and the parents of contexts to let go of them.
 const tellTime = time.Second
 
-// Config is the options of a client, and what package coord gives the engines.
+// Config is coord.Options.
 type Config struct {
 	Namespace   string
 	Logger      *slog.Logger
 	Trace       func(context.Context, trace.Event)
 	OpenTimeout time.Duration
-
-	// NewKindError makes the error for a path that another kind of recipe uses. It matches ErrKind.
-	NewKindError func(path, want, found string) error
 }
 
 // A Client is coord.Client.
@@ -51,7 +48,7 @@ type Client struct {
 	skew         time.Duration // added to the clocks; only tests set it
 
 	current atomic.Pointer[Session]
-	state   *latest.Value[State]
+	state   *latest.Value[state]
 	closing chan struct{} // closed when Close begins
 	stop    context.CancelFunc
 
@@ -72,11 +69,11 @@ type Client struct {
 	dirs map[string]DirState // knowledge about the recipes' paths, see kinds.go
 }
 
-// State is coord.State.
-type State struct {
-	Phase   Phase
-	Session int64 // the id of the present or latest session
-	Err     error // why there is no session: set with PhaseLost and PhaseClosed
+// state is coord.State.
+type state struct {
+	phase   Phase
+	session int64 // the id of the present or latest session
+	err     error // why there is no session: set with PhaseLost and PhaseClosed
 }
 
 // Phase is coord.Phase.
@@ -105,19 +102,19 @@ func (p Phase) String() string {
 	return "unknown"
 }
 
-// Open is coord.Open.
-func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
+// Open is coord.Open. newKindError makes the error for a path that another kind of recipe uses; it
+// matches ErrKind.
+func Open(ctx context.Context, b backend.Backend, opts Config, newKindError func(path, want, found string) error) (*Client, error) {
 	NeedContext(ctx)
 	if b == nil {
 		return nil, &backend.Error{Op: "open", Err: fmt.Errorf("%w: the backend is nil", backend.ErrInvalid)}
 	}
-	opts := *o
 	c := &Client{
 		backend:      b,
 		root:         strings.TrimSuffix(opts.Namespace, "/"),
 		log:          outbox.NewLogger(opts.Logger),
 		hooks:        hook.Of(ctx),
-		newKindError: opts.NewKindError,
+		newKindError: newKindError,
 		skew:         hook.Of(ctx).Skew,
 		began:        time.Now(),
 		closing:      make(chan struct{}),
@@ -149,7 +146,7 @@ func Open(ctx context.Context, b backend.Backend, o *Config) (*Client, error) {
 		}
 	}
 	c.beginSession(s)
-	c.state = latest.NewValue(State{Phase: PhaseConnected, Session: bs.ID()})
+	c.state = latest.NewValue(state{phase: PhaseConnected, session: bs.ID()})
 	if c.hooks.Opened != nil {
 		c.hooks.Opened(func() []hook.Hold { return c.current.Load().standing() })
 	}
@@ -215,13 +212,13 @@ func (c *Client) drain() {
 }
 
 // WatchState returns a channel with the present state and then every change, see Client.WatchState
-// in package coord. as converts a state.
-func WatchState[T any](ctx context.Context, c *Client, as func(State) T) <-chan T {
+// in package coord. as makes what the channel carries of a state.
+func WatchState[T any](ctx context.Context, c *Client, as func(p Phase, session int64, err error) T) <-chan T {
 	NeedContext(ctx)
 	ch := make(chan T, 1)
-	if !c.GoWork(func() { latest.Follow(ctx, c.state, ch, as) }) {
+	if !c.GoWork(func() { latest.Follow(ctx, c.state, ch, func(s state) T { return as(s.phase, s.session, s.err) }) }) {
 		s, _, _ := c.state.Get()
-		ch <- as(State{Phase: PhaseClosed, Session: s.Session, Err: backend.ErrClosed})
+		ch <- as(PhaseClosed, s.session, backend.ErrClosed)
 		close(ch)
 	}
 	return ch
@@ -249,7 +246,7 @@ func (c *Client) Live(ctx context.Context) (*Session, error) {
 		}
 		// Fetch the channel before checking again, or a change could be missed.
 		st, changed, _ := c.state.Get()
-		if st.Phase == PhaseClosed {
+		if st.phase == PhaseClosed {
 			return nil, backend.ErrClosed
 		}
 		if s := c.current.Load(); s.b.Err() == nil {
@@ -295,13 +292,13 @@ func (c *Client) keepSession(ctx context.Context, s *Session) {
 		s.follow(ctx)
 		if ctx.Err() != nil {
 			s.end(backend.ErrClosed)
-			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: backend.ErrClosed}, true)
+			c.publish(state{phase: PhaseClosed, session: s.b.ID(), err: backend.ErrClosed}, true)
 			c.closeSession(s.b)
 			return
 		}
 		err := s.b.Err()
 		s.end(err)
-		c.publish(State{Phase: PhaseLost, Session: s.b.ID(), Err: err}, false)
+		c.publish(state{phase: PhaseLost, session: s.b.ID(), err: err}, false)
 		c.log.Warn("coord: session lost, opening a new one", "session", layout.SessionText(s.b.ID()), "error", err)
 		// Joining the goroutines of the lost session can take a moment. The next
 		// session need not wait for that.
@@ -317,13 +314,13 @@ func (c *Client) keepSession(ctx context.Context, s *Session) {
 		pause.Wait(ctx.Done(), nil)
 		bs, err := c.reopen(ctx)
 		if err != nil {
-			c.publish(State{Phase: PhaseClosed, Session: s.b.ID(), Err: backend.ErrClosed}, true)
+			c.publish(state{phase: PhaseClosed, session: s.b.ID(), err: backend.ErrClosed}, true)
 			return
 		}
 		s = newSession(c, bs)
 		c.beginSession(s)
 		c.log.Info("coord: session opened", "session", layout.SessionText(bs.ID()))
-		c.publish(State{Phase: PhaseConnected, Session: bs.ID()}, false)
+		c.publish(state{phase: PhaseConnected, session: bs.ID()}, false)
 	}
 }
 
@@ -346,7 +343,7 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 			return nil, err
 		}
 		st, _, _ := c.state.Get()
-		c.publish(State{Phase: PhaseLost, Session: st.Session, Err: err}, false)
+		c.publish(state{phase: PhaseLost, session: st.session, err: err}, false)
 		c.log.Error("coord: cannot open a session, retrying", "error", err)
 		if err := backoff.Sleep(ctx, pause/2+time.Duration(c.Random("open")%uint64(pause))); err != nil {
 			return nil, err
@@ -372,10 +369,10 @@ func (c *Client) Random(what string) uint64 {
 	return rand.Uint64()
 }
 
-func (c *Client) publish(st State, final bool) {
+func (c *Client) publish(st state, final bool) {
 	c.state.Set(st, final)
 	Emit(context.Background(), c, trace.StateChanged{
-		Phase: st.Phase.String(), Session: st.Session, Err: st.Err, Again: st.Phase == PhaseConnected,
+		Phase: st.phase.String(), Session: st.session, Err: st.err, Again: st.phase == PhaseConnected,
 	})
 }
 

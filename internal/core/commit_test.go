@@ -47,7 +47,7 @@ func newOnceScene(t *testing.T) *onceScene {
 			}
 			return err
 		},
-	}), &Config{})
+	}), Config{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
 				}
 				return err
 			},
-		}), &Config{})
+		}), Config{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -78,8 +78,8 @@ func (s *Session) ContextError(ctx context.Context) error {
 	}
 	if lost != nil {
 		cut.Why = lost.Error()
-		if st, _, _ := s.c.state.Get(); st.Err != nil {
-			cut.Why = st.Err.Error() // why there is no other session
+		if st, _, _ := s.c.state.Get(); st.err != nil {
+			cut.Why = st.err.Error() // why there is no other session
 		}
 	} else if b, ok := s.b.(interface{ NoContact(error) error }); ok {
 		return b.NoContact(err)

@@ -130,9 +130,9 @@ func (s *Session) follow(ctx context.Context) {
 			return
 		case phase == told:
 		case phase == backend.PhaseSuspended:
-			s.c.publish(State{Phase: PhaseSuspended, Session: s.b.ID()}, false)
+			s.c.publish(state{phase: PhaseSuspended, session: s.b.ID()}, false)
 		case phase == backend.PhaseConnected:
-			s.c.publish(State{Phase: PhaseConnected, Session: s.b.ID()}, false)
+			s.c.publish(state{phase: PhaseConnected, session: s.b.ID()}, false)
 		}
 		told = phase
 		select {

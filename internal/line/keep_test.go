@@ -30,7 +30,7 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, st := context.Background(), memory.New(nil)
 				link := st.Link("a")
-				c, err := core.Open(ctx, link, &core.Config{})
+				c, err := core.Open(ctx, link, core.Config{}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -75,7 +75,7 @@ func awaitMutex(function string) {
 // grant tests the watch itself.
 func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
-	c, err := core.Open(ctx, st, &core.Config{})
+	c, err := core.Open(ctx, st, core.Config{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
 	open := func(name string) *core.Client {
-		c, err := core.Open(ctx, st.Link(name), &core.Config{})
+		c, err := core.Open(ctx, st.Link(name), core.Config{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,11 @@
 package line
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/contender"
@@ -14,7 +13,6 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
-	"github.com/go-coord/coord/trace"
 )
 
 // RWMutex is the engine of an RWMutex: the sides of the writers and of the readers.
@@ -104,83 +102,29 @@ func (rw *shared) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 	return r.owner.(*Line).Acquire(ctx, r)
 }
 
-// move carries out Downgrade.
-func (rw *shared) move(ctx context.Context, h *core.Hold) error {
-	old, err := rw.beginMove(h)
-	if err != nil {
-		return errs.Op("downgrade", rw.path.Full(), err)
-	}
-	i := strings.LastIndex(old, layout.WriteInfix)
-	next := old[:i] + layout.ReadInfix + old[i+len(layout.WriteInfix):]
-	result := make(chan error, 1)
-	move := func() {
-		err := replaceNode(h.On(), old, next, rw.data)
-		if err == nil {
-			h.EndMove(next)
-		} else {
-			h.EndMove("")
-		}
-		switch {
-		case errs.IsNotFound(err):
-			h.NodeGone(context.Background(), old)
-			err = h.Err()
-		case errs.IsOver(err):
-			h.Lose(err)
-			err = h.Err()
-		case err == nil:
-			h.Emit(ctx, func(at trace.Subject, _ time.Duration) trace.Event {
-				return trace.HoldDowngraded{Subject: at, Token: h.Token()}
-			})
-		}
-		result <- err
-	}
-	if !rw.c.GoWork(move) {
-		h.EndMove("")
-		return errs.Op("downgrade", old, backend.ErrClosed)
-	}
-	select {
-	case err := <-result:
-		return errs.Op("downgrade", old, err)
-	case <-ctx.Done():
-		return errs.Op("downgrade", old, backend.Uncertain(backend.ContextError(ctx)))
-	}
-}
-
-// beginMove marks a writer's hold as about to move to another node.
-func (rw *shared) beginMove(h *core.Hold) (old string, err error) {
-	l := rw.line()
-	return h.BeginMove(func(path string, moving bool) error {
-		name, ok := strings.CutPrefix(path, l.dir+"/")
-		if q, known := l.kinds.Parse(name); h.On().Client() != rw.c || !ok || strings.Contains(name, "/") || !known || q.Shared || moving {
-			return fmt.Errorf("%w: %s is not a writer's hold of this lock", backend.ErrInvalid, path)
-		}
-		return nil
-	})
-}
-
-// replaceNode deletes the node at old and creates one at next, in one commit. If the reply
-// is lost, it determines the outcome. The error matches ErrNotFound if an outsider
-// deleted old.
-func replaceNode(s *core.Session, old, next string, data []byte) error {
-	ctx := context.Background() // the session bounds it
-	err := s.CommitAgain(ctx, backend.Create(next, data, backend.Ephemeral), backend.Delete(old, backend.AnyVersion))
-	if errors.Is(err, backend.ErrExists) {
-		return nil // created by an attempt whose reply was lost, since the name is this hold's alone
-	}
-	return err
-}
-
 // Downgrade is RWMutex.Downgrade of package coord. h may be nil.
 func (rw *RWMutex) Downgrade(ctx context.Context, h *core.Hold) error {
 	core.NeedContext(ctx)
 	if err := rw.path.Check("downgrade"); err != nil {
 		return err
 	}
-	if h == nil || !h.WasGranted() {
+	if h == nil || h.On() == nil {
 		return errs.Op("downgrade", rw.path.Full(), fmt.Errorf("%w: the hold is nil or not from a lock", backend.ErrInvalid))
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return errs.Op("downgrade", rw.path.Full(), err)
 	}
-	return rw.move(ctx, h)
+	from, err := h.Move(ctx, rw.data, func(path string, moving bool) (string, error) { return rw.asReader(h, path, moving) })
+	return errs.Op("downgrade", cmp.Or(from, rw.path.Full()), err)
+}
+
+// asReader returns the path of the reader's node in place of the writer's node at path, on which h is.
+func (rw *RWMutex) asReader(h *core.Hold, path string, moving bool) (string, error) {
+	l := rw.line()
+	name, ok := strings.CutPrefix(path, l.dir+"/")
+	if q, known := l.kinds.Parse(name); h.On().Client() != rw.c || !ok || strings.Contains(name, "/") || !known || q.Shared || moving {
+		return "", fmt.Errorf("%w: %s is not a writer's hold of this lock", backend.ErrInvalid, path)
+	}
+	i := strings.LastIndex(path, layout.WriteInfix)
+	return path[:i] + layout.ReadInfix + path[i+len(layout.WriteInfix):], nil
 }

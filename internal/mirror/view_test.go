@@ -14,7 +14,7 @@ import (
 func TestView_ForgetsNodesThatAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
-		c, err := core.Open(t.Context(), st.Link("a"), &core.Config{})
+		c, err := core.Open(t.Context(), st.Link("a"), core.Config{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

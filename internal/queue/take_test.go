@@ -16,7 +16,7 @@ func TestQueue_AnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		open := func() (*Queue, *Taker[*Claim]) {
-			c, err := core.Open(t.Context(), st.Link(""), &core.Config{})
+			c, err := core.Open(t.Context(), st.Link(""), core.Config{}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
