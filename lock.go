@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/holdset"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // A Locker is a lock of this package: a *Mutex, a *RWMutex, its readers' side
@@ -20,7 +22,7 @@ type Locker interface {
 	// Do runs f under the lock, as Mutex.Do.
 	Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error
 
-	orderKey() line.Key
+	orderKey() lockKey
 }
 
 // A HoldSet is a set of holds that were acquired together, all or none. It is lost when
@@ -30,7 +32,7 @@ type Locker interface {
 //
 // It is safe for concurrent use.
 type HoldSet struct {
-	s     *line.Set
+	s     *holdset.Set
 	holds []*Hold
 }
 
@@ -70,6 +72,15 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	return set, nil
 }
 
+// lockKey names a lock for LockAll. The zero key is that of a nil one.
+type lockKey struct {
+	at interface {
+		Where() (*core.Client, nodepath.Path)
+	}
+	lock *line.Lock // nil if no joint commit can have the lock
+	face any        // the Locker of this package that stands for the lock
+}
+
 // lockerOf is a Locker for the engine, which calls Lock from the goroutine of LockAll.
 type lockerOf struct {
 	l     Locker
@@ -85,11 +96,27 @@ func (x lockerOf) Lock(ctx context.Context) (*core.Hold, error) {
 	return h.h, nil
 }
 
-func (x lockerOf) Key() line.Key {
-	if x.l == nil {
-		return line.Key{}
+func (x lockerOf) key() (k lockKey) {
+	if x.l != nil {
+		k = x.l.orderKey()
 	}
-	return x.l.orderKey().For(x.l)
+	return k
+}
+
+func (x lockerOf) Where() (*core.Client, nodepath.Path) {
+	k := x.key()
+	if k.at == nil {
+		return nil, nodepath.Path{}
+	}
+	return k.at.Where()
+}
+
+func (x lockerOf) Joint() *line.Lock {
+	k := x.key()
+	if k.face != any(x.l) {
+		return nil // x.l is a wrapper of another package, whose own Lock must be called
+	}
+	return k.lock
 }
 
 // Done returns a channel that is closed when any of the holds has ended.

@@ -135,9 +135,9 @@ func (m *Mutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 	return m.m.Revoke(ctx, o.config())
 }
 
-func (m *Mutex) orderKey() (k line.Key) {
+func (m *Mutex) orderKey() (k lockKey) {
 	if m != nil && m.m != nil {
-		k = m.m.Key(m)
+		k = lockKey{m.m, m.m, m}
 	}
 	return k
 }

@@ -116,16 +116,16 @@ func (rw *RWMutex) Revoke(ctx context.Context, o *RevokeOptions) error {
 	return rw.rw.Write.Revoke(ctx, o.config())
 }
 
-func (rw *RWMutex) orderKey() (k line.Key) {
+func (rw *RWMutex) orderKey() (k lockKey) {
 	if rw != nil && rw.rw != nil {
-		k = rw.rw.Write.Key(rw)
+		k = lockKey{rw.rw.Write, rw.rw.Write, rw}
 	}
 	return k
 }
 
-func (r readLocker) orderKey() (k line.Key) {
+func (r readLocker) orderKey() (k lockKey) {
 	if r.rw != nil && r.rw.rw != nil {
-		k = r.rw.rw.Read.Key(r)
+		k = lockKey{r.rw.rw.Read, r.rw.rw.Read, r}
 	}
 	return k
 }

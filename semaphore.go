@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/semaphore"
 )
 
@@ -98,9 +97,9 @@ func (p permitLocker) Do(ctx context.Context, f func(context.Context, *Hold) err
 	return doUnder(ctx, p.s.s.FullPath(), func(ctx context.Context) (*core.Hold, error) { return p.s.s.Acquire(ctx, p.n) }, f)
 }
 
-func (p permitLocker) orderKey() (k line.Key) {
+func (p permitLocker) orderKey() (k lockKey) {
 	if p.s != nil && p.s.s != nil {
-		k = p.s.s.Key()
+		k.at = p.s.s
 	}
 	return k
 }

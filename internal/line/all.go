@@ -3,63 +3,33 @@ package line
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/holdset"
 	"github.com/go-coord/coord/internal/nodepath"
-	"github.com/go-coord/coord/internal/parallel"
 )
-
-// Key names a lock for LockAll: the zero key is that of a nil one.
-type Key struct {
-	c      *core.Client
-	path   nodepath.Path
-	face   any    // the value of the program that stands for the lock
-	joiner joiner // nil if no joint commit can have the lock
-}
-
-// NewKey returns the key of a lock that no joint commit can have.
-func NewKey(c *core.Client, path nodepath.Path) Key { return Key{c: c, path: path} }
-
-// For returns the key of the lock that the program gives as face. If this is not the value that stands
-// for the lock, it is a wrapper of another package, whose own Lock must be called: no joint commit can
-// have it.
-func (k Key) For(face any) Key {
-	if k.face != face {
-		k.joiner = nil
-	}
-	return k
-}
 
 // Locker is a lock as LockAll sees it.
 type Locker interface {
 	Lock(ctx context.Context) (*core.Hold, error)
-	// Key returns the key for what the program has given.
-	Key() Key
-}
-
-// Set is the engine of a HoldSet.
-type Set struct {
-	holds []*core.Hold // in the order in which they were acquired
-	done  chan struct{}
-
-	mu  sync.Mutex
-	err error
+	// Where returns the client and the path of the lock. The client is nil for a lock that is nil.
+	Where() (*core.Client, nodepath.Path)
+	// Joint returns the lock whose node a joint commit can create, or nil: permits have no such lock,
+	// and of a wrapper of another package its own Lock must be called.
+	Joint() *Lock
 }
 
 // LockAll is LockAll of package coord.
-func LockAll(ctx context.Context, lockers []Locker) (*Set, error) {
+func LockAll(ctx context.Context, lockers []Locker) (*holdset.Set, error) {
 	list, err := inOrder(lockers)
 	if err != nil {
 		return nil, err
 	}
-	s := &Set{done: make(chan struct{})}
+	s := holdset.New()
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for together := true; len(list) > 0; {
@@ -70,101 +40,32 @@ func LockAll(ctx context.Context, lockers []Locker) (*Set, error) {
 		n := 1
 		var err error
 		if len(joints) > 0 {
-			n, wait, together, err = s.lockTogether(wait, joints)
+			n, wait, together, err = lockTogether(wait, s, joints)
 		} else {
-			wait, err = s.lock(wait, list[0])
+			wait, err = lockOne(wait, s, list[0])
 		}
 		if err != nil {
-			if lost := s.firstLoss(); lost != nil && ctx.Err() == nil {
+			if lost := s.Loss(); lost != nil && ctx.Err() == nil {
 				err = lost
 			}
-			return nil, s.giveBack(ctx, err)
+			return nil, s.GiveBack(ctx, err)
 		}
 		list = list[n:]
 	}
-	if err := s.test(ctx); err != nil {
-		return nil, s.giveBack(ctx, err)
-	}
-	for _, h := range s.holds {
-		h.WhenEnded(s.end)
-	}
-	if err := s.Err(); err != nil {
-		return nil, s.giveBack(ctx, err)
+	if err := s.Complete(ctx); err != nil {
+		return nil, s.GiveBack(ctx, err)
 	}
 	return s, nil
 }
 
-// lock acquires one lock.
-func (s *Set) lock(ctx context.Context, l Locker) (wait context.Context, err error) {
-	ctx = s.within(ctx)
+// lockOne acquires one lock, and adds its hold to the set.
+func lockOne(ctx context.Context, s *holdset.Set, l Locker) (wait context.Context, err error) {
+	ctx = s.Within(ctx)
 	h, err := l.Lock(ctx)
 	if err == nil {
-		s.holds = append(s.holds, h)
+		s.Add(h)
 	}
 	return ctx, err
-}
-
-// within returns the context of the next acquisition: it ends also with the latest hold of the
-// set, so that a loss ends the wait for the rest.
-func (s *Set) within(ctx context.Context) context.Context {
-	if n := len(s.holds); n > 0 {
-		return s.holds[n-1].Context(ctx)
-	}
-	return ctx
-}
-
-// test asks the service for the nodes that may have been deleted, as far as the client knows,
-// while the call waited for others.
-func (s *Set) test(ctx context.Context) error {
-	for _, h := range s.holds {
-		if h.IsDoubted() {
-			if err := h.Verify(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// giveBack releases the holds of a set that was not completed for the reason why, and
-// returns all errors joined. When ctx has ended, it waits for the releases under way as
-// core.CleanUp.Wait does.
-func (s *Set) giveBack(ctx context.Context, why error) error {
-	type release struct {
-		h   *core.Hold
-		u   *core.CleanUp
-		err chan error
-	}
-	var all []release
-	for _, h := range slices.Backward(s.holds) {
-		result := make(chan error, 1)
-		u := h.On().Client().GoCleanUp(func(context.Context, *core.CleanUp) { result <- h.Release() })
-		all = append(all, release{h, u, result})
-		if u == nil {
-			result <- h.Release() // the hold ended with its client
-			continue
-		}
-		select {
-		case <-u.Done:
-		case <-ctx.Done(): // the next release does not wait for this one
-		}
-	}
-	failed := []error{why}
-	began := time.Now()
-	for _, r := range all {
-		if r.u != nil {
-			r.h.On().WaitFor(r.u.Done, core.GiveUpWait-time.Since(began))
-			r.u.Note(nodepath.Parent(r.h.Path()))
-		}
-		select {
-		case err := <-r.err:
-			if err != why { // the loss that ended the call is already in failed
-				failed = append(failed, err)
-			}
-		default:
-		}
-	}
-	return errors.Join(failed...)
 }
 
 // inOrder sorts the lockers. It refuses lockers that cannot be locked together.
@@ -172,105 +73,42 @@ func inOrder(lockers []Locker) ([]Locker, error) {
 	if len(lockers) == 0 {
 		return nil, errs.Op("lockall", "", fmt.Errorf("%w: no locker given", backend.ErrInvalid))
 	}
-	type path struct {
+	type place struct {
 		c    *core.Client
 		full string
 	}
-	seen := make(map[path]bool)
+	seen := make(map[place]bool)
 	for i, l := range lockers {
-		if l == nil || l.Key().c == nil {
+		c, path := l.Where()
+		if c == nil {
 			return nil, errs.Op("lockall", "", fmt.Errorf("%w: locker %d of %d is nil", backend.ErrInvalid, i+1, len(lockers)))
 		}
-		k := l.Key()
-		if err := k.path.Check("lockall"); err != nil {
+		if err := path.Check("lockall"); err != nil {
 			return nil, err
 		}
-		p := path{k.c, k.path.Full()}
-		if seen[p] {
-			return nil, errs.Op("lockall", p.full, fmt.Errorf("%w: two lockers have this path", backend.ErrInvalid))
+		at := place{c, path.Full()}
+		if seen[at] {
+			return nil, errs.Op("lockall", at.full, fmt.Errorf("%w: two lockers have this path", backend.ErrInvalid))
 		}
-		seen[p] = true
+		seen[at] = true
 	}
 	list := slices.Clone(lockers)
-	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(a.Key().path.Full(), b.Key().path.Full()) })
+	slices.SortStableFunc(list, func(a, b Locker) int { return cmp.Compare(fullPath(a), fullPath(b)) })
 	return list, nil
 }
 
-// end marks the set as ended. The first reason counts.
-func (s *Set) end(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
-		s.err = err
-		close(s.done)
-	}
-}
-
-// firstLoss returns the loss of one of the holds, or nil.
-func (s *Set) firstLoss() error {
-	for _, h := range s.holds {
-		if err := h.Err(); errors.Is(err, errs.ErrLost) {
-			return err
-		}
-	}
-	return nil
-}
-
-// Done is HoldSet.Done of package coord.
-func (s *Set) Done() <-chan struct{} {
-	s.Err() // compares the leases with the clock
-	return s.done
-}
-
-// Err is HoldSet.Err of package coord.
-func (s *Set) Err() error {
-	if lost := s.firstLoss(); lost != nil {
-		s.end(lost) // the goroutine that ended the hold may not have called end yet
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-// Context is HoldSet.Context of package coord.
-func (s *Set) Context(parent context.Context) context.Context {
-	for _, h := range s.holds {
-		parent = h.Context(parent)
-	}
-	return parent
-}
-
-// Holds is HoldSet.Holds of package coord.
-func (s *Set) Holds() []*core.Hold { return s.holds }
-
-// Guard is HoldSet.Guard of package coord.
-func (s *Set) Guard() core.Guard { return core.GuardAll(s.holds) }
-
-// Verify is HoldSet.Verify of package coord.
-func (s *Set) Verify(ctx context.Context) error {
-	for _, h := range s.holds {
-		if err := h.Verify(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Release is HoldSet.Release of package coord.
-func (s *Set) Release() error {
-	failed := make([]error, len(s.holds))
-	parallel.Do(len(s.holds), func(i int) { failed[i] = s.holds[i].Release() })
-	return errors.Join(failed...)
+func fullPath(l Locker) string {
+	_, path := l.Where()
+	return path.Full()
 }
 
 // neighbours returns the calls for those of the lockers, which are in path order, that one
 // joint commit can have, counted from the first one, or nil if these are fewer than two.
 func neighbours(ctx context.Context, lockers []Locker) []joint {
-	first := lockers[0].Key().joiner
-	if first == nil || len(lockers) == 1 {
+	if lockers[0].Joint() == nil || len(lockers) == 1 {
 		return nil
 	}
-	c := lockers[0].Key().c
+	c, _ := lockers[0].Where()
 	s, err := c.Live(ctx)
 	if err != nil {
 		return nil // Lock returns the error
@@ -279,16 +117,16 @@ func neighbours(ctx context.Context, lockers []Locker) []joint {
 	limits, size := s.Backend().Limits(), 0
 	list := make([]joint, 0, len(lockers))
 	for i, l := range lockers {
-		j := l.Key().joiner
-		if j == nil || l.Key().c != c {
+		k := l.Joint()
+		if of, _ := l.Where(); k == nil || of != c {
 			break
 		}
-		r := j.newRequest()
-		size += perLine + 2*len(l.Key().path.Full()) + len(r.data)
+		r := k.newRequest()
+		size += perLine + 2*len(k.path.Full()) + len(r.data)
 		if size > limits.Bytes || limits.Ops > 0 && 2*(i+1) > limits.Ops {
 			break
 		}
-		list = append(list, joint{joiner: j, l: j.line(), r: r})
+		list = append(list, joint{joiner: k.joiner, l: k.line(), r: r})
 	}
 	if len(list) < 2 {
 		return nil
@@ -300,8 +138,8 @@ func neighbours(ctx context.Context, lockers []Locker) []joint {
 // The next lock, if any, is one for whose local turn the call has to wait, or the first one had
 // a node of the previous holder, which must not go unwatched during a commit. together reports
 // whether all n were free.
-func (s *Set) lockTogether(ctx context.Context, list []joint) (n int, wait context.Context, together bool, err error) {
-	ctx = s.within(ctx)
+func lockTogether(ctx context.Context, s *holdset.Set, list []joint) (n int, wait context.Context, together bool, err error) {
+	ctx = s.Within(ctx)
 	for i := range list {
 		if err := list[i].begin(ctx, list[i].r); err != nil {
 			return 0, ctx, false, err
@@ -322,7 +160,7 @@ func (s *Set) lockTogether(ctx context.Context, list []joint) (n int, wait conte
 	for i := range list {
 		j := &list[i]
 		if i > 0 {
-			ctx = s.within(ctx)
+			ctx = s.Within(ctx)
 		}
 		if err := j.enterTurn(ctx); err != nil {
 			return 0, ctx, false, err
@@ -336,7 +174,7 @@ func (s *Set) lockTogether(ctx context.Context, list []joint) (n int, wait conte
 			leavePlaces(list[i+1:])
 			return 0, ctx, false, err
 		}
-		s.holds = append(s.holds, h)
+		s.Add(h)
 	}
 	return n, ctx, together, nil
 }

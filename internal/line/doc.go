@@ -5,7 +5,7 @@
 //	lock.go        Lock: what package coord uses of a Mutex, and of each side of an RWMutex
 //	mutex.go       Mutex: the callers of one client take turns (local.go), and may keep the node (keep.go)
 //	rwmutex.go     RWMutex: writers and readers, and the downgrade
-//	all.go         LockAll, with a joint commit for several lines (joint.go)
+//	all.go         LockAll, with a joint commit for several lines (joint.go); the set of holds is in holdset
 //	revoke.go      a request to the holders to release
 //	contenders.go  reads the contenders, and the owners of shards
 //

@@ -39,8 +39,8 @@ func (k *Lock) TryLock(ctx context.Context) (*core.Hold, error) { return k.lock(
 // FullPath returns the path of the lock, with the namespace.
 func (k *Lock) FullPath() string { return k.path.Full() }
 
-// Key returns the key of the lock for LockAll. face is the value of the program that stands for it.
-func (k *Lock) Key(face any) Key { return Key{k.c, k.path, face, k.joiner} }
+// Where returns the client and the path of the lock.
+func (k *Lock) Where() (*core.Client, nodepath.Path) { return k.c, k.path }
 
 func (k *Lock) Contenders(ctx context.Context) ([]Contender, error) {
 	if err := k.path.Check("contenders"); err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
 )
 
@@ -54,8 +53,8 @@ func New(c *core.Client, path string, limit int, cfg Config) *Semaphore {
 // FullPath returns the path of the semaphore, with the namespace.
 func (s *Semaphore) FullPath() string { return s.path.Full() }
 
-// Key returns the key of LockAll. No joint commit can have permits.
-func (s *Semaphore) Key() line.Key { return line.NewKey(s.c, s.path) }
+// Where returns the client and the path of the semaphore.
+func (s *Semaphore) Where() (*core.Client, nodepath.Path) { return s.c, s.path }
 
 func (s *Semaphore) recipeDir() core.RecipeDir {
 	return core.NewRecipeDir(s.path.Full(), layout.KindSemaphore)
