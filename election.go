@@ -109,13 +109,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 		return nil, errs.Op(op, e.path.Full(), err)
 	}
 	led := &leading{l: e.line()}
-	r := led.l.NewRequest(op, data, led)
-	if err := led.l.HeldUnder(ctx, r); err != nil {
-		return nil, errs.Op(op, e.path.Full(), err)
-	}
-	r.Span = e.c.NewSpan("election", e.path.Full(), op)
-	r.StepDown = e.stepDown
-	h, err := led.l.Acquire(ctx, r)
+	h, err := led.l.Campaign(ctx, op, data, led, e.stepDown)
 	if err != nil {
 		return nil, err
 	}

@@ -40,12 +40,13 @@ func asHold(h *core.Hold, err error) (*Hold, error) {
 	return &Hold{h}, err
 }
 
-// doUnder implements Do for every lock.
-func doUnder(ctx context.Context, path string, lock func(context.Context) (*core.Hold, error), f func(context.Context, *Hold) error) error {
+// doUnder implements Do for every lock, which is at a place.
+func doUnder(ctx context.Context, at place, lock func(context.Context) (*core.Hold, error), f func(context.Context, *Hold) error) error {
+	_, path := at.Where()
 	if f == nil {
-		return core.Do(ctx, path, lock, nil)
+		return core.Do(ctx, path.Full(), lock, nil)
 	}
-	return core.Do(ctx, path, lock, func(ctx context.Context, h *core.Hold) error { return f(ctx, &Hold{h}) })
+	return core.Do(ctx, path.Full(), lock, func(ctx context.Context, h *core.Hold) error { return f(ctx, &Hold{h}) })
 }
 
 // Done returns a channel that is closed when the hold ends. Done compares the session's

@@ -72,11 +72,14 @@ func LockAll(ctx context.Context, lockers ...Locker) (*HoldSet, error) {
 	return set, nil
 }
 
+// place is an engine that knows its client and its path.
+type place interface {
+	Where() (*core.Client, nodepath.Path)
+}
+
 // lockKey names a lock for LockAll. The zero key is that of a nil one.
 type lockKey struct {
-	at interface {
-		Where() (*core.Client, nodepath.Path)
-	}
+	at   place
 	lock *line.Lock // nil if no joint commit can have the lock
 	face any        // the Locker of this package that stands for the lock
 }

@@ -112,7 +112,7 @@ func (m *Mutex) TryLock(ctx context.Context) (*Hold, error) {
 // describes the case in which that is unknown. Do releases the lock also if f panics,
 // and the panic continues in the caller. ErrInvalid: f is nil; then nothing is acquired.
 func (m *Mutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
-	return doUnder(ctx, m.m.FullPath(), m.m.Lock, f)
+	return doUnder(ctx, m.m, m.m.Lock, f)
 }
 
 // Contenders lists the holder and the waiters, in the order of the queue. The result is

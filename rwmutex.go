@@ -75,7 +75,7 @@ func (rw *RWMutex) TryRLock(ctx context.Context) (*Hold, error) {
 
 // Do runs f as the only holder, as Mutex.Do does.
 func (rw *RWMutex) Do(ctx context.Context, f func(ctx context.Context, h *Hold) error) error {
-	return doUnder(ctx, rw.rw.Write.FullPath(), rw.rw.Write.Lock, f)
+	return doUnder(ctx, rw.rw.Write, rw.rw.Write.Lock, f)
 }
 
 // RLocker returns the readers' side as a Locker: its Lock is RLock, its TryLock
@@ -87,7 +87,7 @@ type readLocker struct{ rw *RWMutex }
 func (r readLocker) Lock(ctx context.Context) (*Hold, error)    { return r.rw.RLock(ctx) }
 func (r readLocker) TryLock(ctx context.Context) (*Hold, error) { return r.rw.TryRLock(ctx) }
 func (r readLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
-	return doUnder(ctx, r.rw.rw.Read.FullPath(), r.rw.rw.Read.Lock, f)
+	return doUnder(ctx, r.rw.rw.Read, r.rw.rw.Read.Lock, f)
 }
 
 // Contenders lists the holders and the waiters, as Mutex.Contenders does.

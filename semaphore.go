@@ -94,7 +94,7 @@ type permitLocker struct {
 func (p permitLocker) Lock(ctx context.Context) (*Hold, error)    { return p.s.Acquire(ctx, p.n) }
 func (p permitLocker) TryLock(ctx context.Context) (*Hold, error) { return p.s.TryAcquire(ctx, p.n) }
 func (p permitLocker) Do(ctx context.Context, f func(context.Context, *Hold) error) error {
-	return doUnder(ctx, p.s.s.FullPath(), func(ctx context.Context) (*core.Hold, error) { return p.s.s.Acquire(ctx, p.n) }, f)
+	return doUnder(ctx, p.s.s, func(ctx context.Context) (*core.Hold, error) { return p.s.s.Acquire(ctx, p.n) }, f)
 }
 
 func (p permitLocker) orderKey() (k lockKey) {

@@ -38,7 +38,7 @@ import (
 type joint struct {
 	joiner
 	l    *Line
-	r    *Request
+	r    *request
 	turn bool // the caller has the turn
 }
 

@@ -112,7 +112,7 @@ const (
 
 // newKept returns the kept lock that begins with the grant of h for r at p, or nil if the client
 // does not keep the lock.
-func (q *localQueue) newKept(r *Request, p place, h *core.Hold) core.NodeKeeper {
+func (q *localQueue) newKept(r *request, p place, h *core.Hold) core.NodeKeeper {
 	if r.keep == 0 || p.Siblings != 1 || contender.IsHighNumber(p.s, p.Seq) || linesOf(q.l.c).wasContended(q.l.dir) {
 		return nil
 	}
@@ -225,13 +225,13 @@ func (q *localQueue) take() *keptLock {
 // resume grants the lock to a caller that has the turn and the node of the kept lock k. If it
 // returns nil, the node is removed, and the caller takes a new place. It waits for the watches:
 // without them nothing says that the node still exists.
-func (q *localQueue) resume(ctx context.Context, r *Request, k *keptLock) *core.Hold {
+func (q *localQueue) resume(ctx context.Context, r *request, k *keptLock) *core.Hold {
 	select {
 	case <-k.armed:
 	case <-ctx.Done():
 	}
 	if r.keep > 0 && bytes.Equal(r.data, k.data) && ctx.Err() == nil && !k.isOver() {
-		h := core.NewHold(k.s, k.Path, k.Czxid, r.Span, q)
+		h := core.NewHold(k.s, k.Path, k.Czxid, r.span, q)
 		h.SetKeeper(k)
 		if h.Grant(ctx, 1, k.own, nil) == nil {
 			q.mu.Lock()

@@ -41,7 +41,7 @@ func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
 					t.Fatal(err)
 				}
 				synctest.Wait()
-				r := &Request{op: "lock", data: m.joiner.(*mutex).data, keep: time.Hour}
+				r := &request{op: "lock", data: m.joiner.(*mutex).data, keep: time.Hour}
 				q, w, err := linesOf(c).join(*m.line(), r)
 				if err != nil || w != nil || r.reserved.state != reservedKept {
 					t.Fatal(err, w, r.reserved)
@@ -85,7 +85,7 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 	if err != nil || h.Release() != nil {
 		t.Fatal(err)
 	}
-	r := &Request{op: "lock", data: m.joiner.(*mutex).data, keep: time.Hour}
+	r := &request{op: "lock", data: m.joiner.(*mutex).data, keep: time.Hour}
 	q, _, err := linesOf(c).join(*m.line(), r)
 	if err != nil || r.reserved.state != reservedKept {
 		t.Fatal(err, r.reserved)

@@ -90,35 +90,42 @@ func (l *Line) intruder(names []string, seq int64) error {
 	return nil
 }
 
-// Request is one acquisition.
-type Request struct {
+// request is one acquisition.
+type request struct {
 	op       string        // for errors
 	kind     string        // of the node
 	data     []byte        // of the node
 	try      bool          // errs.ErrLocked instead of waiting
-	Span     *tracing.Span // nil without Trace
+	span     *tracing.Span // nil without Trace
 	reserved reservedNode  // left by the previous holder, see localQueue; used once
 	owner    core.Owner    // of the hold
 	keep     time.Duration // MutexOptions.Keep; the owner is a localQueue then
 	// beforeWait, if not nil, is called before the call waits for other contenders, see leavePlaces.
 	beforeWait func()
-	// StepDown ends the hold with ErrSuspended as soon as its session is suspended.
-	StepDown bool
+	// stepDown ends the hold with ErrSuspended as soon as its session is suspended.
+	stepDown bool
 	*contender.Lookup
 }
 
-// NewRequest returns a request in a line of exclusive contenders: op is the call, data that of the
-// node, and owner that of the hold.
-func (l *Line) NewRequest(op string, data []byte, owner core.Owner) *Request {
-	kind := layout.LockInfix
-	if l.kinds == layout.LatchLine {
-		kind = layout.LatchInfix
+// Acquire takes a place in a line of exclusive contenders for the call op, and waits for the grant. data
+// is that of the node, and owner that of the hold.
+func (l *Line) Acquire(ctx context.Context, op string, data []byte, owner core.Owner, span *tracing.Span) (*core.Hold, error) {
+	return l.acquire(ctx, &request{op: op, kind: layout.LockInfix, data: data, owner: owner, span: span})
+}
+
+// Campaign is Acquire in the line of an election. With stepDown the hold ends with ErrSuspended as soon as
+// its session is suspended.
+func (l *Line) Campaign(ctx context.Context, op string, data []byte, owner core.Owner, stepDown bool) (*core.Hold, error) {
+	r := &request{op: op, kind: layout.LatchInfix, data: data, owner: owner, stepDown: stepDown}
+	if err := l.heldUnder(ctx, r); err != nil {
+		return nil, errs.Op(op, l.dir, err)
 	}
-	return &Request{op: op, kind: kind, data: data, owner: owner}
+	r.span = l.c.NewSpan(string(l.kinds.Recipe()), l.dir, op)
+	return l.acquire(ctx, r)
 }
 
 // willWait is called before the call waits for other contenders.
-func (r *Request) willWait() {
+func (r *request) willWait() {
 	if r.beforeWait != nil {
 		r.beforeWait()
 		r.beforeWait = nil
@@ -151,11 +158,11 @@ type place struct {
 	data []byte // as last read with the watch on the node
 }
 
-// HeldUnder returns the error for a call that would wait for itself: its ctx derives
+// heldUnder returns the error for a call that would wait for itself: its ctx derives
 // from a hold that blocks the call. The ctx ends with that hold, so the wait could
 // never succeed. The call checks this before it queues, because other callers that wait
 // for the same hold can be ahead of it in the local queue too.
-func (l *Line) HeldUnder(ctx context.Context, r *Request) error {
+func (l *Line) heldUnder(ctx context.Context, r *request) error {
 	for name, h := range core.HoldsUnder(ctx, l.dir) {
 		q, ok := l.kinds.Parse(name)
 		var refusal error
@@ -176,9 +183,9 @@ func (l *Line) HeldUnder(ctx context.Context, r *Request) error {
 
 // behindOwn returns the error for a contender whose ctx derives from a hold that is in
 // the queue ahead of it, so that it waits for that hold directly or behind others.
-// HeldUnder cannot detect this when the hold is a reader's and a writer waits between
+// heldUnder cannot detect this when the hold is a reader's and a writer waits between
 // the two, or when the hold is about to move to another node.
-func (l *Line) behindOwn(ctx context.Context, r *Request, ahead []layout.Position) error {
+func (l *Line) behindOwn(ctx context.Context, r *request, ahead []layout.Position) error {
 	for name := range core.HoldsUnder(ctx, l.dir) {
 		q, ok := l.kinds.Parse(name)
 		if i := slices.IndexFunc(ahead, q.Is); ok && i >= 0 {
@@ -191,10 +198,10 @@ func (l *Line) behindOwn(ctx context.Context, r *Request, ahead []layout.Positio
 	return nil
 }
 
-// Acquire takes a place and waits for the grant. If the session is lost, or an outsider
+// acquire takes a place and waits for the grant. If the session is lost, or an outsider
 // deletes the node, it takes a new place at the tail, until ctx ends. However it
 // returns, a node that does not become a hold is removed.
-func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
+func (l *Line) acquire(ctx context.Context, r *request) (*core.Hold, error) {
 	for {
 		p, err := l.enter(ctx, r)
 		entered := err == nil
@@ -219,18 +226,18 @@ func (l *Line) Acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 		err, again := l.c.AfterAttempt(ctx, err)
 		if !again {
 			err = errs.Op(r.op, l.dir, r.Explain(err))
-			r.Span.Over(ctx, err)
+			r.span.Over(ctx, err)
 			return nil, err
 		}
 		r.willWait()
 		l.c.Log().Debug("coord: lost the place in the queue of waiters, joining it again at the end", "path", l.dir, "error", err)
-		r.Span.Requeued(ctx, err)
+		r.span.Requeued(ctx, err)
 	}
 }
 
 // enter takes a place at the tail of the queue. With an error, the place has no node any
 // more, and may have a session.
-func (l *Line) enter(ctx context.Context, r *Request) (place, error) {
+func (l *Line) enter(ctx context.Context, r *request) (place, error) {
 	b := r.reserved
 	r.reserved = reservedNode{}
 	if b.state == reservedStands && b.place.s.Backend().Err() == nil {
@@ -284,7 +291,7 @@ func (l *Line) enter(ctx context.Context, r *Request) (place, error) {
 //
 // The try must create its node all the same if the client of the only contender may keep the
 // lock: see asksKeeper. look returns the path of that contender's node then.
-func (l *Line) look(ctx context.Context, s *core.Session, r *Request) (asks string, err error) {
+func (l *Line) look(ctx context.Context, s *core.Session, r *request) (asks string, err error) {
 	names, err := contender.LookAt(ctx, s, l.dir)
 	if err != nil {
 		return "", err
@@ -306,7 +313,7 @@ func (l *Line) look(ctx context.Context, s *core.Session, r *Request) (asks stri
 // So the try that has created its node notes that of the keeper (setSeen), and no earlier: a
 // try that was cut short before has asked nobody. The data of a node that is not kept is read
 // once.
-func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *Request, queue []layout.Position) bool {
+func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *request, queue []layout.Position) bool {
 	if _, ok := r.owner.(*localQueue); !ok || len(queue) != 2 {
 		return false
 	}
@@ -363,24 +370,24 @@ func (x *clientLines) setSeen(dir, path string) {
 
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
 // a watch is armed later. It returns errs.ErrAgain if own has fired.
-func (l *Line) hold(ctx context.Context, r *Request, p place, own *backend.Watch) (*core.Hold, error) {
+func (l *Line) hold(ctx context.Context, r *request, p place, own *backend.Watch) (*core.Hold, error) {
 	token := p.Czxid
 	if r.kind == layout.ReadInfix {
 		token = 0 // several readers hold it at a time
 	}
-	h := core.NewHold(p.s, p.Path, token, r.Span, r.owner)
+	h := core.NewHold(p.s, p.Path, token, r.span, r.owner)
 	if q, ok := r.owner.(*localQueue); ok {
 		h.SetKeeper(q.newKept(r, p, h))
 	}
 	var phase backend.Phase
 	var changed <-chan struct{}
-	if r.StepDown {
+	if r.stepDown {
 		phase, changed = p.s.Backend().Status()
 	}
 	if err := h.Grant(ctx, 1, own, p.data); err != nil {
 		return nil, err
 	}
-	if r.StepDown { // if the client is closed by now, the hold has ended with it
+	if r.stepDown { // if the client is closed by now, the hold has ended with it
 		l.c.GoWork(func() { endSuspended(h, phase, changed) })
 	}
 	return h, nil

@@ -94,7 +94,7 @@ func (q *localQueue) move(w *localWaiter, e waiterEvent) waiterState {
 
 // join gives the caller of r the turn to have a node, or queues it. A nil waiter means that
 // the caller has the turn at once. If the client has kept a node, that is the caller's reserved node.
-func (x *clientLines) join(l Line, r *Request) (*localQueue, *localWaiter, error) {
+func (x *clientLines) join(l Line, r *request) (*localQueue, *localWaiter, error) {
 	if l.c.IsClosing() {
 		return nil, nil, backend.ErrClosed
 	}

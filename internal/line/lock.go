@@ -21,23 +21,20 @@ type joiner interface {
 	// lock is Lock, or TryLock. It is a method of each kind, so that the request costs no allocation.
 	lock(ctx context.Context, try bool) (*core.Hold, error)
 	// newRequest returns the request of Lock.
-	newRequest() *Request
+	newRequest() *request
 	// begin checks a request and completes it.
-	begin(ctx context.Context, r *Request) error
+	begin(ctx context.Context, r *request) error
 	// takeTurn waits for the caller's turn in the process, if there are turns, and sets the
 	// owner of the request.
-	takeTurn(ctx context.Context, r *Request) error
+	takeTurn(ctx context.Context, r *request) error
 	// acquire acquires the lock for a caller that has the turn. If it fails, the turn is
 	// passed on.
-	acquire(ctx context.Context, r *Request) (*core.Hold, error)
+	acquire(ctx context.Context, r *request) (*core.Hold, error)
 }
 
 func (k *Lock) Lock(ctx context.Context) (*core.Hold, error) { return k.lock(ctx, false) }
 
 func (k *Lock) TryLock(ctx context.Context) (*core.Hold, error) { return k.lock(ctx, true) }
-
-// FullPath returns the path of the lock, with the namespace.
-func (k *Lock) FullPath() string { return k.path.Full() }
 
 // Where returns the client and the path of the lock.
 func (k *Lock) Where() (*core.Client, nodepath.Path) { return k.c, k.path }

@@ -68,11 +68,11 @@ func (m *mutex) lock(ctx context.Context, try bool) (*core.Hold, error) {
 	return m.acquire(ctx, r)
 }
 
-func (m *mutex) newRequest() *Request {
-	return &Request{op: "lock", kind: layout.LockInfix, data: m.data}
+func (m *mutex) newRequest() *request {
+	return &request{op: "lock", kind: layout.LockInfix, data: m.data}
 }
 
-func (m *mutex) begin(ctx context.Context, r *Request) error {
+func (m *mutex) begin(ctx context.Context, r *request) error {
 	if err := m.path.Check(r.op); err != nil {
 		return err
 	}
@@ -83,10 +83,10 @@ func (m *mutex) begin(ctx context.Context, r *Request) error {
 	if err := m.c.ContextError(ctx); err != nil {
 		return errs.Op(r.op, path, err)
 	}
-	if err := m.line().HeldUnder(ctx, r); err != nil {
+	if err := m.line().heldUnder(ctx, r); err != nil {
 		return errs.Op(r.op, path, err)
 	}
-	r.Span = m.c.NewSpan("mutex", path, r.op)
+	r.span = m.c.NewSpan("mutex", path, r.op)
 	r.Lookup = contender.NewLookup(m.hasID)
 	r.keep = m.keep
 	return nil
@@ -94,18 +94,18 @@ func (m *mutex) begin(ctx context.Context, r *Request) error {
 
 // takeTurn waits for the caller's turn among the callers of the client. With the turn, the
 // request may get a reserved node.
-func (m *mutex) takeTurn(ctx context.Context, r *Request) error {
+func (m *mutex) takeTurn(ctx context.Context, r *request) error {
 	path := m.path.Full()
 	q, w, err := linesOf(m.c).join(*m.line(), r)
 	if err != nil {
 		return errs.Op(r.op, path, err)
 	}
 	if w != nil {
-		r.Span.Waiting(ctx, "", -1)
+		r.span.Waiting(ctx, "", -1)
 		if err := q.wait(ctx, w); err != nil {
 			q.l.beginLookup(ctx, r, m.c.Present(), "", err)()
 			err = errs.Op(r.op, path, r.Explain(err))
-			r.Span.Over(ctx, err)
+			r.span.Over(ctx, err)
 			return err
 		}
 		r.reserved = w.reserved
@@ -116,7 +116,7 @@ func (m *mutex) takeTurn(ctx context.Context, r *Request) error {
 
 // acquire acquires the lock for a caller that has the turn. If it fails, it passes the turn
 // on.
-func (m *mutex) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
+func (m *mutex) acquire(ctx context.Context, r *request) (*core.Hold, error) {
 	q := r.owner.(*localQueue)
 	if r.reserved.state == reservedKept {
 		k := r.reserved.kept
@@ -125,7 +125,7 @@ func (m *mutex) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
 			return h, nil
 		}
 	}
-	h, err := q.l.Acquire(ctx, r)
+	h, err := q.l.acquire(ctx, r)
 	if err != nil {
 		q.advance()
 		return nil, err

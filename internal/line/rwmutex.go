@@ -60,22 +60,22 @@ func (s readSide) lock(ctx context.Context, try bool) (*core.Hold, error) {
 	return s.lockFor(ctx, r)
 }
 
-func (rw *shared) lockFor(ctx context.Context, r *Request) (*core.Hold, error) {
+func (rw *shared) lockFor(ctx context.Context, r *request) (*core.Hold, error) {
 	if err := rw.begin(ctx, r); err != nil {
 		return nil, err
 	}
 	return rw.acquire(ctx, r)
 }
 
-func (rw *shared) newRequest() *Request {
-	return &Request{op: "lock", kind: layout.WriteInfix, data: rw.data}
+func (rw *shared) newRequest() *request {
+	return &request{op: "lock", kind: layout.WriteInfix, data: rw.data}
 }
 
-func (s readSide) newRequest() *Request {
-	return &Request{op: "rlock", kind: layout.ReadInfix, data: s.data}
+func (s readSide) newRequest() *request {
+	return &request{op: "rlock", kind: layout.ReadInfix, data: s.data}
 }
 
-func (rw *shared) begin(ctx context.Context, r *Request) error {
+func (rw *shared) begin(ctx context.Context, r *request) error {
 	if err := rw.path.Check(r.op); err != nil {
 		return err
 	}
@@ -86,20 +86,20 @@ func (rw *shared) begin(ctx context.Context, r *Request) error {
 		return errs.Op(r.op, rw.path.Full(), err)
 	}
 	l := rw.line()
-	if err := l.HeldUnder(ctx, r); err != nil {
+	if err := l.heldUnder(ctx, r); err != nil {
 		return errs.Op(r.op, rw.path.Full(), err)
 	}
 	r.Lookup = contender.NewLookup(rw.hasID)
-	r.Span = rw.c.NewSpan("rwmutex", rw.path.Full(), r.op)
+	r.span = rw.c.NewSpan("rwmutex", rw.path.Full(), r.op)
 	r.owner = l
 	return nil
 }
 
 // takeTurn returns at once: each caller has a node of its own.
-func (rw *shared) takeTurn(context.Context, *Request) error { return nil }
+func (rw *shared) takeTurn(context.Context, *request) error { return nil }
 
-func (rw *shared) acquire(ctx context.Context, r *Request) (*core.Hold, error) {
-	return r.owner.(*Line).Acquire(ctx, r)
+func (rw *shared) acquire(ctx context.Context, r *request) (*core.Hold, error) {
+	return r.owner.(*Line).acquire(ctx, r)
 }
 
 // Downgrade is RWMutex.Downgrade of package coord. h may be nil.

@@ -17,7 +17,7 @@ import (
 )
 
 // await waits until p is at the head of the queue, and turns it into a hold.
-func (l *Line) await(ctx context.Context, r *Request, p place) (*core.Hold, error) {
+func (l *Line) await(ctx context.Context, r *request, p place) (*core.Hold, error) {
 	if p.Siblings == 1 {
 		// Alone in the directory: the head.
 		return l.hold(ctx, r, p, nil)
@@ -105,7 +105,7 @@ func (t turnState) after(e turnEvent) turnState {
 }
 
 // watchTurn reads the queue until p is granted.
-func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*core.Hold, error) {
+func (l *Line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*core.Hold, error) {
 	s := p.s
 	for {
 		// A contender that nothing blocks needs no watch, since its hold arms one
@@ -173,7 +173,7 @@ func (l *Line) watchTurn(ctx context.Context, r *Request, p *place, w *waits) (*
 
 // watchOthers makes p, the last in queue, wait for its predecessor at j until the turn
 // is granted or unknown.
-func (l *Line) watchOthers(ctx context.Context, r *Request, p *place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
+func (l *Line) watchOthers(ctx context.Context, r *request, p *place, w *waits, turn turnState, queue []layout.Position, j int) (turnState, error) {
 	s := p.s
 	// A deletion during the listing that shows the predecessor counts.
 	if w.before.IsGone(queue[j].Name) && turn.after(predecessorDeleted) == turnGranted {
@@ -211,14 +211,14 @@ func (l *Line) watchOthers(ctx context.Context, r *Request, p *place, w *waits, 
 			return turnUnknown, err
 		}
 	}
-	r.Span.Waiting(ctx, p.Path, len(queue)-1)
+	r.span.Waiting(ctx, p.Path, len(queue)-1)
 	for turn != turnGranted && turn != turnUnknown {
 		e, err := w.next(ctx, s)
 		if err != nil {
 			return turnUnknown, err
 		}
 		if turn = turn.after(e); turn == turnNext {
-			r.Span.Waiting(ctx, p.Path, 1)
+			r.span.Waiting(ctx, p.Path, 1)
 		}
 	}
 	return turn, nil
@@ -260,7 +260,7 @@ func holders(queue []layout.Position, own string) []string {
 }
 
 // beginLookup begins the lookup of a call whose node, if it has one, is at own.
-func (l *Line) beginLookup(ctx context.Context, r *Request, s *core.Session, own string, err error) (end func()) {
+func (l *Line) beginLookup(ctx context.Context, r *request, s *core.Session, own string, err error) (end func()) {
 	return r.Begin(ctx, s, l.dir, err, func(names []string) []string { return holders(l.kinds.Order(names), nodepath.Base(own)) })
 }
 
@@ -286,7 +286,7 @@ func (l *Line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 // node, waits until the queue has drained and the directory is deleted, and returns
 // errs.ErrDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
 // layout.LeftHard, or if foreign nodes keep the directory.
-func (l *Line) checkNumber(ctx context.Context, p place, r *Request) error {
+func (l *Line) checkNumber(ctx context.Context, p place, r *request) error {
 	if contender.NumbersLeft(p.s, p.Seq) > layout.LeftClose {
 		return nil
 	}

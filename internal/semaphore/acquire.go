@@ -350,7 +350,7 @@ func (a *acquisition) mark(ctx context.Context, r *request) error {
 	return err
 }
 
-// heldUnder is Line.HeldUnder of package line: the permits of the holds from which ctx derives never
+// heldUnder is that of line.Line: the permits of the holds from which ctx derives never
 // become free for this call. It saves a request that is bound to fail; behindOwn
 // decides.
 func (a *acquisition) heldUnder(ctx context.Context) error {

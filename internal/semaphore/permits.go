@@ -50,9 +50,6 @@ func New(c *core.Client, path string, limit int, cfg Config) *Semaphore {
 	return s
 }
 
-// FullPath returns the path of the semaphore, with the namespace.
-func (s *Semaphore) FullPath() string { return s.path.Full() }
-
 // Where returns the client and the path of the semaphore.
 func (s *Semaphore) Where() (*core.Client, nodepath.Path) { return s.c, s.path }
 

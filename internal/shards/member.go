@@ -475,9 +475,7 @@ func (x *shard) acquire(ctx context.Context) (*core.Hold, error) {
 			return nil, err
 		}
 	}
-	q := x.l.NewRequest(r.op, r.data, x)
-	q.Span = r.s.c.NewSpan("shards", r.s.path.Full(), r.op)
-	return x.l.Acquire(ctx, q)
+	return x.l.Acquire(ctx, r.op, r.data, x, r.s.c.NewSpan("shards", r.s.path.Full(), r.op))
 }
 
 // report changes the reported fields of x, and wakes the loop.
