@@ -193,10 +193,7 @@ func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *Queue
 	if o != nil {
 		opts = *o
 	}
-	q := queue.New(c.core(), path, kind, queue.Config{
-		MaxLen: opts.MaxLen, FailWhenFull: opts.FailWhenFull, MaxAttempts: opts.MaxAttempts, ClaimTimeout: opts.ClaimTimeout,
-		DrainTimeout: opts.DrainTimeout, Prefetch: opts.Prefetch, DeadLetterPath: opts.DeadLetterPath,
-	})
+	q := queue.New(c.core(), path, kind, queue.Config[Codec[T]](opts))
 	codec := opts.Codec.orJSON()
 	return Consumer[T]{q, codec, queue.NewTaker(q, func(cl *queue.Claim, data []byte) (*Item[T], error) {
 		v, err := codec.decode(data)

@@ -56,7 +56,9 @@ type Txn struct {
 
 // NewTxn returns an empty transaction of c.
 func NewTxn(c *Client) *Txn {
-	c.core().Need()
+	if c == nil {
+		panic("coord: nil Client")
+	}
 	return &Txn{c: c.core()}
 }
 

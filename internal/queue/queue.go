@@ -427,19 +427,20 @@ func (q *Queue) keyOf(priority, due int64) int64 {
 	return 0
 }
 
-// Config is the options of a queue, see coord.QueueOptions.
-type Config struct {
+// Config is coord.QueueOptions. C is the codec, which the engine does not use.
+type Config[C any] struct {
+	Codec          C
 	MaxLen         int
 	FailWhenFull   bool
 	MaxAttempts    int
+	DeadLetterPath string
+	Prefetch       int
 	ClaimTimeout   time.Duration
 	DrainTimeout   time.Duration
-	Prefetch       int
-	DeadLetterPath string
 }
 
 // New returns the queue at path, with its dead letters. The first call reports bad options.
-func New(c *core.Client, path string, kind layout.RecipeKind, opts Config) *Queue {
+func New[C any](c *core.Client, path string, kind layout.RecipeKind, opts Config[C]) *Queue {
 	q := newQueue(c, path, kind)
 	refuse := func(format string, args ...any) {
 		q.path.Refuse(fmt.Errorf("%w: "+format, append([]any{backend.ErrInvalid}, args...)...))

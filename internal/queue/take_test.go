@@ -21,7 +21,7 @@ func TestQueue_AnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { c.Close() })
-			q := New(c, "/q", layout.KindQueue, Config{})
+			q := New(c, "/q", layout.KindQueue, Config[any]{})
 			return q, NewTaker(q, func(cl *Claim, _ []byte) (*Claim, error) { return cl, nil })
 		}
 		q, taker := open()
