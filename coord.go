@@ -128,7 +128,7 @@ func (c *Client) WatchState(ctx context.Context) <-chan State {
 // States is WatchState as a loop: it yields the states of WatchState until ctx ends, the
 // client is closed, or the body breaks off. The end of the loop ends the watch, and waits for
 // that. A slow body misses intermediate states, never the newest.
-func (c *Client) States(ctx context.Context) iter.Seq[State] { return core.Each(ctx, c.WatchState) }
+func (c *Client) States(ctx context.Context) iter.Seq[State] { return each(ctx, c.WatchState) }
 
 // Session returns the present session, waiting for one until ctx ends. It gives access
 // to plain nodes, beside the recipes. Its paths are absolute, outside of the client's
@@ -150,4 +150,24 @@ func faces[E, F any](list []E, face func(E) F) []F {
 		out[i] = face(e)
 	}
 	return out
+}
+
+// each returns an iterator over the elements of a watch. The end of the loop ends the watch,
+// and waits for that.
+func each[T any](ctx context.Context, watch func(context.Context) <-chan T) iter.Seq[T] {
+	core.NeedContext(ctx)
+	return func(yield func(T) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		ch := watch(ctx)
+		defer func() {
+			cancel()
+			for range ch { // it is closed when the watch has ended
+			}
+		}()
+		for x := range ch {
+			if !yield(x) {
+				return
+			}
+		}
+	}
 }

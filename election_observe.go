@@ -110,7 +110,7 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 // watch fails for good, or the body breaks off. The end of the loop ends the watch, and waits
 // for that.
 func (e *Election) Leaders(ctx context.Context) iter.Seq[Leader] {
-	return core.Each(ctx, e.WatchLeader)
+	return each(ctx, e.WatchLeader)
 }
 
 // readLeader reads the leader. With a set of watches, it arms watches for the next

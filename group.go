@@ -5,7 +5,7 @@ import (
 	"iter"
 	"time"
 
-	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/group"
 )
 
@@ -142,7 +142,7 @@ func (g *Group[T]) Watch(ctx context.Context) <-chan GroupUpdate[T] {
 // for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
 // slow body misses intermediate states, never the newest, and gets their changes in one element.
 func (g *Group[T]) Changes(ctx context.Context) iter.Seq[GroupUpdate[T]] {
-	return core.Each(ctx, g.Watch)
+	return each(ctx, g.Watch)
 }
 
 // Wait waits until at least n members are present, and returns them, sorted by ID.
@@ -188,7 +188,7 @@ func (g *Group[T]) Join(ctx context.Context, id string, v T) (*Membership[T], er
 	}
 	data, err := g.codec.encode(v)
 	if err != nil {
-		return nil, core.OpError("join", g.g.FullPath(), err)
+		return nil, errs.Op("join", g.g.FullPath(), err)
 	}
 	m, err := g.g.Join(ctx, id, data)
 	if err != nil {
@@ -235,7 +235,7 @@ func (m *Membership[T]) Leave() error { return m.m.Leave() }
 func (m *Membership[T]) SetValue(ctx context.Context, v T) error {
 	data, err := m.codec.encode(v)
 	if err != nil {
-		return core.OpError("set", m.m.Group().FullPath(), err)
+		return errs.Op("set", m.m.Group().FullPath(), err)
 	}
 	return m.m.Set(ctx, data)
 }

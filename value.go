@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/cell"
-	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -232,7 +231,7 @@ func (v *Value[T]) Watch(ctx context.Context) <-chan Versioned[T] {
 // for good, or the body breaks off. The end of the loop ends the watch, and waits for that. A
 // slow body misses intermediate values, never the newest.
 func (v *Value[T]) Changes(ctx context.Context) iter.Seq[Versioned[T]] {
-	return core.Each(ctx, v.Watch)
+	return each(ctx, v.Watch)
 }
 
 // Load returns the latest value that a Watch of this Value has seen, and its age. It sends

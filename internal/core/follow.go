@@ -3,7 +3,6 @@ package core
 import (
 	"context"
 	"errors"
-	"iter"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
@@ -123,24 +122,4 @@ func Observe[T any](ctx context.Context, c *Client, op string, p *nodepath.Path,
 		end(backend.ErrClosed)
 	}
 	return out.Ch
-}
-
-// Each returns an iterator over the elements of a watch. The end of the loop ends the watch,
-// and waits for that.
-func Each[T any](ctx context.Context, watch func(context.Context) <-chan T) iter.Seq[T] {
-	NeedContext(ctx)
-	return func(yield func(T) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		ch := watch(ctx)
-		defer func() {
-			cancel()
-			for range ch { // it is closed when the watch has ended
-			}
-		}()
-		for x := range ch {
-			if !yield(x) {
-				return
-			}
-		}
-	}
 }

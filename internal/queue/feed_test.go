@@ -5,20 +5,22 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // The caller that asked has not noticed yet that its client closes. No item is claimed for it.
 func TestQueue_AClosingClientClaimsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, st := t.Context(), memory.New(nil)
-		c, err := core.Open(ctx, st.Link("a"), &core.Config{})
+		c, err := core.Open(ctx, st.Link("a"), core.Config{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		q := New(c, "/q", FIFO, Config{})
+		q := New(c, "/q", layout.KindQueue, Config[any]{})
 		_, _, err = q.PutValues(ctx, "put", 0, 0, 1, func(int) ([]byte, error) { return []byte("1"), nil })
 		if err != nil {
 			t.Fatal(err)
@@ -34,7 +36,7 @@ func TestQueue_AClosingClientClaimsNothing(t *testing.T) {
 		q.requests = append(q.requests, a)
 		f := &feeder{q: q, s: s, place: slotPlace{l: q.waiters, s: s}}
 		took, _, err := f.takeFor(ctx, q.requests, 1, true)
-		if took || !errors.Is(err, core.ErrClosed) {
+		if took || !errors.Is(err, backend.ErrClosed) {
 			t.Errorf("took an item: %t, error %v", took, err)
 		}
 		select {

@@ -22,7 +22,7 @@ func (c endingContext) Done() <-chan struct{} { return c.done }
 // end of the context of Run does. That end is the cause all the same.
 func TestShards_TheCauseAtTheEndOfRunIsNoHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := core.Open(t.Context(), memory.New(nil), &core.Config{})
+		c, err := core.Open(t.Context(), memory.New(nil), core.Config{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestShards_TheCauseAtTheEndOfRunIsNoHandOver(t *testing.T) {
 		w := &worker{Work: Work{
 			Begin: func(h *core.Hold, _ int) func(context.Context) error {
 				return func(ctx context.Context) error {
-					h.SetRequest(&core.Revocation{Reason: "the member leaves"})
+					h.Ask("", "the member leaves", false)
 					<-ctx.Done()
 					cause = context.Cause(ctx)
 					return ctx.Err()

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -32,7 +34,7 @@ type branchWork struct {
 	w     *backend.Watch // for the decision, armed or nil
 	gone  *backend.Watch // for the deletion of the record, armed with w
 	since time.Time      // since when a yes has waited for the decision
-	pause core.Pauses
+	pause backoff.Pauses
 }
 
 // errDone reports that the branch is gone: the site is done with the transaction.
@@ -54,8 +56,8 @@ func (b *branchWork) run(ctx context.Context) error {
 				return nil
 			}
 			return b.clear(ctx, b.name, b.d)
-		case err == nil, errors.Is(err, core.ErrAgain):
-		case core.IsOver(err) || ctx.Err() != nil:
+		case err == nil, errors.Is(err, errs.ErrAgain):
+		case errs.IsOver(err) || ctx.Err() != nil:
 			return err
 		default:
 			b.c.Log().Warn("coord: a site cannot process a transaction, retrying",
@@ -73,7 +75,7 @@ func (b *branchWork) run(ctx context.Context) error {
 func (b *branchWork) look(ctx context.Context) (*layout.Outcome, error) {
 	for again := false; ; again = true {
 		data, stat, err := b.s.Backend().Get(ctx, b.path, nil)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return nil, errDone
 		}
 		if err != nil {
@@ -106,7 +108,7 @@ func (b *branchWork) decided(ctx context.Context) (*layout.Outcome, error) {
 	b.unread, b.bad = nil, nil
 	w, gone := backend.NewWatch(), backend.NewWatch()
 	o, err := (&transaction{path: b.record(b.id), zxid: b.zxid}).outcome(ctx, b.s, w)
-	if core.IsDecode(err) {
+	if errs.IsDecode(err) {
 		b.bad, err = b.doubtful(err), nil
 	}
 	if err != nil {
@@ -114,9 +116,9 @@ func (b *branchWork) decided(ctx context.Context) (*layout.Outcome, error) {
 	}
 	d, err := b.load(ctx, b.s, b.id, gone)
 	switch {
-	case core.IsNotFound(err), d != nil && d.zxid != b.zxid:
+	case errs.IsNotFound(err), d != nil && d.zxid != b.zxid:
 		d, err = nil, nil // gone, or another transaction in its place
-	case core.IsDecode(err):
+	case errs.IsDecode(err):
 		_, d.rec.Mark, _ = layout.ParseBranch(b.name)
 		b.unread = err
 		if b.bad == nil {
@@ -127,7 +129,7 @@ func (b *branchWork) decided(ctx context.Context) (*layout.Outcome, error) {
 	// A site that has not voted does without this request at its first look: if the
 	// decision is lost, its vote is refused.
 	if err == nil && o == nil && d != nil && (b.version > 0 || b.retried) {
-		if err = d.checkLost(ctx, b.s); core.Answers(err, core.ErrInDoubt) {
+		if err = d.checkLost(ctx, b.s); errs.Answers(err, errs.ErrInDoubt) {
 			b.bad, err = b.doubtful(err), nil
 		}
 	}
@@ -149,8 +151,8 @@ func (b *branchWork) doubtful(err error) *backend.Error {
 	e := &backend.Error{Op: "serve", Path: b.path, Err: err}
 	errors.As(err, &e) // e names the node
 	err = e.Err
-	if !errors.Is(err, core.ErrInDoubt) {
-		err = fmt.Errorf("%w: %w", core.ErrInDoubt, err)
+	if !errors.Is(err, errs.ErrInDoubt) {
+		err = fmt.Errorf("%w: %w", errs.ErrInDoubt, err)
 	}
 	return &backend.Error{Op: "serve", Path: e.Path, Err: err}
 }
@@ -161,21 +163,21 @@ func (b *branchWork) unwatch() {
 	b.w, b.gone = nil, nil
 }
 
-// woken reads the decision after b.w or b.gone has fired. It returns core.ErrAgain if the
+// woken reads the decision after b.w or b.gone has fired. It returns errs.ErrAgain if the
 // record is gone, or a node cannot be read.
 func (b *branchWork) woken(ctx context.Context) (*layout.Outcome, error) {
 	o, err := b.d.outcome(ctx, b.s, nil) // the likely case, in one request
 	if o == nil && err == nil {
 		o, err = b.decided(ctx)
 	}
-	if core.IsDecode(err) || err == nil && o == nil && (b.d == nil || b.bad != nil) {
-		err = core.ErrAgain
+	if errs.IsDecode(err) || err == nil && o == nil && (b.d == nil || b.bad != nil) {
+		err = errs.ErrAgain
 	}
 	return o, err
 }
 
 // step takes the next steps, to the end if nothing prevents that. o is the decision,
-// or nil if there is none. step returns core.ErrAgain if what was read does not hold any
+// or nil if there is none. step returns errs.ErrAgain if what was read does not hold any
 // more.
 func (b *branchWork) step(ctx context.Context, o *layout.Outcome) error {
 	if e := b.doubt(o); e != nil {
@@ -198,7 +200,7 @@ func (b *branchWork) step(ctx context.Context, o *layout.Outcome) error {
 			return err
 		}
 		if b.doubt(o) != nil {
-			return core.ErrAgain
+			return errs.ErrAgain
 		}
 	}
 	if !b.since.IsZero() {
@@ -207,7 +209,7 @@ func (b *branchWork) step(ctx context.Context, o *layout.Outcome) error {
 		b.since = time.Time{}
 	}
 	if o.Commit && b.d == nil {
-		return core.ErrAgain // the record was deleted between the two reads
+		return errs.ErrAgain // the record was deleted between the two reads
 	}
 	return b.carryOut(ctx, o.Commit)
 }
@@ -220,13 +222,13 @@ func (b *branchWork) doubt(o *layout.Outcome) *backend.Error {
 	case b.vote != layout.BranchYes:
 		if o != nil {
 			path := (&transaction{path: b.record(b.id), zxid: b.zxid}).decision()
-			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: the decision is commit, but this site has not voted", core.ErrInDoubt)}
+			return &backend.Error{Op: "serve", Path: path, Err: fmt.Errorf("%w: the decision is commit, but this site has not voted", errs.ErrInDoubt)}
 		}
 	case b.bad != nil:
 		return b.bad
 	case o == nil && b.d == nil:
 		// A transaction that ended in order would have waited for this site.
-		return &backend.Error{Op: "serve", Path: b.path, Err: core.ErrInDoubt}
+		return &backend.Error{Op: "serve", Path: b.path, Err: errs.ErrInDoubt}
 	}
 	return nil
 }
@@ -237,7 +239,7 @@ func (b *branchWork) doubt(o *layout.Outcome) *backend.Error {
 func (b *branchWork) inDoubt(ctx context.Context, first *backend.Error) error {
 	mended := backend.NewWatch()
 	defer mended.Stop()
-	if _, err := b.s.Backend().Exists(ctx, first.Path, mended); err != nil && !core.IsNotFound(err) {
+	if _, err := b.s.Backend().Exists(ctx, first.Path, mended); err != nil && !errs.IsNotFound(err) {
 		return err
 	}
 	// The first reads may be stale: the transaction may have ended in order.
@@ -250,7 +252,7 @@ func (b *branchWork) inDoubt(ctx context.Context, first *backend.Error) error {
 	}
 	e := b.doubt(o)
 	if e == nil || e.Path != first.Path {
-		return core.ErrAgain
+		return errs.ErrAgain
 	}
 	if b.doubtOnce(b.name) {
 		b.c.Log().Error("coord: a transaction is in doubt and needs an operator", "path", b.path, "error", e)
@@ -273,7 +275,7 @@ func (b *branchWork) inDoubt(ctx context.Context, first *backend.Error) error {
 	case <-ctx.Done():
 		return backend.ContextError(ctx)
 	}
-	return core.ErrAgain
+	return errs.ErrAgain
 }
 
 // prepare asks the handler for the vote and casts it (rules 4 and 5).
@@ -303,14 +305,14 @@ func (b *branchWork) prepare(ctx context.Context) error {
 	return nil
 }
 
-// settle returns the error of a step whose commit failed: core.ErrAgain, if a read reveals
+// settle returns the error of a step whose commit failed: errs.ErrAgain, if a read reveals
 // the outcome (rule 11). (If the site's hold has ended, ctx ends soon.)
 func (b *branchWork) settle(ctx context.Context, err error) error {
 	return b.s.LookAgain(ctx, b.path, err)
 }
 
 // ask calls Prepare, with a ctx that ends when the transaction is decided without
-// this site. The verdict is the error that Prepare returned; err is core.ErrAgain if that
+// this site. The verdict is the error that Prepare returned; err is errs.ErrAgain if that
 // is no vote.
 func (b *branchWork) ask(ctx context.Context) (verdict, err error) {
 	if err := b.hold.Err(); err != nil {
@@ -346,10 +348,10 @@ func (b *branchWork) ask(ctx context.Context) (verdict, err error) {
 			}()
 			continue
 		case <-ended: // before the call
-			return nil, core.ErrAgain
+			return nil, errs.ErrAgain
 		case verdict = <-returned:
 			if verdict != nil && pctx.Err() != nil {
-				return nil, core.ErrAgain
+				return nil, errs.ErrAgain
 			}
 			return verdict, nil
 		case <-b.w.Fired():
@@ -360,7 +362,7 @@ func (b *branchWork) ask(ctx context.Context) (verdict, err error) {
 			if returned != nil {
 				<-returned
 			}
-			return nil, core.ErrAgain // the caller reads again, also what failed here
+			return nil, errs.ErrAgain // the caller reads again, also what failed here
 		}
 	}
 }
@@ -376,7 +378,7 @@ func (b *branchWork) await(ctx context.Context) (*layout.Outcome, error) {
 		case <-deadline.C:
 			o, err := b.d.abort(ctx, b.s, "site "+b.site, lateVotes)
 			if o == nil && err == nil {
-				err = core.ErrAgain
+				err = errs.ErrAgain
 			}
 			return o, err
 		case <-ctx.Done():
@@ -429,7 +431,7 @@ func (b *branchWork) acknowledge(ctx context.Context, commit bool) error {
 		vote := b.d.vote(b.site)
 		_, err := b.s.Backend().Commit(ctx, append(ops, backend.Delete(vote, backend.AnyVersion))...)
 		var e *backend.Error
-		if !core.IsNotFound(err) || !errors.As(err, &e) || e.Path != vote {
+		if !errs.IsNotFound(err) || !errors.As(err, &e) || e.Path != vote {
 			return b.acked(ctx, commit, err)
 		}
 		// There is no vote: the branch was written by an outsider.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/trace"
 )
@@ -42,10 +43,10 @@ func NewCoordinator(c *core.Client, path string, o Options) *Coordinator {
 		co.opts.Timeout = 30 * time.Second
 	}
 	if co.opts.Timeout < 0 {
-		co.path.Refuse(fmt.Errorf("%w: negative Timeout", core.ErrInvalid))
+		co.path.Refuse(fmt.Errorf("%w: negative Timeout", backend.ErrInvalid))
 	}
 	if u := co.opts.Unserved; u < FailUnserved || u > AwaitUnserved {
-		co.path.Refuse(fmt.Errorf("%w: unknown Unserved policy %d", core.ErrInvalid, int8(u)))
+		co.path.Refuse(fmt.Errorf("%w: unknown Unserved policy %d", backend.ErrInvalid, int8(u)))
 	}
 	return co
 }
@@ -59,10 +60,10 @@ func (co *Coordinator) Propose(ctx context.Context, p Proposal) (Decision, error
 		return none, err
 	}
 	fail := func(err error) (Decision, error) {
-		if core.IsClosed(err) && !core.IsUncertain(err) {
-			err = core.ErrClosed
+		if errs.IsClosed(err) && !backend.IsUncertain(err) {
+			err = backend.ErrClosed
 		}
-		return none, core.OpError("propose", co.path.Full(), err)
+		return none, errs.Op("propose", co.path.Full(), err)
 	}
 	rec, err := co.newRecord(p)
 	if err != nil {
@@ -121,12 +122,12 @@ func (co *Coordinator) newRecord(p Proposal) (rec layout.Record, err error) {
 		return rec, err
 	}
 	if len(p.Sites) == 0 || len(p.Sites) > layout.MaxSites {
-		return rec, fmt.Errorf("%w: %d sites, want 1 to %d", core.ErrInvalid, len(p.Sites), layout.MaxSites)
+		return rec, fmt.Errorf("%w: %d sites, want 1 to %d", backend.ErrInvalid, len(p.Sites), layout.MaxSites)
 	}
 	// The commit that decides checks every vote. If it were refused, the sites would have
 	// voted in vain.
 	if most := co.c.Rules().Limits().Checks; most > 0 && len(p.Sites) > most {
-		return rec, fmt.Errorf("%w: %d sites, limit %d", core.ErrTooLarge, len(p.Sites), most)
+		return rec, fmt.Errorf("%w: %d sites, limit %d", backend.ErrTooLarge, len(p.Sites), most)
 	}
 	rec.Sites = slices.Clone(p.Sites)
 	slices.Sort(rec.Sites)
@@ -135,7 +136,7 @@ func (co *Coordinator) newRecord(p Proposal) (rec layout.Record, err error) {
 			return rec, err
 		}
 		if i > 0 && site == rec.Sites[i-1] {
-			return rec, fmt.Errorf("%w: site %q is given twice", core.ErrInvalid, site)
+			return rec, fmt.Errorf("%w: site %q is given twice", backend.ErrInvalid, site)
 		}
 	}
 	if rec.Payload, err = p.Payload(); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // A Handler is the behaviour of a site. Prepare, Commit and Abort are required. They and InDoubt
@@ -69,27 +70,27 @@ func (b *Branch) Guard() core.Guard {
 func (b *Branch) Verify(ctx context.Context) error {
 	const op = "verify"
 	if b == nil {
-		return core.OpError(op, "", fmt.Errorf("%w: the Branch is not from Serve", core.ErrInvalid))
+		return errs.Op(op, "", fmt.Errorf("%w: the Branch is not from Serve", backend.ErrInvalid))
 	}
 	if err := b.hold.Verify(ctx); err != nil { // the reads below are not older than its Sync
 		return err
 	}
 	s := b.hold.On()
 	stat, err := s.Backend().Exists(ctx, b.path, nil)
-	further := core.IsNotFound(err) || err == nil && stat.Version != b.version
+	further := errs.IsNotFound(err) || err == nil && stat.Version != b.version
 	if d := b.d; d != nil && err == nil && !further {
-		if _, err = s.Backend().Exists(ctx, d.decision(), nil); core.IsNotFound(err) {
+		if _, err = s.Backend().Exists(ctx, d.decision(), nil); errs.IsNotFound(err) {
 			_, err = s.Backend().Exists(ctx, d.open(), nil)
-			further = core.IsNotFound(err)
+			further = errs.IsNotFound(err)
 		} else {
 			further = err == nil
 		}
 	}
 	if further {
-		err = fmt.Errorf("%w: the transaction has advanced beyond this call", core.ErrConflict)
+		err = fmt.Errorf("%w: the transaction has advanced beyond this call", errs.ErrConflict)
 	}
 	if err == nil {
 		err = b.hold.Err()
 	}
-	return core.OpError(op, b.path, err)
+	return errs.Op(op, b.path, err)
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -28,10 +30,10 @@ func NewParticipant(c *core.Client, path, site string, h Handler) *Participant {
 	p := &Participant{space: space{c, c.Path(path)}, site: site, handler: h}
 	p.bad = p.checkID("site", site)
 	if p.bad == nil && (h.Prepare == nil || h.Commit == nil || h.Abort == nil) {
-		p.bad = fmt.Errorf("%w: the Handler needs Prepare, Commit and Abort", core.ErrInvalid)
+		p.bad = fmt.Errorf("%w: the Handler needs Prepare, Commit and Abort", backend.ErrInvalid)
 	}
 	if h.Concurrent < 0 && p.bad == nil {
-		p.bad = fmt.Errorf("%w: Concurrent %d is negative", core.ErrInvalid, h.Concurrent)
+		p.bad = fmt.Errorf("%w: Concurrent %d is negative", backend.ErrInvalid, h.Concurrent)
 	}
 	return p
 }
@@ -44,11 +46,11 @@ func (p *Participant) Serve(ctx context.Context) error {
 	}
 	path := p.path.Full()
 	if p.bad != nil {
-		return core.OpError("serve", path, p.bad)
+		return errs.Op("serve", path, p.bad)
 	}
 	_, err := core.OnSession(ctx, p.c, func(s *core.Session) (struct{}, error) { return struct{}{}, s.ClaimKind(ctx, p.recipeDir()) })
 	if err != nil {
-		return core.OpError("serve", path, err)
+		return errs.Op("serve", path, err)
 	}
 	lock := p.siteLock(p.site)
 	memory := newSiteMemory()
@@ -56,7 +58,7 @@ func (p *Participant) Serve(ctx context.Context) error {
 	for {
 		h, err := lock.Lock(ctx)
 		if err != nil {
-			return core.OpError("serve", path, err)
+			return errs.Op("serve", path, err)
 		}
 		held := h.Context(ctx)
 		err = p.serve(held, h, memory)
@@ -64,11 +66,11 @@ func (p *Participant) Serve(ctx context.Context) error {
 		h.Release()
 		switch {
 		case ctx.Err() != nil:
-			return core.OpError("serve", path, backend.ContextError(ctx))
-		case core.IsClosed(err), errors.Is(h.Err(), core.ErrClosed):
-			return core.OpError("serve", path, core.ErrClosed)
-		case !lost && !core.IsOver(err):
-			return core.OpError("serve", path, err)
+			return errs.Op("serve", path, backend.ContextError(ctx))
+		case errs.IsClosed(err), errors.Is(h.Err(), backend.ErrClosed):
+			return errs.Op("serve", path, backend.ErrClosed)
+		case !lost && !errs.IsOver(err):
+			return errs.Op("serve", path, err)
 		}
 	}
 }
@@ -196,8 +198,8 @@ func (p *Participant) serve(ctx context.Context, h *core.Hold, memory *siteMemor
 				switch {
 				case c.Path == v.inbox(p.site):
 					over = over || c.Kind == backend.TreeDeleted
-				case c.Kind == backend.TreeCreated && core.Parent(c.Path) == v.inbox(p.site):
-					work(core.Base(c.Path))
+				case c.Kind == backend.TreeCreated && nodepath.Parent(c.Path) == v.inbox(p.site):
+					work(nodepath.Base(c.Path))
 				}
 			}
 			if over {
@@ -237,7 +239,7 @@ func (v *serving) list(ctx context.Context) (tree *backend.TreeWatch, w *backend
 		}
 		tree.Stop()
 		w.Stop()
-		if !core.IsNotFound(err) {
+		if !errs.IsNotFound(err) {
 			return nil, nil, nil, err
 		}
 		if err := v.makeInbox(ctx); err != nil {
@@ -310,7 +312,7 @@ func (v *serving) doubtOnce(name string) bool {
 // it. If the service refuses that, the record is left to Recover.
 func (v *serving) clear(ctx context.Context, name string, d *transaction) error {
 	err := d.collectLast(ctx, v.s)
-	if core.IsOver(err) || ctx.Err() != nil {
+	if errs.IsOver(err) || ctx.Err() != nil {
 		return err
 	}
 	v.warnLeft(d, err)
@@ -337,7 +339,7 @@ func (p *Participant) clearLater(memory *siteMemory) {
 
 // warnLeft logs the error of a service that has refused to remove a record.
 func (p *Participant) warnLeft(d *transaction, err error) {
-	if err != nil && !core.IsOver(err) {
+	if err != nil && !errs.IsOver(err) {
 		p.c.Log().Warn("coord: cannot remove the record of a finished transaction, leaving it to Recover", "path", d.path, "error", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -36,7 +37,7 @@ func (v *serving) announce(ctx context.Context) (*backend.Watch, error) {
 			return w, nil
 		}
 		w.Stop()
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return nil, err
 		}
 		// Under the lock, another session's node can only be that of a process which
@@ -50,11 +51,11 @@ func (v *serving) announce(ctx context.Context) (*backend.Watch, error) {
 		switch {
 		case err == nil:
 			continue // to watch it
-		case core.IsNotFound(err) && errors.As(err, &e) && e.Path == path:
+		case errs.IsNotFound(err) && errors.As(err, &e) && e.Path == path:
 			if err := v.s.MakePart(ctx, v.path.Full()+"/present", v.recipeDir()); err != nil {
 				return nil, err
 			}
-		case core.IsNotFound(err), errors.Is(err, backend.ErrExists), core.MayRepeat(ctx, err):
+		case errs.IsNotFound(err), errors.Is(err, backend.ErrExists), errs.MayRepeat(ctx, err):
 			// The lock's node is gone: ctx ends soon. Or the outcome is unknown: look
 			// again.
 		default:
@@ -78,17 +79,17 @@ func (v *serving) withdraw() {
 	pause := core.NewPauses(s.Client())
 	for v.hold.Err() == nil {
 		_, err := s.Backend().Commit(context.Background(), ops...) // the session bounds it
-		if err == nil || core.IsOver(err) {
+		if err == nil || errs.IsOver(err) {
 			return
 		}
-		if !core.IsUncertain(err) {
+		if !backend.IsUncertain(err) {
 			break
 		}
 		pause.Wait(v.hold.Done(), s.Backend().Done())
 	}
 	s.CleanUp("remove", path, func(ctx context.Context) error {
 		stat, err := s.Backend().Exists(ctx, path, nil)
-		if core.IsNotFound(err) || err == nil && stat.EphemeralOwner != s.Backend().ID() {
+		if errs.IsNotFound(err) || err == nil && stat.EphemeralOwner != s.Backend().ID() {
 			return nil
 		}
 		if err != nil {
@@ -173,7 +174,7 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 		return 0, err
 	}
 	stat, err := v.s.Backend().Exists(ctx, v.present(site), v.watch(site))
-	if err == nil && stat.EphemeralOwner != 0 || err != nil && !core.IsNotFound(err) {
+	if err == nil && stat.EphemeralOwner != 0 || err != nil && !errs.IsNotFound(err) {
 		return siteServed, err
 	}
 	// There is no node, or a foreign one.
@@ -184,7 +185,7 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 	if err != nil {
 		w.Stop()
 		delete(v.armed, w)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return siteGone, nil
 		}
 		return 0, err

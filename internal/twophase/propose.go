@@ -11,7 +11,9 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // proposing is one Propose under way. The rules that it cites are in transaction.go.
@@ -37,7 +39,7 @@ const lateVotes = "votes were missing at the deadline"
 var errMaybe = fmt.Errorf("it is unknown whether the transaction was created: %w", backend.ErrUncertain)
 
 // errOther reports that another transaction has the id.
-var errOther = fmt.Errorf("a transaction with this id has other sites or another payload: %w", core.ErrDuplicate)
+var errOther = fmt.Errorf("a transaction with this id has other sites or another payload: %w", errs.ErrDuplicate)
 
 // enter creates the transaction, or joins it if it exists, so that it stays until
 // this Propose is done with it.
@@ -51,9 +53,9 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*transaction, e
 			_, err = q.load(ctx, s, q.id, nil)
 		}
 		switch {
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err):
 			return d, errMaybe // it was created and removed, or may still be created, or neither
-		case core.IsOver(err):
+		case errs.IsOver(err):
 			return d, err
 		case err != nil:
 			return d, maybe(err)
@@ -76,11 +78,11 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*transaction, e
 		_, err := s.Backend().Commit(ctx, backend.Create(live, nil, backend.Ephemeral))
 		switch {
 		case err == nil, errors.Is(err, backend.ErrExists): // the node of this call: the name is unique
-		case core.IsNotFound(err) && q.found:
-			return d, core.ErrInDoubt
-		case core.IsNotFound(err):
+		case errs.IsNotFound(err) && q.found:
+			return d, errs.ErrInDoubt
+		case errs.IsNotFound(err):
 			continue // it was removed meanwhile
-		case core.MayRepeat(ctx, err):
+		case errs.MayRepeat(ctx, err):
 			pause.Wait(ctx.Done(), s.Backend().Done())
 			continue
 		default:
@@ -88,8 +90,8 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*transaction, e
 		}
 		there, err := q.load(ctx, s, q.id, nil)
 		switch {
-		case core.IsNotFound(err):
-			return d, core.ErrInDoubt // in spite of the live node: an outsider deleted it
+		case errs.IsNotFound(err):
+			return d, errs.ErrInDoubt // in spite of the live node: an outsider deleted it
 		case err != nil:
 			return d, err
 		case !slices.Equal(there.rec.Sites, q.rec.Sites) || !bytes.Equal(there.rec.Payload, q.rec.Payload):
@@ -97,7 +99,7 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*transaction, e
 			return there, errOther
 		case q.tx != nil && q.tx.rec.Mark != there.rec.Mark:
 			q.other = true // the one proposed here is done with, and this is the next one with its id
-			return there, core.ErrInDoubt
+			return there, errs.ErrInDoubt
 		}
 		q.found, q.tx = true, there
 		return there, nil
@@ -144,34 +146,34 @@ func (q *proposing) create(ctx context.Context, s *core.Session, d *transaction,
 	unsure := false // an earlier attempt may have been applied
 	for {
 		_, err := s.Backend().Commit(ctx, ops...)
-		q.begun = q.begun || err == nil || core.IsUncertain(err)
-		if unsure && core.IsOver(err) && !core.IsUncertain(err) {
+		q.begun = q.begun || err == nil || backend.IsUncertain(err)
+		if unsure && errs.IsOver(err) && !backend.IsUncertain(err) {
 			return false, maybe(backend.Uncertain(err))
 		}
-		unsure = unsure || core.IsUncertain(err)
-		i := core.Blamed(err)
+		unsure = unsure || backend.IsUncertain(err)
+		i := errs.Blamed(err)
 		switch {
 		case err == nil:
 			return true, nil
-		case core.MayRepeat(ctx, err):
+		case errs.MayRepeat(ctx, err):
 			// If it was applied, the next attempt finds the record. The record cannot
 			// have been removed during this session, since the live node would have
 			// kept it.
 			pause.Wait(ctx.Done(), s.Backend().Done())
-		case core.IsUncertain(err):
+		case backend.IsUncertain(err):
 			return false, maybe(err)
 		case i == 0 && errors.Is(err, backend.ErrExists):
 			return false, nil
-		case i == 0 && core.IsNotFound(err):
+		case i == 0 && errs.IsNotFound(err):
 			if err := s.MakePart(ctx, q.records(), q.recipeDir()); err != nil {
 				return false, err
 			}
-		case i >= checks && core.IsNotFound(err):
+		case i >= checks && errs.IsNotFound(err):
 			// The site is not gone if another process takes it over at this moment.
 			if err := q.awaitSite(ctx, s, d, d.rec.Sites[i-checks]); err != nil {
 				return false, err
 			}
-		case i >= branches && core.IsNotFound(err):
+		case i >= branches && errs.IsNotFound(err):
 			return false, fmt.Errorf("site %q was never served: %w", d.rec.Sites[i-branches], backend.ErrNotFound)
 		default:
 			return false, err
@@ -208,8 +210,8 @@ func (q *proposing) await(ctx context.Context, s *core.Session, d *transaction) 
 		if err == nil && d.zxid == 0 {
 			d.zxid = stat.Czxid // this Propose has just created it
 		}
-		if core.IsNotFound(err) || err == nil && stat.Czxid != d.zxid {
-			err = core.ErrInDoubt
+		if errs.IsNotFound(err) || err == nil && stat.Czxid != d.zxid {
+			err = errs.ErrInDoubt
 		}
 		if err != nil {
 			w.Stop()
@@ -271,7 +273,7 @@ func (q *proposing) decision(ctx context.Context, s *core.Session, d *transactio
 	// cast is among the names.
 	gone := slices.IndexFunc(missing, func(site string) bool { return sites.gone[site] })
 	switch {
-	case slices.Contains(names, core.Base(d.decision())):
+	case slices.Contains(names, nodepath.Base(d.decision())):
 		o, err = d.outcome(ctx, s, nil)
 	case d.lost(names) != nil:
 		err = d.lost(names)
@@ -340,14 +342,14 @@ func (q *proposing) giveUp(ctx context.Context, s *core.Session, d *transaction)
 			return nil, err
 		}
 		there, err := q.load(ctx, s, q.id, nil)
-		if core.IsNotFound(err) || core.IsDecode(err) {
+		if errs.IsNotFound(err) || errs.IsDecode(err) {
 			return d, nil
 		}
 		if err != nil {
 			return nil, err
 		}
 		names, _, err := s.Backend().Children(ctx, d.path, nil)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return there, nil
 		}
 		if err != nil {
@@ -357,8 +359,8 @@ func (q *proposing) giveUp(ctx context.Context, s *core.Session, d *transaction)
 			return layout.IsLive(name) && !slices.Contains(q.lives, d.path+"/"+name)
 		})
 		// Another transaction with the same id is not aborted by this call.
-		if there.rec.Mark != d.rec.Mark || another || !slices.Contains(names, core.Base(there.open())) ||
-			slices.Contains(names, core.Base(there.decision())) {
+		if there.rec.Mark != d.rec.Mark || another || !slices.Contains(names, nodepath.Base(there.open())) ||
+			slices.Contains(names, nodepath.Base(there.decision())) {
 			return there, nil
 		}
 		o, err := there.abort(ctx, s, "proposer", "given up by its proposer")

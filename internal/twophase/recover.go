@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -48,7 +51,7 @@ func (co *Coordinator) Recover(ctx context.Context) ([]Decision, error) {
 		}
 		return struct{}{}, nil
 	})
-	return list, core.OpError("recover", co.path.Full(), err)
+	return list, errs.Op("recover", co.path.Full(), err)
 }
 
 // recoverOne finishes one transaction. It calls tell with the decision if that is
@@ -58,14 +61,14 @@ func (co *Coordinator) recoverOne(ctx context.Context, s *core.Session, id strin
 	pause := core.NewPauses(s.Client())
 	for {
 		d, err := co.load(ctx, s, id, nil)
-		if core.IsNotFound(err) || core.IsDecode(err) {
+		if errs.IsNotFound(err) || errs.IsDecode(err) {
 			return false, nil
 		}
 		if err != nil {
 			return false, err
 		}
 		names, stat, err := s.Backend().Children(ctx, d.path, nil)
-		if core.IsNotFound(err) || err == nil && stat.Czxid != d.zxid {
+		if errs.IsNotFound(err) || err == nil && stat.Czxid != d.zxid {
 			continue
 		}
 		if err != nil {
@@ -87,7 +90,7 @@ func (co *Coordinator) recoverOne(ctx context.Context, s *core.Session, id strin
 		if err == nil && o == nil {
 			o, err = d.abort(ctx, s, "recovery", "its proposer is gone")
 		}
-		if core.Answers(err, core.ErrInDoubt) {
+		if errs.Answers(err, errs.ErrInDoubt) {
 			// Its sites report it too, and List shows it.
 			s.Client().Log().Error("coord: recovery skips a transaction that is in doubt", "path", d.path, "error", err)
 			return false, nil
@@ -99,7 +102,7 @@ func (co *Coordinator) recoverOne(ctx context.Context, s *core.Session, id strin
 			pause.Wait(ctx.Done(), s.Backend().Done())
 			continue
 		}
-		if slices.Contains(names, core.Base(d.open())) {
+		if slices.Contains(names, nodepath.Base(d.open())) {
 			tell(d, o) // before open is deleted: a decision reported twice is better than one never reported
 			if d.rec.Keep {
 				return false, nil
@@ -124,14 +127,14 @@ func (co *Coordinator) Forget(ctx context.Context, id string) error {
 		return err
 	}
 	if err := co.checkID("ID", id); err != nil {
-		return core.OpError("forget", co.path.Full(), err)
+		return errs.Op("forget", co.path.Full(), err)
 	}
 	_, err := core.OnSession(ctx, co.c, func(s *core.Session) (struct{}, error) {
 		if err := s.Backend().Sync(ctx, co.record(id)); err != nil {
 			return struct{}{}, err
 		}
 		d, err := co.load(ctx, s, id, nil)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return struct{}{}, s.CheckKind(ctx, co.recipeDir())
 		}
 		if err != nil {
@@ -142,8 +145,8 @@ func (co *Coordinator) Forget(ctx context.Context, id string) error {
 			err = d.checkLost(ctx, s)
 			switch {
 			case err == nil:
-				err = fmt.Errorf("%w: the transaction is undecided", core.ErrInvalid)
-			case core.Answers(err, core.ErrAgain):
+				err = fmt.Errorf("%w: the transaction is undecided", backend.ErrInvalid)
+			case errs.Answers(err, errs.ErrAgain):
 				return struct{}{}, nil // another client has just removed the record
 			}
 		}
@@ -158,5 +161,5 @@ func (co *Coordinator) Forget(ctx context.Context, id string) error {
 		}
 		return struct{}{}, d.collectSoon(ctx, s)
 	})
-	return core.OpError("forget", co.record(id), err)
+	return errs.Op("forget", co.record(id), err)
 }

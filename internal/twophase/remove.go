@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -19,7 +20,7 @@ func (co *Coordinator) RemoveSite(ctx context.Context, site string) ([]Decision,
 		return nil, err
 	}
 	if err := co.checkID("site", site); err != nil {
-		return nil, core.OpError("removesite", co.path.Full(), err)
+		return nil, errs.Op("removesite", co.path.Full(), err)
 	}
 	var open []Decision
 	p := &Participant{space: co.space, site: site, handler: Handler{
@@ -36,12 +37,12 @@ func (co *Coordinator) RemoveSite(ctx context.Context, site string) ([]Decision,
 	}}
 	err := core.Do(ctx, co.inbox(site), func(ctx context.Context) (*core.Hold, error) {
 		h, err := p.siteLock(site).TryLock(ctx)
-		if errors.Is(err, core.ErrLocked) {
-			err = fmt.Errorf("site %q is served: %w", site, core.ErrLocked)
+		if errors.Is(err, errs.ErrLocked) {
+			err = fmt.Errorf("site %q is served: %w", site, errs.ErrLocked)
 		}
 		return h, err
 	}, p.remove)
-	return open, core.OpError("removesite", co.inbox(site), err)
+	return open, errs.Op("removesite", co.inbox(site), err)
 }
 
 // remove works off the inbox until it is empty, and removes it.
@@ -56,7 +57,7 @@ func (p *Participant) remove(ctx context.Context, h *core.Hold) error {
 			return err
 		}
 		names, _, err := v.s.Backend().Children(ctx, inbox, nil)
-		if unsure && core.IsNotFound(err) {
+		if unsure && errs.IsNotFound(err) {
 			return nil
 		}
 		if err != nil {
@@ -75,7 +76,7 @@ func (p *Participant) remove(ctx context.Context, h *core.Hold) error {
 		if err == nil {
 			return nil
 		}
-		unsure = core.MayRepeat(ctx, err)
+		unsure = errs.MayRepeat(ctx, err)
 		// Branches that have come since the list are worked off too. Other nodes are
 		// foreign.
 		more := errors.Is(err, backend.ErrNotEmpty) && (branches > 0 || len(names) == 0)

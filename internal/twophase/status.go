@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // Status is the state of a transaction when it was read.
@@ -20,7 +22,7 @@ type Status struct {
 	Decision Decision // if Decided
 	Proposed bool     // a Propose of it is under way, or has just returned
 	Told     bool     // its decision is not owed to a Propose or Recover any more
-	InDoubt  bool     // an outsider has overwritten or deleted the decision: see core.ErrInDoubt
+	InDoubt  bool     // an outsider has overwritten or deleted the decision: see errs.ErrInDoubt
 }
 
 // SiteStatus is one site's part in a transaction.
@@ -39,7 +41,7 @@ func (co *Coordinator) Status(ctx context.Context, id string) (Status, error) {
 		return Status{}, err
 	}
 	if err := co.checkID("ID", id); err != nil {
-		return Status{}, core.OpError("status", co.path.Full(), err)
+		return Status{}, errs.Op("status", co.path.Full(), err)
 	}
 	st, err := core.OnSession(ctx, co.c, func(s *core.Session) (Status, error) {
 		if err := s.Backend().Sync(ctx, co.records()); err != nil {
@@ -47,7 +49,7 @@ func (co *Coordinator) Status(ctx context.Context, id string) (Status, error) {
 		}
 		return co.txStatus(ctx, s, id)
 	})
-	return st, core.OpError("status", co.record(id), err)
+	return st, errs.Op("status", co.record(id), err)
 }
 
 // List returns the state of every transaction that has a record, in order of their
@@ -61,7 +63,7 @@ func (co *Coordinator) List(ctx context.Context) ([]Status, error) {
 		var list []Status
 		for _, id := range ids {
 			st, err := co.txStatus(ctx, s, id)
-			if core.IsNotFound(err) || core.IsDecode(err) {
+			if errs.IsNotFound(err) || errs.IsDecode(err) {
 				continue // removed since, or foreign
 			}
 			if err != nil {
@@ -71,7 +73,7 @@ func (co *Coordinator) List(ctx context.Context) ([]Status, error) {
 		}
 		return list, err
 	})
-	return list, core.OpError("list", co.path.Full(), err)
+	return list, errs.Op("list", co.path.Full(), err)
 }
 
 // txIDs lists the ids that have a record, after a Sync.
@@ -97,13 +99,13 @@ func (x *space) txStatus(ctx context.Context, s *core.Session, id string) (Statu
 	st := Status{
 		ID: id, Zxid: d.zxid, Since: time.UnixMilli(stat.Ctime), Deadline: d.rec.Due(),
 		Proposed: slices.ContainsFunc(names, layout.IsLive),
-		Told:     !slices.Contains(names, core.Base(d.open())),
+		Told:     !slices.Contains(names, nodepath.Base(d.open())),
 	}
 	o, err := d.outcome(ctx, s, nil)
 	if err == nil && o == nil {
 		err = d.lost(names)
 	}
-	if st.InDoubt = core.Answers(err, core.ErrInDoubt); err != nil && !st.InDoubt {
+	if st.InDoubt = errs.Answers(err, errs.ErrInDoubt); err != nil && !st.InDoubt {
 		return Status{}, err
 	}
 	if o != nil {
@@ -112,14 +114,14 @@ func (x *space) txStatus(ctx context.Context, s *core.Session, id string) (Statu
 	for _, site := range d.rec.Sites {
 		t := SiteStatus{Site: site}
 		stat, err := s.Backend().Exists(ctx, x.branch(d, site), nil)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return Status{}, err
 		}
 		t.Acknowledged = err != nil
-		t.Yes = slices.Contains(names, core.Base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
+		t.Yes = slices.Contains(names, nodepath.Base(d.vote(site))) || t.Acknowledged && st.Decision.Commit
 		t.Voted = t.Yes || err == nil && stat.Version > 0
 		stat, err = s.Backend().Exists(ctx, x.present(site), nil)
-		if err != nil && !core.IsNotFound(err) {
+		if err != nil && !errs.IsNotFound(err) {
 			return Status{}, err
 		}
 		t.Served = err == nil && stat.EphemeralOwner != 0 // otherwise it is foreign

@@ -8,8 +8,10 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -95,7 +97,7 @@ type Decision struct {
 // the names of their nodes.
 type space struct {
 	c    *core.Client
-	path core.Path
+	path nodepath.Path
 }
 
 func (x *space) recipeDir() core.RecipeDir {
@@ -112,8 +114,8 @@ func (x *space) branch(d *transaction, s string) string {
 }
 
 // siteLock is the lock of the process that serves the site.
-func (x *space) siteLock(site string) *line.Mutex {
-	return line.NewMutex(x.c, x.serving(site), line.Config{Whole: x.recipeDir()})
+func (x *space) siteLock(site string) *line.Lock {
+	return line.NewPart(x.c, x.serving(site), x.recipeDir())
 }
 
 // subject is the subject of trace events of op about node.
@@ -126,10 +128,10 @@ func (x *space) checkID(what, id string) error { return checkID(x.c.Rules().Chec
 
 func checkID(checkPath func(string) error, what, id string) error {
 	if len(id) > layout.MaxID {
-		return fmt.Errorf("%w: the %s has more than %d bytes", core.ErrInvalid, what, layout.MaxID)
+		return fmt.Errorf("%w: the %s has more than %d bytes", backend.ErrInvalid, what, layout.MaxID)
 	}
 	if !layout.IsID(id) || checkPath("/a/"+id) != nil {
-		return fmt.Errorf("%w: the %s %.40q cannot be the name of a node", core.ErrInvalid, what, id)
+		return fmt.Errorf("%w: the %s %.40q cannot be the name of a node", backend.ErrInvalid, what, id)
 	}
 	return nil
 }
@@ -169,7 +171,7 @@ func (x *space) load(ctx context.Context, s *core.Session, id string, w *backend
 
 // errBadDecision reports that a decision was made, and an outsider has overwritten
 // it.
-var errBadDecision = fmt.Errorf("%w: the decision node holds no decision: %w", core.ErrInDoubt, core.ErrDecode)
+var errBadDecision = fmt.Errorf("%w: the decision node holds no decision: %w", errs.ErrInDoubt, errs.ErrDecode)
 
 // outcome reads the decision. It returns nil if there is none yet. A watch that is
 // not nil is armed in that case, and only then. If the decision cannot be read, the
@@ -178,7 +180,7 @@ func (d *transaction) outcome(ctx context.Context, s *core.Session, w *backend.W
 	path := d.decision()
 	if w != nil {
 		_, err := s.Backend().Exists(ctx, path, w)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return nil, nil
 		}
 		w.Stop()
@@ -188,7 +190,7 @@ func (d *transaction) outcome(ctx context.Context, s *core.Session, w *backend.W
 	}
 	data, _, err := s.Backend().Get(ctx, path, nil)
 	if err != nil {
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			err = nil
 		}
 		return nil, err
@@ -203,19 +205,19 @@ func (d *transaction) outcome(ctx context.Context, s *core.Session, w *backend.W
 // lost returns the ErrInDoubt for a decision that an outsider has deleted, or nil if it
 // was not deleted (rule 9). names are the children of the record, from one listing.
 func (d *transaction) lost(names []string) error {
-	if slices.Contains(names, core.Base(d.open())) || slices.Contains(names, core.Base(d.decision())) {
+	if slices.Contains(names, nodepath.Base(d.open())) || slices.Contains(names, nodepath.Base(d.decision())) {
 		return nil
 	}
-	return &backend.Error{Op: "get", Path: d.decision(), Err: core.ErrInDoubt}
+	return &backend.Error{Op: "get", Path: d.decision(), Err: errs.ErrInDoubt}
 }
 
-// checkLost lists the record and returns lost's error. It returns core.ErrAgain if the record
+// checkLost lists the record and returns lost's error. It returns errs.ErrAgain if the record
 // is gone.
 func (d *transaction) checkLost(ctx context.Context, s *core.Session) error {
 	names, stat, err := s.Backend().Children(ctx, d.path, nil)
 	switch {
-	case core.IsNotFound(err), err == nil && stat.Czxid != d.zxid:
-		return core.ErrAgain
+	case errs.IsNotFound(err), err == nil && stat.Czxid != d.zxid:
+		return errs.ErrAgain
 	case err != nil:
 		return err
 	}
@@ -246,9 +248,9 @@ func (d *transaction) decide(ctx context.Context, s *core.Session, o *layout.Out
 	switch {
 	case err == nil:
 		return o, nil
-	case core.MayRepeat(ctx, err):
+	case errs.MayRepeat(ctx, err):
 		return nil, s.Backend().Sync(ctx, d.path)
-	case errors.Is(err, backend.ErrExists), core.IsNotFound(err):
+	case errors.Is(err, backend.ErrExists), errs.IsNotFound(err):
 		return nil, nil
 	}
 	return nil, err
@@ -263,7 +265,7 @@ func (d *transaction) collect(ctx context.Context, s *core.Session) (live string
 	pause := core.NewPauses(s.Client())
 	for {
 		names, stat, err := s.Backend().Children(ctx, d.path, nil)
-		if core.IsNotFound(err) {
+		if errs.IsNotFound(err) {
 			return "", nil
 		}
 		if err != nil {
@@ -274,7 +276,7 @@ func (d *transaction) collect(ctx context.Context, s *core.Session) (live string
 			live = d.path + "/" + names[i]
 			names = slices.DeleteFunc(names, layout.IsLive)
 		}
-		if stat.Czxid != d.zxid || len(names) != 1 || names[0] != core.Base(d.decision()) {
+		if stat.Czxid != d.zxid || len(names) != 1 || names[0] != nodepath.Base(d.decision()) {
 			return "", nil
 		}
 		if live != "" {
@@ -282,9 +284,9 @@ func (d *transaction) collect(ctx context.Context, s *core.Session) (live string
 		}
 		_, err = s.Backend().Commit(ctx, backend.Delete(d.decision(), backend.AnyVersion), backend.Delete(d.path, backend.AnyVersion))
 		switch {
-		case core.IsNotFound(err), errors.Is(err, backend.ErrNotEmpty):
+		case errs.IsNotFound(err), errors.Is(err, backend.ErrNotEmpty):
 			return "", nil
-		case err == nil, !core.MayRepeat(ctx, err):
+		case err == nil, !errs.MayRepeat(ctx, err):
 			return "", err
 		}
 		pause.Wait(ctx.Done(), s.Backend().Done())
