@@ -2,10 +2,10 @@ package mutants
 
 // directoryMutants are defects of Values, Counters and Barriers in directories.
 var directoryMutants = []mutant{
-	{"what is set in a directory has no pin", "PinOps",
+	{"what is set in a directory has no pin", "layout.Ops",
 		`return []backend.Op{backend.Create(path+"/"+layout.Pin, nil, backend.Persistent)}`, "return nil",
 		"TestDirectory/OfSettingsInEachOrder"},
-	{"a later write does not check the pin", "PinOps",
+	{"a later write does not check the pin", "layout.Ops",
 		`return []backend.Op{backend.Check(path+"/"+layout.Pin, backend.AnyVersion)}`, "return nil",
 		"TestDirectory/AndClientsThatRememberAnotherNode"},
 	{"a write over a node that was created since gets no pin", "undoOrPin",

@@ -2,7 +2,7 @@ package mutants
 
 // holdMutants are defects of holds and sessions.
 var holdMutants = []mutant{
-	{"the cause of a context is an answer of the service", "core.OfContext",
+	{"the cause of a context is an answer of the service", "errs.OfContext",
 		"errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)", "errors.Is(err, context.DeadlineExceeded)",
 		"TestErrors_TheCauseOfAContextIsNoAnswer"},
 	{"another client's ErrClosed counts as the own client's", "IsClosed",
@@ -60,10 +60,10 @@ var holdMutants = []mutant{
 		"h.awaitMove(context.Background())", "",
 		"recipetest.TestRWMutex/ADowngradeContinuesAfterItsCallerGivesUp"},
 	{"Release counts a deleted node as one that it removed", "Remove",
-		"return &loss{path, h.deleted()}", "return nil",
+		"return &errs.Loss{Path: path, Cause: h.deleted()}", "return nil",
 		"TestHold/ReleaseLearnsThatTheNodeWasDeleted"},
 	{"Release counts the end of the session as a removal", "Remove",
-		"return &loss{path, err}", "return nil",
+		"return &errs.Loss{Path: path, Cause: err}", "return nil",
 		"TestHold/ReleaseInAPartitionThatOutlivesTheSessionIsNoSuccess"},
 	{"after a lost reply Release reports who removed the node", "Remove",
 		"case IsNotFound(err) && doubt:", "case false:",

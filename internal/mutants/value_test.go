@@ -108,7 +108,7 @@ var valueMutants = []mutant{
 		"errors.Is(r.err, backend.ErrUnsupported) &&", "errors.Is(r.err, backend.ErrUnsupported) && m == nil &&",
 		"TestCache_ACacheOfAServiceThatRefusesItsTrees"},
 	{"a node that a tree reports as created is not read", "handleTreeChange",
-		"return m.handleName(dir, core.Base(c.Path))", "return nil",
+		"return m.handleName(dir, nodepath.Base(c.Path))", "return nil",
 		"recipetest.TestCache/ACacheFollowsEveryKindOfChange"},
 	{"a change that the creation of the root includes is not read", "handleTreeChange",
 		"m.queueData(m.root); if m.root.state&dataInFlight != 0 {", "if m.root.state&dataInFlight == 0 { m.queueData(m.root) } else {",
