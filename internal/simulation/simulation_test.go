@@ -1,7 +1,7 @@
 // Package simulation_test simulates the recipes on the memory service, under fake time. In
 // TestEveryRecipeInSimulation an arbiter puts all messages of several clients, and faults, in an
-// order that a seed decides, so that a seed replays exactly (TestASimulationReplaysExactly).
-// Beside it are plays of single recipes that take other schedules: the line in every order of
+// order that a seed decides, so that a seed replays (TestASimulationReplaysExactly says when
+// exactly). Beside it are plays of single recipes that take other schedules: the line in every order of
 // messages, a transaction whose processes fail at each of their calls, queues without faults, and
 // crowds at a semaphore or a double barrier, which also run on a real server.
 //
