@@ -209,9 +209,9 @@ func (c *slowConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Open asks the other endpoints for their cluster, and one of them is silent. Close waits for the end of that, too. A
-// Dial that returns only after Close leaves no connection.
-func TestEtcd_CloseWaitsForTheComparisonOfClusters(t *testing.T) {
+// Open asks the other endpoints for their cluster, and one of them is silent. Close ends the connection to it. A Dial
+// that returns only after Close leaves no connection.
+func TestEtcd_CloseEndsTheComparisonOfClusters(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -253,11 +253,6 @@ func TestEtcd_CloseWaitsForTheComparisonOfClusters(t *testing.T) {
 		}
 		go func() { defer close(closed); s.Close() }()
 		await(t, (<-dialed).begun, "the end of the connection")
-		select {
-		case <-closed:
-			t.Error("Close has returned before")
-		case <-time.After(2 * time.Second): // in which a busy machine ends the rest of the session
-		}
 		close(release)
 		await(t, closed, "Close")
 	}
