@@ -14,6 +14,6 @@
 //	counter.go   Counter: adds to a number
 //
 // Each commit is applied exactly once or not at all, see core.Session.CommitOnce. Watches decode the
-// data by a function that package coord gives them. Package coord has the public types, their codecs
-// and their documentation.
+// data by a function that package coord gives them. Package barrier uses the pin and the removal for a
+// Barrier. Package coord has the public types, their codecs and their documentation.
 package cell

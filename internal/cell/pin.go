@@ -18,7 +18,7 @@ func (n *Node) addPin(ctx context.Context, s *core.Session, w misdirected) error
 	}
 	stat := w.stat
 	for {
-		err := s.CommitAgain(ctx, append([]backend.Op{backend.Check(n.path.Full(), stat.Version)}, layout.PinNeeded.Ops(n.path.Full())...)...)
+		err := CreatePin(ctx, s, n.path.Full(), stat.Version)
 		switch {
 		case err == nil, errs.Answers(err, backend.ErrExists):
 			return nil
@@ -57,6 +57,17 @@ func (n *Node) errIfLost(s *core.Session, w misdirected) error {
 		return nil
 	}
 	return backend.Uncertain(errNotChecked)
+}
+
+// WriteOps returns the operations that write data at path under a version, the write of the data first.
+// pin is the state of the pin that the writer has found there.
+func WriteOps(path string, data []byte, version int32, pin layout.PinState) []backend.Op {
+	return append([]backend.Op{backend.SetData(path, data, version)}, pin.Ops(path)...)
+}
+
+// CreatePin creates the pin of the Value, Counter or Barrier at path, if that still has the version.
+func CreatePin(ctx context.Context, s *core.Session, path string, version int32) error {
+	return s.CommitAgain(ctx, append([]backend.Op{backend.Check(path, version)}, layout.PinNeeded.Ops(path)...)...)
 }
 
 // deletePinned returns the operations that delete the node at path with its pin.

@@ -50,9 +50,9 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 	case err != nil:
 		return nil, err
 	case f.Directory && !written:
-		return n.writeOps(f, data, f.Version), nil
+		return WriteOps(n.path.Full(), data, f.Version, f.Pin), nil
 	default:
-		return n.writeOps(f, data, backend.AnyVersion), nil
+		return WriteOps(n.path.Full(), data, backend.AnyVersion, f.Pin), nil
 	}
 	if dir := nodepath.Parent(path); create && dir != "" && !Creates(before, dir) {
 		if err := s.Ensure(ctx, dir); err != nil {

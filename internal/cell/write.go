@@ -137,7 +137,7 @@ func (n *Node) setInDirectory(ctx context.Context, s *core.Session, old Content,
 // removes a container without children, with its data.
 func (n *Node) write(ctx context.Context, s *core.Session, f core.DirState, data []byte, version int32) ([]backend.Result, int64, error) {
 	for {
-		results, zxid, err := s.CommitOnce(ctx, n.writeOps(f, data, version)...)
+		results, zxid, err := s.CommitOnce(ctx, WriteOps(n.path.Full(), data, version, f.Pin)...)
 		switch {
 		case err == nil:
 			if (f.Directory || f.Pin == layout.PinNeeded) && results != nil {
@@ -166,11 +166,6 @@ func (n *Node) write(ctx context.Context, s *core.Session, f core.DirState, data
 	}
 }
 
-// writeOps returns the operations of write, the write of the data first.
-func (n *Node) writeOps(f core.DirState, data []byte, version int32) []backend.Op {
-	return append([]backend.Op{backend.SetData(n.path.Full(), data, version)}, f.Pin.Ops(n.path.Full())...)
-}
-
 // Fits reports whether data can be written, in the largest commit that a write
 // needs.
 func (n *Node) Fits(data []byte) error {
@@ -178,7 +173,7 @@ func (n *Node) Fits(data []byte) error {
 		return fmt.Errorf("%w: the data is reserved, it marks the directory of a %s", backend.ErrInvalid, kind)
 	}
 	replace := []backend.Op{backend.Delete(n.path.Full(), 0), backend.Create(n.path.Full(), data, backend.Persistent), n.c.Proof()}
-	set := append(n.writeOps(core.DirState{Pin: layout.PinNeeded}, data, 0), n.c.Proof())
+	set := append(WriteOps(n.path.Full(), data, 0, layout.PinNeeded), n.c.Proof())
 	limits := n.c.Rules().Limits()
 	return errors.Unwrap(cmp.Or(limits.Refuse(replace), limits.Refuse(set)))
 }

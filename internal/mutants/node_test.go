@@ -58,7 +58,7 @@ var nodeMutants = []mutant{
 		"f, err := s.DirState(ctx, n.recipeDir())", "f, err := core.DirState{}, error(nil)",
 		"TestKind/OnePathOneRecipe"},
 	{"a barrier is removed without a check of the path", "remove",
-		"case err != nil && !errs.IsNotFound(err): return err; case err == nil && at.set:", "case err == nil && at.set || errs.Answers(err, ErrKind):",
+		"case err != nil && !errs.IsNotFound(err): return err; case err == nil && at.set:", "case err == nil && at.set || errs.Answers(err, errs.ErrKind):",
 		"TestKind/OnePathOneRecipe"},
 	{"a client that loses the race for a mark counts it as won", "ClaimKind",
 		"IsNotFound(err), errors.Is(err, backend.ErrBadVersion): s.c.ForgetState",

@@ -336,7 +336,7 @@ var areas = map[string]string{
 	"semaphore": "semaphore", "internal/semaphore/": "semaphore",
 	"election": "election", "group": "group", "internal/group/": "group",
 	"shards": "shards", "internal/shards/": "shards", "internal/assign/": "shards",
-	"barrier": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers",
+	"barrier": "barriers", "internal/barrier/": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers",
 	"queue": "queues", "internal/queue/": "queues",
 	"value": "values", "counter": "values", "internal/cell/": "values",
 	"cache": "cache", "internal/mirror/": "cache",

@@ -1,0 +1,10 @@
+// Package barrier is the engine of a Barrier: one node, which exists while the barrier is set.
+//
+//	node.go    the node of a barrier, and what a read finds there: a barrier, or a directory
+//	set.go     Set: creates the node, or sets the barrier in the directory that is there
+//	remove.go  Remove: deletes the node, or makes it a directory again
+//	wait.go    Wait: waits until the barrier is removed
+//
+// Package cell writes in a directory, and removes what is set there, for a Barrier as for a Value.
+// Package coord has the public type and its documentation.
+package barrier
