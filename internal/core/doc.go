@@ -2,7 +2,12 @@
 // writes with a definite outcome, and clean-up.
 //
 //	client.go, session.go      the client keeps one session at a time; a session ends all its holds
-//	hold.go, hold_watch.go     a hold, its end and its removal; the watch on its node
+//	hold.go                    a hold, from its grant on
+//	hold_release.go            its holder releases it: the removal of the node, and the hand-over
+//	hold_loss.go               it ends early
+//	hold_watch.go              the watch on its node, and requests to release it
+//	hold_move.go               a downgrade moves it to another node
+//	hold_guard.go              a write under its guard
 //	create.go, create_joint.go a contender's node is created exactly once; those of LockAll in one commit
 //	commit.go                  a commit is applied exactly once, or not at all
 //	cleanup.go                 what a call that ended early has left

@@ -60,48 +60,6 @@ func (h *Hold) WatchNode(path string, own *backend.Watch) {
 	}
 }
 
-// NodeGone is called when the node at path was found deleted. It ends the hold, unless the
-// hold has moved to another node, and reports whether the hold has ended. If ctx ends
-// before that is known, the error is that of ctx.
-func (h *Hold) NodeGone(ctx context.Context, path string) (ended bool, err error) {
-	if err := h.awaitMove(ctx); err != nil {
-		return false, err
-	}
-	if h.Path() != path {
-		return false, nil
-	}
-	h.Lose(h.deleted())
-	return true, nil
-}
-
-// deleted returns the reason for the loss of a hold whose node another client has
-// deleted.
-func (h *Hold) deleted() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.request != nil && h.request.Force {
-		return &revoked{*h.request}
-	}
-	return errs.ErrDeleted
-}
-
-// awaitMove waits until a downgrade under way is complete. The session and ctx bound
-// it.
-func (h *Hold) awaitMove(ctx context.Context) error {
-	h.mu.Lock()
-	moving := h.moving
-	h.mu.Unlock()
-	if moving == nil {
-		return nil
-	}
-	select {
-	case <-moving:
-		return nil
-	case <-ctx.Done():
-		return backend.ContextError(ctx)
-	}
-}
-
 // Revocation is coord.Revocation.
 type Revocation struct {
 	By     string    // the requester, in its own words

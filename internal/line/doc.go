@@ -2,6 +2,7 @@
 //
 //	line.go        the rules; a contender takes a place in the line
 //	wait.go        it waits until its turn comes, on the deletion of one node
+//	release.go     the node of a hold that ends: deleted, kept, or handed over to a local caller
 //	lock.go        Lock: what package coord uses of a Mutex, and of each side of an RWMutex
 //	mutex.go       Mutex: the callers of one client take turns (local.go), and may keep the node (keep.go)
 //	rwmutex.go     RWMutex: writers and readers, and the downgrade

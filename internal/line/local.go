@@ -6,13 +6,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/go-coord/coord/internal/contender"
-	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/nodepath"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
 )
 
 // localQueue is the queue of the callers of one client on one path. One caller at a
@@ -180,74 +176,4 @@ func (q *localQueue) advance() {
 		return
 	}
 	q.move(q.waiting[0], waiterServe)
-}
-
-// Release ends the turn of a holder. It keeps the holder's node if it can, for the next
-// local caller.
-func (q *localQueue) Release(h *core.Hold) error {
-	if k, ok := h.Keeper().(*keptLock); ok && k.keepAt(h) {
-		return nil
-	}
-	return q.removeAndCall(h)
-}
-
-// removeAndCall deletes the node of a hold that has ended, in one commit with the creation of a
-// node for the next local waiter, if there is one. If that waiter has returned meanwhile,
-// removeAndCall removes the new node and waits for that, see core.CleanUp.Wait.
-func (q *localQueue) removeAndCall(h *core.Hold) error {
-	w := q.call()
-	if w == nil {
-		err := q.l.Release(h)
-		q.advance() // a caller may have come meanwhile
-		return err
-	}
-	b, err := q.l.handOver(h, w.data)
-	if !q.pass(w, b) {
-		u := q.removeReserved(h.On(), b)
-		u.Note(q.l.dir) // the next local caller waits for it
-		q.advance()
-		u.Wait(h.On(), q.l.dir)
-	}
-	return err
-}
-
-// removeReserved begins to remove the node of a reserved node that nothing uses.
-func (q *localQueue) removeReserved(s *core.Session, b reservedNode) *core.CleanUp {
-	switch b.state {
-	case reservedStands:
-		return s.RemoveLater(b.place.Path)
-	case reservedMayStand:
-		return s.RemoveAttemptsLater(*b.spec)
-	}
-	return nil
-}
-
-// Lost passes on the turn of a holder whose hold ended early.
-func (q *localQueue) Lost(h *core.Hold) {
-	if k, ok := h.Keeper().(*keptLock); ok {
-		k.finish()
-	}
-	q.advance()
-}
-
-func (q *localQueue) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
-	return
-}
-
-// handOver deletes the node of a hold and creates one for the next caller. Without a
-// reserved node, that caller creates its own. The error is that of Hold.Remove.
-func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
-	s := h.On()
-	own, _ := l.kinds.Parse(nodepath.Base(h.Path()))
-	if contender.IsHighNumber(s, own.Seq) {
-		return b, l.Release(h)
-	}
-	n, doubt, err := h.HandOver(l.recipeDir(), layout.LockInfix, data)
-	switch {
-	case n.Path != "":
-		b = reservedNode{state: reservedStands, place: &place{s: s, Node: n}}
-	case doubt != nil:
-		b = reservedNode{state: reservedMayStand, spec: doubt}
-	}
-	return b, err
 }

@@ -336,16 +336,3 @@ func (l *Line) checkNumber(ctx context.Context, p place, r *request) error {
 		}
 	}
 }
-
-// Release, Leftovers and Lost make a line the recipe of holds that each have a node of
-// their own.
-func (l *Line) Release(h *core.Hold) error {
-	q, _ := l.kinds.Parse(nodepath.Base(h.Path()))
-	return contender.Release(h, q.Seq, l.dir)
-}
-
-func (l *Line) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
-	return
-}
-
-func (l *Line) Lost(*core.Hold) {}
