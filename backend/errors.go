@@ -31,9 +31,10 @@ var (
 	// ended context matches the context's cause, whatever that is; if that can be ErrUncertain
 	// too, ask IsUncertain.
 	ErrUncertain = errors.New("outcome uncertain")
-	// ErrNoContact: there is no contact with the service, so the call has not reached it. It stands
-	// beside the context's error, or beside ErrDenied if the service refuses the user, whatever the
-	// call. The error is a *NoContactError.
+	// ErrNoContact: when the call ended, the client had no contact with the service, or its server did
+	// not answer. The error matches the context's error too, or ErrDenied if the call ended since the
+	// service refuses the user. It matches ErrUncertain if the call may have been applied. The error
+	// is a *NoContactError.
 	ErrNoContact = errors.New("no contact with the service")
 	// ErrTooLarge: data or a request over the limit, refused locally; or a node whose data or
 	// list of children is over the limit of a reply.
@@ -117,8 +118,8 @@ func (e *DeniedError) Error() string {
 // Unwrap returns ErrDenied.
 func (e *DeniedError) Unwrap() error { return ErrDenied }
 
-// NoContactError is the error of a call that waited for contact at its end, and for nothing else. Its
-// ctx has ended, or the service has refused the user since. It matches ErrNoContact, and what Err matches.
+// NoContactError is the error of a call that ended without contact with the service: its ctx ended, or
+// the service refused the user. It matches ErrNoContact, and every error that Err matches.
 type NoContactError struct {
 	Err error         // of the context; or ErrDenied, with the reason
 	For time.Duration // how long there has been no contact

@@ -1,5 +1,5 @@
-// Rollout restarts a server of a cluster, of which at most two are down at a time: a semaphore
-// limits them. Run it once for each server, on all machines at the same time.
+// Rollout restarts one server of a cluster. Run it once for each server, on all machines at the same time:
+// a semaphore with two permits makes sure that at most two servers are down at a time.
 //
 //	go run ./examples/rollout
 //	go run ./examples/rollout -name server-1 -backend zookeeper -servers host1:2181,host2:2181

@@ -44,7 +44,7 @@ type Client struct {
 	opened       atomic.Int64    // the number of sessions that were opened
 	hooks        hook.Hooks      // only tests set any
 	newKindError func(path, want, found string) error
-	began        time.Time     // for the monotonic clock, see local
+	began        time.Time     // for the monotonic clock, see Elapsed
 	skew         time.Duration // added to the clocks; only tests set it
 
 	current atomic.Pointer[Session]

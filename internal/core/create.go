@@ -37,15 +37,16 @@ type Spec struct {
 	Data   []byte
 	Made   bool     // an earlier attempt with this prefix may have created it: look first
 	Left   *CleanUp // removes what a creation that failed may have left
-	// counted: clients count the node as long as it exists, whether or not its call still
+	// Counted: clients count the node as long as it exists, whether or not its call still
 	// waits. What a lost session has left is removed over the next one.
 	Counted bool
-	// check is a condition of the creation, unless its Kind is zero. If the condition
-	// does not hold, the node is created without it, and check is cleared. (If the
-	// siblings of the created node are not known, check says nothing.)
+	// Check is a condition of the creation, unless its Kind is zero. If the condition
+	// does not hold, the node is created without it, and Check is cleared. (If the
+	// siblings of the created node are not known, Check says nothing.)
 	Check backend.Op
 }
 
+// NewSpec returns the description of a node in g, with a new GUID.
 func NewSpec(c *Client, g RecipeDir, kind string, data []byte) Spec {
 	var buf [128]byte
 	b := append(buf[:0], g.Dir...)
@@ -61,7 +62,7 @@ func NewSpec(c *Client, g RecipeDir, kind string, data []byte) Spec {
 // error, a node that may have been created is removed in the background, or goes with
 // its session (see Spec.Counted).
 //
-// After a creation with an unknown outcome, create looks for the GUID, after a Sync,
+// After a creation with an unknown outcome, Create looks for the GUID, after a Sync,
 // since the server may lag (ZooKeeper's recipe guide; see Curator-45 and -79 for the
 // effects of not looking).
 func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {

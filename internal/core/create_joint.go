@@ -16,7 +16,7 @@ const mostJoint = 2
 
 // CreateTogether creates the nodes of specs, each in another directory, with a joint commit. It returns
 // nil if that failed; then the nodes that it may have created are removed in the background, or go
-// with the session.
+// with the session. It overwrites specs: a second attempt uses other names.
 func (s *Session) CreateTogether(ctx context.Context, specs []Spec) []Node {
 	states := make([]DirState, len(specs))
 	for attempt := range mostJoint {

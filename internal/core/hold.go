@@ -84,14 +84,17 @@ type heldKey struct{}
 // NewHold returns a hold that by grants, on the node at path. The hold begins with Grant, or with
 // Stand. If by is a tracing.Item, it has events of its own.
 func NewHold(s *Session, path string, token int64, t *tracing.Span, by Owner) *Hold {
-	if item, ok := by.(tracing.Item); ok && t != nil {
-		t.SetItem(item)
+	if t != nil {
+		if item, ok := by.(tracing.Item); ok {
+			t.SetItem(item)
+		}
 	}
 	return &Hold{s: s, path: path, token: token, span: t, owner: by}
 }
 
-// Grant makes h stand, and reports that, see Stand. If own is armed, Grant watches the node with it;
-// data is what was read with own, or nil. A keeper watches the node of its holds itself.
+// Grant makes h stand, see Stand, and reports the grant. own is an armed watch on the node, or nil. If it is
+// armed, the client watches the node with it from now on, unless a keeper does. data is the data of the
+// node that was read when own was armed, or nil.
 func (h *Hold) Grant(ctx context.Context, weight int, own *backend.Watch, data []byte) error {
 	path := h.path
 	if h.keeper == nil {
@@ -364,8 +367,8 @@ func (h *Hold) WhenEnded(f func(error)) {
 // On returns the session of the hold, or nil if the hold was never granted.
 func (h *Hold) On() *Session { return h.s }
 
-// Emit reports an event of the hold while it stands: e makes it from the subject and the time since
-// the grant.
+// Emit reports an event of a hold that stands. e returns the event; its arguments are the subject and the
+// time since the grant.
 func (h *Hold) Emit(ctx context.Context, e func(at trace.Subject, held time.Duration) trace.Event) {
 	if h.span != nil {
 		h.span.Emit(ctx, e(h.span.At(h.Path()), h.span.Held()))

@@ -60,8 +60,8 @@ func (g Guard) Ops() []backend.Op {
 	return ops
 }
 
-// Enter is called before a commit under g, and leave after it. If a hold of g has ended
-// whose node may still exist, enter returns the error with which the service refuses the
+// Enter is called before a commit under g, and Leave after it. If a hold of g has ended
+// whose node may still exist, Enter returns the error with which the service refuses the
 // commit when the node is gone.
 func (g Guard) Enter() error {
 	for i, h := range g.kept {
@@ -73,6 +73,7 @@ func (g Guard) Enter() error {
 	return nil
 }
 
+// Leave is called when a commit under g has ended with err.
 func (g Guard) Leave(err error) {
 	for _, h := range g.kept {
 		if h != nil {

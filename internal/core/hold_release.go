@@ -84,10 +84,12 @@ func (h *Hold) releaseOutcome() error {
 // Remove deletes the node of a hold that its holder releases, and returns the result of
 // Release. The deletion is the first operation of a commit, to which with, if it is not
 // nil, adds operations that must happen at the same moment. If that commit is refused,
-// remove deletes the node alone.
+// Remove deletes the node alone.
 //
-// A commit whose reply was lost is sent again: the name of the node is never used
-// again, so the retry cannot delete a successor.
+// Remove repeats a commit whose reply was lost: the name of the node is never used again, so the retry
+// cannot delete a successor. A commit that only deletes the node is the one commit that a backend may
+// repeat by itself (package backend, "Calls"). The backend for etcd sends it without a compare: see send
+// in backend/etcd/commit.go.
 func (h *Hold) Remove(with func(ctx context.Context, del backend.Op) error) error {
 	ctx := context.Background() // the session bounds it
 	s, path := h.s, h.Path()
@@ -123,7 +125,7 @@ func (h *Hold) Remove(with func(ctx context.Context, del backend.Op) error) erro
 	}
 }
 
-// RemoveWith is remove, and at the same moment deletes the node at path, if the service
+// RemoveWith is Remove, and at the same moment deletes the node at path, if the service
 // permits that. It reports whether the node at path was deleted.
 func (h *Hold) RemoveWith(path string) (both bool, err error) {
 	err = h.Remove(func(ctx context.Context, del backend.Op) error {
@@ -135,9 +137,9 @@ func (h *Hold) RemoveWith(path string) (both bool, err error) {
 }
 
 // HandOver is Remove, and in the same commit creates a node of this kind at g, the directory of the
-// hold's node. It creates none unless g is known to carry its mark, or if the service refuses that. If the
-// node may have been created, doubt is the Spec for which it can be looked for; it is removed with
-// RemoveAttemptsLater.
+// hold's node. It creates no node if the client does not know that g carries its mark, or if the service
+// refuses the creation. If the node may have been created, doubt is its Spec: Create or
+// RemoveAttemptsLater looks for the node.
 func (h *Hold) HandOver(g RecipeDir, kind string, data []byte) (n Node, doubt *Spec, err error) {
 	s := h.s
 	f, _ := s.c.KnownState(g)
@@ -149,17 +151,20 @@ func (h *Hold) HandOver(g RecipeDir, kind string, data []byte) (n Node, doubt *S
 		res, err := s.b.Commit(ctx, del,
 			backend.Create(sp.Prefix, data, backend.EphemeralSequential),
 			backend.Carry(g.Dir, f.Mark))
-		var e *backend.Error
-		switch {
-		case err == nil:
+		if err == nil {
 			if made, err := s.made(ctx, &sp, res[1], &res[2].Stat); err == nil {
 				n, doubt = made, nil
 			}
+			return nil
+		}
+		var e *backend.Error
+		switch {
 		case backend.IsUncertain(err) && !errs.IsOver(err):
 			// If the commit was applied, the node is found by its name. A later attempt
 			// then fails, since the node that it deletes is gone.
-			doubt = &sp
-			sp.Made = true
+			mayStand := sp // a copy, so that sp is not allocated for each hand-over
+			mayStand.Made = true
+			doubt = &mayStand
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
 			s.c.leaveData(g)
 		case errors.Is(err, backend.ErrBadVersion) && errors.As(err, &e) && e.Index == 2:

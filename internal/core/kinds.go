@@ -30,9 +30,10 @@ import (
 // A directory above recipes carries the mark "coord recipe: directory": it is free for every
 // recipe, and no Value, Counter or Barrier is set there. A Value, Counter or Barrier that is set in a
 // directory has a pin, see layout.Pin, since ZooKeeper does not tell whether a node is a container,
-// which it collects with its data. The pin comes with the commit that sets it, and goes with
-// the one that makes the node a directory again; a write at any version checks it. So nothing
-// that was acknowledged stands in a container without a child, except as layout.UsedAsDir says.
+// which it collects with its data. The commit that sets the recipe creates the pin, and it is deleted by
+// the commit that makes the node a directory again; a write at any version checks it. So no
+// acknowledged data is in a container without a child, which the service may collect. The comment of
+// layout.UsedAsDir describes the one exception.
 //
 // Directories without a mark come from Curator, from kazoo and from versions of this
 // library that wrote none. If such a directory has no data, the first creation of a
@@ -76,6 +77,7 @@ type RecipeDir struct {
 	whole layout.RecipeKind
 }
 
+// NewRecipeDir returns the directory of a recipe that is no part of another one.
 func NewRecipeDir(dir string, recipe layout.RecipeKind) RecipeDir {
 	return RecipeDir{Dir: dir, Recipe: recipe}
 }
@@ -367,6 +369,7 @@ func (c *Client) beginSession(s *Session) {
 	c.current.Store(s)
 }
 
+// ForgetState drops what the client knows of dir.
 func (c *Client) ForgetState(dir string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

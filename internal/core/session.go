@@ -410,6 +410,7 @@ func (s *Session) AwaitDeletion(ctx context.Context, path string, until <-chan t
 	}
 }
 
+// IsAllowed reports whether this session is known to read nodes in dir.
 func (s *Session) IsAllowed(dir string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -417,6 +418,7 @@ func (s *Session) IsAllowed(dir string) bool {
 	return ok
 }
 
+// SetAllowed notes that this session could read a node in dir.
 func (s *Session) SetAllowed(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

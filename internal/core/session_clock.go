@@ -40,9 +40,8 @@ func (s *Session) sent(p serviceclock.Sending, stat *backend.Stat) {
 	}
 }
 
-// Learn returns what the session knows of the service's clock, and makes it known: if it is
-// not, or badly, learn writes to a journal entry, which costs one request, and another one if the session
-// has no journal entry yet. If the service refuses the write, the clock of this process counts from then
+// Learn returns the time by the service's clock. If the session does not know it well enough, Learn
+// writes to a journal entry. That costs one request, and a second one if the session has no entry yet. If the service refuses the write, the clock of this process counts from then
 // on. The error never matches ErrUncertain.
 func (s *Session) Learn(ctx context.Context) (serviceclock.Moment, error) {
 	pause := NewPauses(s.c)

@@ -276,9 +276,9 @@ func (m *Membership) abandon() {
 	})
 }
 
-// enter makes a node and secures the id. If a session is lost, it goes on with the
-// next one, until ctx ends. Its requests use calls as their context. If it fails,
-// no node is left, or m.removal removes it.
+// enter creates the member's node, and makes sure that no other member has the id. If a session is lost,
+// it tries again on the next session, until ctx ends. Its requests use calls as their context. If enter
+// fails, it leaves no node, or m.removal removes the node.
 func (m *Membership) enter(ctx, calls context.Context, takeover bool) (*incarnation, error) {
 	pause := core.NewPauses(m.g.c)
 	for {

@@ -1,4 +1,5 @@
-// Package latest has the channels and values of which only the latest element counts.
+// Package latest has channels and values whose readers need only the newest element: a slow reader misses
+// older elements, never the newest. A Signal sends to one reader, a Value to any number of readers.
 package latest
 
 import (
@@ -6,10 +7,11 @@ import (
 	"sync"
 )
 
-// Signal is the sending side of a latest-wins channel, with capacity 1 and one sender.
-// A slow reader misses intermediate values, never the newest.
+// Signal is the sending side of a channel with capacity 1 and one sender. A new element replaces an
+// element that the reader has not received yet.
 type Signal[T any] struct{ Ch chan T }
 
+// NewSignal returns a Signal whose channel is empty.
 func NewSignal[T any]() Signal[T] { return Signal[T]{make(chan T, 1)} }
 
 // Put sends v in place of a value that was not received.
@@ -31,9 +33,7 @@ func (g Signal[T]) Untaken() (v T, ok bool) {
 	}
 }
 
-// Value is a changing value that any number of readers follow. A slow reader misses
-// intermediate values, never the newest. Signal channels that queue, drop the newest,
-// or block their sender have all been shipped elsewhere, and each was a bug.
+// Value is a changing value that any number of readers follow. Set never blocks, whatever the readers do.
 type Value[T any] struct {
 	mu      sync.Mutex
 	value   T
@@ -41,6 +41,7 @@ type Value[T any] struct {
 	changed chan struct{} // closed and replaced at each change
 }
 
+// NewValue returns a Value that is v at first.
 func NewValue[T any](v T) *Value[T] {
 	return &Value[T]{value: v, changed: make(chan struct{})}
 }
@@ -57,6 +58,8 @@ func (l *Value[T]) Set(v T, final bool) {
 	l.changed = make(chan struct{})
 }
 
+// Get returns the present value, a channel that is closed when the value changes, and whether the value is
+// final, so that it does not change any more.
 func (l *Value[T]) Get() (v T, changed <-chan struct{}, final bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -266,6 +266,7 @@ func (k *keptLock) isOver() bool {
 	}
 }
 
+// OwnWatch returns the watch on the node.
 func (k *keptLock) OwnWatch() *backend.Watch { return k.own }
 
 // Watch begins to watch the kept lock. It reports false if the client is closed.
@@ -284,7 +285,7 @@ func (k *keptLock) arm(ctx context.Context) error {
 		return err
 	}
 	// Servers from 3.8.4 on withhold events of a node that the session may not read, see
-	// Sees.
+	// contender.Sees.
 	if readable := dir + "/"; !k.s.IsAllowed(readable) {
 		if _, _, err := k.s.Backend().Children(ctx, dir, nil); err != nil {
 			return err

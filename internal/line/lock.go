@@ -32,13 +32,16 @@ type joiner interface {
 	acquire(ctx context.Context, r *request) (*core.Hold, error)
 }
 
+// Lock waits until the caller has the lock.
 func (k *Lock) Lock(ctx context.Context) (*core.Hold, error) { return k.lock(ctx, false) }
 
+// TryLock returns errs.ErrLocked instead of waiting for another contender.
 func (k *Lock) TryLock(ctx context.Context) (*core.Hold, error) { return k.lock(ctx, true) }
 
 // Where returns the client and the path of the lock.
 func (k *Lock) Where() (*core.Client, nodepath.Path) { return k.c, k.path }
 
+// Contenders returns the holders and the waiters, in the order of the queue.
 func (k *Lock) Contenders(ctx context.Context) ([]Contender, error) {
 	if err := k.path.Check("contenders"); err != nil {
 		return nil, err
@@ -47,6 +50,7 @@ func (k *Lock) Contenders(ctx context.Context) ([]Contender, error) {
 	return list, errs.Op("contenders", k.path.Full(), err)
 }
 
+// Revoke asks the holders to release, and waits until they have. See Line.Revoke.
 func (k *Lock) Revoke(ctx context.Context, o *RevokeOptions) error {
 	return k.line().Revoke(ctx, &k.path, o)
 }

@@ -23,6 +23,8 @@ type RevokeOptions struct {
 	ForceAfter time.Duration
 }
 
+// Revoke writes a request into the nodes of the present holders of the lock at path, and waits until these
+// nodes are deleted. With ForceAfter it deletes them itself when that time has passed.
 func (l *Line) Revoke(ctx context.Context, path *nodepath.Path, o *RevokeOptions) error {
 	if err := path.Check("revoke"); err != nil {
 		return err

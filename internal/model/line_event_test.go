@@ -84,7 +84,7 @@ func (m *lineModel) wait(s state, k int) {
 	}
 }
 
-// grant is Session.Grant of internal/core.
+// grant is Hold.Stand of internal/core.
 func (m *lineModel) grant(s *state, k int) did {
 	c := &s.c[k]
 	switch {

@@ -2,11 +2,11 @@ package mutants
 
 import "slices"
 
-// A mutant is one defect: the words of new replace those of old, which are once in a declaration.
+// A mutant is one defect: the words of new replace the words of old, which occur once in the declaration.
 //
-// The declaration is a function or method, a constant, a variable or a type. Its name is enough,
-// if no other declaration of that name has the words of old; else the package stands in front, as
-// in core.release. A method is named without its type, which often gets another name in a move.
+// The declaration is a function or method, a constant, a variable or a type. decl is its name. If several
+// declarations of that name contain the words of old, decl begins with the package, as in errs.OfContext.
+// The name of a method stands without its type, which often gets another name in a move.
 //
 // Old is compared word by word. A word is a token, and a name with the name of our package that
 // qualifies it: settle, Settle and queue.Settle are the same word. Comments, line breaks and

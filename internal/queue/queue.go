@@ -392,14 +392,14 @@ func (q *Queue) makeItems(ctx context.Context, s *core.Session) error {
 }
 
 // batch is the maximum number of items in one commit that claims, acknowledges or deletes
-// items: maxBatch, or fewer if the path is long or the service takes less.
+// items: mostPrefetched, or fewer if the path is long or the service takes less.
 func (q *Queue) batch(s *core.Session) int {
 	return mostAtOnce(s, mostPrefetched, 5, 1, 5*(len(q.items)+300))
 }
 
-// mostAtOnce returns how many of n things one commit can write if each takes so many operations,
-// of which some are conditions, and so many bytes. It leaves room for the few operations
-// that belong to the whole commit, and is at least one.
+// mostAtOnce returns how many of n things one commit can write. Each thing takes ops operations and size
+// bytes; checks of its operations are conditions. mostAtOnce leaves room for the few operations that
+// belong to the whole commit, and returns at least one.
 func mostAtOnce(s *core.Session, n, ops, checks, size int) int {
 	const whole = 7 // a bucket, a tally and the counts of a queue, a waiter, and the journal entry
 	l := s.Backend().Limits()
@@ -487,7 +487,8 @@ func within(path string, q *Queue) bool {
 	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.Dir+"/") || strings.HasPrefix(path+"/", q.producers.g.Dir+"/")
 }
 
-// Show shows the inside of the queue to tests. face is the value of the program that stands for it.
+// Show gives tests access to fields of the queue. face is the coord.Consumer whose engine e is; tests
+// tell the queues apart by it.
 func (e *Queue) Show(face any) {
 	show := e.c.Hooks().Queue
 	if show == nil {

@@ -65,6 +65,7 @@ func (t *Taker[I]) some(ctx context.Context, op string, want int, try bool) (ite
 	return items, nil
 }
 
+// All is Consumer.All of package coord.
 func (t *Taker[I]) All(ctx context.Context) iter.Seq2[I, error] {
 	core.NeedContext(ctx)
 	return func(yield func(I, error) bool) {
@@ -192,6 +193,7 @@ func (st *stock[I]) giveBackAtClose(c *core.Client) (over func()) {
 	})
 }
 
+// Items is Consumer.Items of package coord. One goroutine sends the items, and closes the channel.
 func (t *Taker[I]) Items(ctx context.Context) <-chan I {
 	core.NeedContext(ctx)
 	c := t.q.c

@@ -28,11 +28,11 @@ type Tracer struct {
 	latest atomic.Uint64 // the latest ID of an acquisition
 }
 
-// NewTracer returns the queue of events for told. The IDs of acquisitions follow id.
-func NewTracer(told func(context.Context, trace.Event), log *outbox.Logger, id uint64) *Tracer {
+// NewTracer returns a queue that calls deliver for each event. The first acquisition has the ID id+1.
+func NewTracer(deliver func(context.Context, trace.Event), log *outbox.Logger, id uint64) *Tracer {
 	t := &Tracer{box: outbox.New(
-		func(x tracedEvent) { told(x.ctx, x.e) },
-		func(n int) { told(context.Background(), trace.EventsDropped{Events: n}) },
+		func(x tracedEvent) { deliver(x.ctx, x.e) },
+		func(n int) { deliver(context.Background(), trace.EventsDropped{Events: n}) },
 		func(f *usercode.Failure, n int) {
 			log.Error("coord: Trace panicked or ended its goroutine, events are lost", "events", n, "type", f.Type, "stack", f.Stack)
 		})}
@@ -116,7 +116,8 @@ func (t *Tracer) Begin(recipe, path, op string) *Span {
 	}
 }
 
-// SetItem makes item the subject of the events of the hold. It stands from the beginning.
+// SetItem makes the events of the hold those of item: Granted and Settled. The hold counts as granted
+// since the beginning of the span.
 func (t *Span) SetItem(item Item) {
 	if t != nil {
 		t.item, t.since = item, t.began
