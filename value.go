@@ -204,10 +204,7 @@ func versioned[T any](val T, x cell.Content) Versioned[T] {
 // transaction is applied.
 func (v *Value[T]) SetOp(val T) TxnOp {
 	data, err := v.encode("set", val)
-	if err == nil {
-		err = errs.Op("set", v.n.FullPath(), v.n.Fits(data))
-	}
-	return setOp(v.n, data, true, err)
+	return TxnOp{v.n.SetOp(data, err)}
 }
 
 // Watch returns a channel that receives the current value and then every change. It is

@@ -21,7 +21,7 @@ func (n *Node) CompareAndSet(ctx context.Context, want Content, data []byte) (Co
 	if err := n.Check(op); err != nil {
 		return Content{}, err
 	}
-	if err := n.Fits(data); err != nil {
+	if err := n.fits(data); err != nil {
 		return Content{}, errs.Op(op, n.path.Full(), err)
 	}
 	x, err := core.OnSessionOnce(ctx, n.c, func(s *core.Session) (Content, error) {
@@ -48,7 +48,7 @@ func (n *Node) Update(ctx context.Context, fn func(old Content) ([]byte, error))
 		if err != nil {
 			return nil, err
 		}
-		return data, n.Fits(data)
+		return data, n.fits(data)
 	})
 	return x, errs.Op("update", n.path.Full(), err)
 }

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -10,15 +11,51 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/txn"
 )
 
-// SetOps returns the operations that write data at any version as a part of a transaction, after the
+// SetOp is a Set as a part of a transaction. invalid is the reason why data cannot be written, or nil.
+func (n *Node) SetOp(data []byte, invalid error) txn.Op {
+	if invalid == nil {
+		invalid = errs.Op("set", n.FullPath(), n.fits(data))
+	}
+	return n.setOp(data, true, invalid)
+}
+
+// PlainSetOp is SetOp for a node that need not be a Value. If the node is missing, the service refuses
+// the operation.
+func (n *Node) PlainSetOp(data []byte) txn.Op { return n.setOp(data, false, nil) }
+
+// setOp writes data. If the node is missing, the operation creates it, or with create false is refused by
+// the service.
+func (n *Node) setOp(data []byte, create bool, invalid error) txn.Op {
+	return txn.Op{Name: "set", Path: n.FullPath(), Err: cmp.Or(n.Check("set"), invalid),
+		Expand: func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
+			return n.setOps(ctx, s, before, data, create)
+		},
+		Least:   []backend.Op{backend.SetData(n.FullPath(), data, backend.AnyVersion)},
+		Again:   func(err error) bool { return n.setAgain(err, create) },
+		Examine: n.afterTxnSet,
+	}
+}
+
+// DeleteOp is a deletion of the node at any version as a part of a transaction.
+func (n *Node) DeleteOp() txn.Op {
+	return txn.Op{Name: "delete", Path: n.FullPath(), Err: n.Check("delete"),
+		Expand: func(_ context.Context, _ *core.Session, before []backend.Op) ([]backend.Op, error) {
+			return n.deleteOps(before), nil
+		},
+		Again: n.deleteAgain,
+	}
+}
+
+// setOps returns the operations that write data at any version as a part of a transaction, after the
 // operations before. If the node is missing, they create it, or with create false the service refuses
 // them.
 //
 // They include the pin of the node, as each write of a Value does. A node that a Txn or another program
 // has created gets none with create false: it is no container.
-func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op, data []byte, create bool) ([]backend.Op, error) {
+func (n *Node) setOps(ctx context.Context, s *core.Session, before []backend.Op, data []byte, create bool) ([]backend.Op, error) {
 	// Earlier operations of the same transaction can change the state that a read finds. A
 	// node that one of them creates is no container.
 	path := n.path.Full()
@@ -54,7 +91,7 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 	default:
 		return WriteOps(n.path.Full(), data, backend.AnyVersion, f.Pin), nil
 	}
-	if dir := nodepath.Parent(path); create && dir != "" && !Creates(before, dir) {
+	if dir := nodepath.Parent(path); create && dir != "" && !txn.Creates(before, dir) {
 		if err := s.Ensure(ctx, dir); err != nil {
 			return nil, err
 		}
@@ -62,9 +99,9 @@ func (n *Node) SetOps(ctx context.Context, s *core.Session, before []backend.Op,
 	return missing, nil
 }
 
-// SetAgain reports whether the service refused the operations of SetOps only because the state that
-// SetOps has read was outdated.
-func (n *Node) SetAgain(err error, create bool) bool {
+// setAgain reports whether the service refused the operations of setOps only because the state that
+// setOps has read was outdated.
+func (n *Node) setAgain(err error, create bool) bool {
 	path := n.path.Full()
 	n.c.ForgetState(path) // it can be another node by now, or have lost its pin
 	return errs.IsNotFound(err) && (create || layout.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
@@ -87,9 +124,9 @@ func (n *Node) stateInTxn(ctx context.Context, s *core.Session, value bool) (cor
 	return f, err
 }
 
-// AfterSet examines the node after a transaction of the operations all, which has set it, see
+// afterTxnSet examines the node after a transaction of the operations all, which has set it, see
 // confirmKind. stat is zero if the node is missing: then another client has deleted it, or see errIfLost.
-func (n *Node) AfterSet(ctx context.Context, s *core.Session, all []backend.Op, stat backend.Stat, zxid int64) error {
+func (n *Node) afterTxnSet(ctx context.Context, s *core.Session, all []backend.Op, stat backend.Stat, zxid int64) error {
 	w := misdirected{stat: stat, rewritten: stat.Mzxid != zxid}
 	for _, op := range all {
 		switch {
@@ -111,26 +148,21 @@ func (n *Node) AfterSet(ctx context.Context, s *core.Session, all []backend.Op, 
 	return nil
 }
 
-// DeleteOps returns the operations that delete the node at any version as a part of a transaction, after
+// deleteOps returns the operations that delete the node at any version as a part of a transaction, after
 // the operations before: with its pin, if this client or the transaction has created the pin.
-func (n *Node) DeleteOps(before []backend.Op) []backend.Op {
+func (n *Node) deleteOps(before []backend.Op) []backend.Op {
 	pin, remove := n.path.Full()+"/"+layout.Pin, backend.Delete(n.path.Full(), backend.AnyVersion)
 	f, _ := n.c.KnownState(n.recipeDir())
-	if f.Pin == layout.Pinned || Creates(before, pin) {
+	if f.Pin == layout.Pinned || txn.Creates(before, pin) {
 		return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}
 	}
 	return []backend.Op{remove}
 }
 
-// DeleteAgain reports whether the service refused the operations of DeleteOps only because the pin is
+// deleteAgain reports whether the service refused the operations of deleteOps only because the pin is
 // gone.
-func (n *Node) DeleteAgain(err error) bool {
+func (n *Node) deleteAgain(err error) bool {
 	f, known := n.c.KnownState(n.recipeDir())
 	n.c.ForgetState(n.path.Full())
 	return errs.IsNotFound(err) && layout.AtPin(err, n.path.Full()) && known && f.Pin == layout.Pinned
-}
-
-// Creates reports whether one of ops creates the node at path.
-func Creates(ops []backend.Op, path string) bool {
-	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
 }

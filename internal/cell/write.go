@@ -18,7 +18,7 @@ func (n *Node) Set(ctx context.Context, data []byte) (Content, error) {
 	if err := n.Check("set"); err != nil {
 		return Content{}, err
 	}
-	err := n.Fits(data)
+	err := n.fits(data)
 	var x Content
 	if err == nil {
 		x, err = core.OnSessionOnce(ctx, n.c, func(s *core.Session) (Content, error) { return n.set(ctx, s, data) })
@@ -166,9 +166,9 @@ func (n *Node) write(ctx context.Context, s *core.Session, f core.DirState, data
 	}
 }
 
-// Fits reports whether data can be written, in the largest commit that a write
+// fits reports whether data can be written, in the largest commit that a write
 // needs.
-func (n *Node) Fits(data []byte) error {
+func (n *Node) fits(data []byte) error {
 	if kind, ok := layout.ParseMark(data); ok {
 		return fmt.Errorf("%w: the data is reserved, it marks the directory of a %s", backend.ErrInvalid, kind)
 	}

@@ -389,7 +389,7 @@ func (c *Client) Path(path string) nodepath.Path {
 // TreePath is Path for calls that need no node of their own. They may use the
 // root, which with a namespace is the namespace's node.
 func (c *Client) TreePath(path string) nodepath.Path {
-	c.need()
+	c.Need()
 	full := c.root + path
 	if path == "/" && c.root != "" {
 		full = c.root
@@ -409,8 +409,8 @@ func (c *Client) TreePath(path string) nodepath.Path {
 	return nodepath.New(path, full, err)
 }
 
-// need panics for a nil Client, where a recipe is made of it.
-func (c *Client) need() {
+// Need panics for a nil Client, where a recipe is made of it.
+func (c *Client) Need() {
 	if c == nil {
 		panic("coord: nil Client")
 	}

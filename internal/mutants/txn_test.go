@@ -3,7 +3,7 @@ package mutants
 // txnMutants are defects of transactions.
 var txnMutants = []mutant{
 	{"a transaction without its guards", "plan",
-		`note(p.add(txnPart{op: "guard", index: i, yield: -1}, g.Checks...))`, "_, _ = i, g",
+		`note(p.add(part{name: "guard", index: i}, g.Checks...))`, "_, _ = i, g",
 		"recipetest.TestTxn/AStaleHolderWritesNothing"},
 	{"a commit without the votes", "commitOps",
 		"ops = append(ops, backend.Check(d.vote(site), backend.AnyVersion))", "_ = site",

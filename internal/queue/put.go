@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/serviceclock"
 	"github.com/go-coord/coord/internal/tracing"
+	"github.com/go-coord/coord/internal/txn"
 	"github.com/go-coord/coord/trace"
 
 	"github.com/go-coord/coord/backend"
@@ -496,6 +497,26 @@ func (q *Queue) mayPut(data []byte) error {
 	return nil
 }
 
+// PutOp is a Put as a part of a transaction, of what encode returns.
+func (q *Queue) PutOp(priority, due int64, encode func() ([]byte, error)) txn.Op {
+	data, err := encode()
+	if err == nil {
+		err = q.mayPut(data)
+	}
+	p := &txnPut{q, q.keyOf(priority, due), due, data}
+	return txn.Op{Name: "put", Path: q.path.Full(), Err: cmp.Or(q.path.Check("put"), errs.Op("put", q.path.Full(), err)),
+		Expand: p.expand, Again: p.again, Applied: p.applied}
+}
+
+// DuePutOp is PutOp for DelayQueue.PutOp.
+func (q *Queue) DuePutOp(due time.Time, encode func() ([]byte, error)) txn.Op {
+	at, err := q.DueAt("put", due)
+	if err != nil {
+		return txn.Op{Name: "put", Path: q.path.Full(), Err: err}
+	}
+	return q.PutOp(0, at, encode)
+}
+
 // txnPut is a Put as a part of a transaction.
 type txnPut struct {
 	q        *Queue
@@ -503,21 +524,8 @@ type txnPut struct {
 	data     []byte
 }
 
-// TxnPut returns a Put as a part of a transaction, of what encode returns, and the reason why the
-// transaction is not valid.
-func (q *Queue) TxnPut(priority, due int64, encode func() ([]byte, error)) (*txnPut, error) {
-	data, err := encode()
-	if err == nil {
-		err = q.mayPut(data)
-	}
-	return &txnPut{q, q.keyOf(priority, due), due, data}, cmp.Or(q.path.Check("put"), errs.Op("put", q.path.Full(), err))
-}
-
-// Path returns the path of the queue, with the namespace.
-func (p *txnPut) Path() string { return p.q.path.Full() }
-
-// Ops returns the operations of the transaction, and makes the bucket that it needs.
-func (p *txnPut) Ops(ctx context.Context, s *core.Session) ([]backend.Op, error) {
+// expand returns the requests of the transaction, and makes the bucket that they need.
+func (p *txnPut) expand(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
 	bucket, err := p.q.openBucket(ctx, s, p.key)
 	if err != nil {
 		return nil, err
@@ -528,15 +536,15 @@ func (p *txnPut) Ops(ctx context.Context, s *core.Session) ([]backend.Op, error)
 	}, nil
 }
 
-// Again is called when the transaction was refused because of one of the operations. It reports whether other operations
-// can succeed.
-func (p *txnPut) Again(err error) bool {
+// again is called when the transaction was refused because of one of the requests. It reports whether other
+// requests can succeed.
+func (p *txnPut) again(err error) bool {
 	p.q.forgetOpen(p.key)
 	return errs.Raced(err)
 }
 
-// Applied is called when the transaction is applied, or may be.
-func (p *txnPut) Applied() {
+// applied is called when the transaction is applied, or may be.
+func (p *txnPut) applied() {
 	if p.q.kind == layout.KindDelayQueue {
 		p.q.forgetAfter(p.due)
 	}

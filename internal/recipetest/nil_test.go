@@ -80,23 +80,33 @@ func TestNil_AContext(t *testing.T) {
 	})
 }
 
-// Each recipe of a nil Client panics where it is made.
+// Each recipe of a nil Client panics where it is made, and so does each recipe of a Client that Open has
+// not returned.
 func TestNil_AClient(t *testing.T) {
 	if said := fmt.Sprint(panics(func() { everyRecipe(nil) })); !strings.Contains(said, "nil Client") {
 		t.Error(said)
 	}
-	for name, f := range map[string]func(){
-		"Txn":         func() { coord.NewTxn(nil) },
-		"Mutex":       func() { coord.NewMutex(nil, "/m", nil) },
-		"Cache":       func() { coord.NewCache(nil, "/m", nil) },
-		"Queue":       func() { coord.NewQueue[int](nil, "/q", nil) },
-		"Counter":     func() { coord.NewCounter(nil, "/c") },
-		"Shards":      func() { coord.NewShards(nil, "/s", 1, nil) },
-		"Coordinator": func() { coord.NewCoordinator[int](nil, "/tx", nil) },
-		"Participant": func() { coord.NewParticipant(nil, "/tx", "a", coord.Handler[int]{}) },
+	for name, f := range map[string]func(c *coord.Client){
+		"Txn":           func(c *coord.Client) { coord.NewTxn(c) },
+		"Mutex":         func(c *coord.Client) { coord.NewMutex(c, "/m", nil) },
+		"RWMutex":       func(c *coord.Client) { coord.NewRWMutex(c, "/rw", nil) },
+		"Semaphore":     func(c *coord.Client) { coord.NewSemaphore(c, "/sem", 1, nil) },
+		"Election":      func(c *coord.Client) { coord.NewElection(c, "/e", nil) },
+		"Group":         func(c *coord.Client) { coord.NewGroup[int](c, "/g", nil) },
+		"Value":         func(c *coord.Client) { coord.NewValue[int](c, "/v", nil) },
+		"Barrier":       func(c *coord.Client) { coord.NewBarrier(c, "/b", nil) },
+		"DoubleBarrier": func(c *coord.Client) { coord.NewDoubleBarrier(c, "/d", 1, nil) },
+		"Cache":         func(c *coord.Client) { coord.NewCache(c, "/m", nil) },
+		"Queue":         func(c *coord.Client) { coord.NewQueue[int](c, "/q", nil) },
+		"Counter":       func(c *coord.Client) { coord.NewCounter(c, "/c") },
+		"Shards":        func(c *coord.Client) { coord.NewShards(c, "/s", 1, nil) },
+		"Coordinator":   func(c *coord.Client) { coord.NewCoordinator[int](c, "/tx", nil) },
+		"Participant":   func(c *coord.Client) { coord.NewParticipant(c, "/tx", "a", coord.Handler[int]{}) },
 	} {
-		if said := fmt.Sprint(panics(f)); !strings.Contains(said, "nil Client") {
-			t.Errorf("%s: %s", name, said)
+		for _, c := range []*coord.Client{nil, new(coord.Client)} {
+			if said := fmt.Sprint(panics(func() { f(c) })); !strings.Contains(said, "nil Client") {
+				t.Errorf("%s of %#v: %s", name, c, said)
+			}
 		}
 	}
 }

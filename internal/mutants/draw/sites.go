@@ -340,7 +340,7 @@ var areas = map[string]string{
 	"queue": "queues", "internal/queue/": "queues",
 	"value": "values", "counter": "values", "internal/cell/": "values",
 	"cache": "cache", "internal/mirror/": "cache",
-	"txn": "transactions", "twophase": "transactions", "internal/twophase/": "transactions",
+	"txn": "transactions", "twophase": "transactions", "internal/txn/": "transactions", "internal/twophase/": "transactions",
 	"inspect/": "inspection", "internal/layout/": "layout",
 	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd",
 }

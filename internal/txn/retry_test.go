@@ -1,12 +1,15 @@
-package coord
+package txn_test
 
 import (
 	"context"
 	"errors"
 	"testing"
 
+	"github.com/go-coord/coord/internal/cell"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/txn"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
@@ -14,11 +17,11 @@ import (
 
 // put returns a recipe's operation that creates the node at path or sets it, after a look.
 // meanwhile runs after the look.
-func put(path string, meanwhile func(looks int)) TxnOp {
+func put(path string, meanwhile func(looks int)) txn.Op {
 	looks := 0
-	return TxnOp{
-		op: "put", path: path,
-		expand: func(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
+	return txn.Op{
+		Name: "put", Path: path,
+		Expand: func(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
 			_, err := s.Backend().Exists(ctx, path, nil)
 			looks++
 			meanwhile(looks)
@@ -27,13 +30,27 @@ func put(path string, meanwhile func(looks int)) TxnOp {
 			}
 			return []backend.Op{backend.SetData(path, nil, backend.AnyVersion)}, err
 		},
-		again: func(err error) bool { return errs.IsNotFound(err) || errors.Is(err, backend.ErrExists) },
+		Again: func(err error) bool { return errs.IsNotFound(err) || errors.Is(err, backend.ErrExists) },
 	}
 }
 
-func TestARecipesOperationThatIsOvertakenIsRetried(t *testing.T) {
+// conflict is the error of a refused transaction.
+type conflict struct {
+	op    string
+	index int
+	path  string
+	error
+}
+
+func (e *conflict) Unwrap() error { return e.error }
+
+func newConflict(op string, index int, path string, err error) error {
+	return &conflict{op, index, path, err}
+}
+
+func TestTxn_ARecipesOperationThatIsOvertakenIsRetried(t *testing.T) {
 	st := memory.New(nil)
-	c, err := Open(t.Context(), st, nil)
+	c, err := core.Open(t.Context(), st, core.Config{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +66,15 @@ func TestARecipesOperationThatIsOvertakenIsRetried(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	apply := func(ops ...txn.Op) ([]txn.Result, error) {
+		x := txn.New(c, newConflict)
+		for _, op := range ops {
+			x.Add(op)
+		}
+		return x.Commit(t.Context())
+	}
 	commit(backend.Create("/plain", nil, backend.Persistent))
+	plain := cell.New(c, "/plain", layout.KindValue)
 	op := put("/x", func(looks int) {
 		switch looks {
 		case 1:
@@ -58,30 +83,30 @@ func TestARecipesOperationThatIsOvertakenIsRetried(t *testing.T) {
 			commit(backend.Delete("/x", backend.AnyVersion))
 		}
 	})
-	res, err := NewTxn(c).Set("/plain", nil).Add(op).Delete("/plain").Commit(t.Context())
+	res, err := apply(plain.PlainSetOp(nil), op, plain.DeleteOp())
 	if err != nil || len(res) != 3 || res[1].Path != "/x" || res[1].Version != 0 || res[0].Version != 1 || res[2].Version != -1 {
 		t.Errorf("%+v, %v", res, err)
 	}
 
 	// A conflict of another part is not retried, and names that part.
 	looks := 0
-	_, err = NewTxn(c).Add(put("/x", func(int) { looks++ })).Delete("/plain").Commit(t.Context())
-	var conflict *ConflictError
-	if !errors.As(err, &conflict) || conflict.Op != "delete" || conflict.Index != 1 || looks != 1 {
+	_, err = apply(put("/x", func(int) { looks++ }), plain.DeleteOp())
+	var refused *conflict
+	if !errors.As(err, &refused) || refused.op != "delete" || refused.index != 1 || refused.path != "/plain" || looks != 1 {
 		t.Errorf("%v after %d looks", err, looks)
 	}
 
-	// Without again, the operation has a conflict of its own.
+	// Without Again, the operation has a conflict of its own.
 	op = put("/y", func(int) { commit(backend.Create("/y", nil, backend.Persistent)) })
-	op.again = nil
-	_, err = NewTxn(c).Add(op).Commit(t.Context())
-	if !errors.As(err, &conflict) || conflict.Op != "put" || conflict.Path != "/y" || !errors.Is(err, ErrExists) {
+	op.Again = nil
+	_, err = apply(op)
+	if !errors.As(err, &refused) || refused.op != "put" || refused.path != "/y" || !errors.Is(err, backend.ErrExists) {
 		t.Errorf("%v", err)
 	}
 
-	// An error of expand is not retried either.
+	// An error of Expand is not retried either.
 	failed := errors.New("failed")
-	_, err = NewTxn(c).Add(TxnOp{op: "put", path: "/z", expand: func(context.Context, *core.Session, []backend.Op) ([]backend.Op, error) { return nil, failed }}).Commit(t.Context())
+	_, err = apply(txn.Op{Name: "put", Path: "/z", Expand: func(context.Context, *core.Session, []backend.Op) ([]backend.Op, error) { return nil, failed }})
 	var e *backend.Error
 	if !errors.Is(err, failed) || !errors.As(err, &e) || e.Op != "put" || e.Path != "/z" {
 		t.Errorf("%v", err)

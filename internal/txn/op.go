@@ -1,0 +1,41 @@
+package txn
+
+import (
+	"context"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+)
+
+// An Op is one operation of a transaction. Its requests are determined when the transaction
+// is committed.
+type Op struct {
+	Name string // for the error of a refusal, and other errors
+	Path string // absolute, for the same errors
+	Err  error  // why the operation is not valid
+
+	// Expand returns the requests to apply, on s, after the requests before, which precede
+	// this operation in the transaction. It may read, and create directories. It is called
+	// again for each attempt.
+	Expand func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error)
+	// Least has requests of the same size as some that Expand returns: a transaction that is
+	// too large is refused before Expand reads.
+	Least []backend.Op
+	// Again reports whether the service refused the transaction only because the
+	// state that Expand had read was outdated. Then the operation is expanded and the
+	// transaction tried again. Nil means never.
+	Again func(err error) bool
+	// Applied is called when the transaction is applied, or may be. Nil means that
+	// the recipe need not know.
+	Applied func()
+	// Examine is called with the Stat of a node that the operation has set, or a later one, after
+	// the transaction of the requests all is applied. stat is zero if the reply was lost and the
+	// node cannot be read. Nil means that no such node is examined.
+	Examine func(ctx context.Context, s *core.Session, all []backend.Op, stat backend.Stat, zxid int64) error
+}
+
+// Creates reports whether one of ops creates the node at path.
+func Creates(ops []backend.Op, path string) bool {
+	return slices.ContainsFunc(ops, func(o backend.Op) bool { return o.Kind == backend.OpCreate && o.Path == path })
+}
