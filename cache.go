@@ -1,10 +1,8 @@
 package coord
 
 import (
-	"cmp"
 	"context"
 	"iter"
-	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
@@ -168,21 +166,9 @@ func (k *Cache) Events(ctx context.Context) iter.Seq2[[]CacheEvent, error] {
 	core.NeedContext(ctx)
 	return mirror.Events(ctx, k.m, func(e mirror.Event) CacheEvent {
 		return CacheEvent{Kind: CacheEventKind(e.Kind), Path: e.Path, Node: cachedNode(e.Node)}
-	}, inBatchOrder)
-}
-
-// inBatchOrder compares two events of a batch of Events.
-func inBatchOrder(a, b CacheEvent) int {
-	// A parent's path is a prefix of its children's, so it sorts before them.
-	switch aDeleted, bDeleted := a.Kind == NodeDeleted, b.Kind == NodeDeleted; {
-	case aDeleted && bDeleted:
-		return cmp.Compare(b.Path, a.Path)
-	case aDeleted:
-		return -1
-	case bDeleted:
-		return 1
-	}
-	return strings.Compare(a.Path, b.Path)
+	}, func(a, b CacheEvent) int {
+		return mirror.CompareEvents(mirror.Kind(a.Kind), a.Path, mirror.Kind(b.Kind), b.Path)
+	})
 }
 
 // A CacheView reads the nodes of a Cache as values of type T, without a round trip. It decodes

@@ -77,16 +77,7 @@ func memberOf[T any](x group.Member) Member[T] {
 	return Member[T]{ID: x.ID, Value: v, Token: x.Token, Session: x.Session, Since: x.Since, Path: x.Path, Err: x.Err}
 }
 
-func membersOf[T any](list []group.Member) []Member[T] {
-	if list == nil {
-		return nil
-	}
-	faces := make([]Member[T], len(list))
-	for i, x := range list {
-		faces[i] = memberOf[T](x)
-	}
-	return faces
-}
+func membersOf[T any](list []group.Member) []Member[T] { return faces(list, memberOf[T]) }
 
 // Members returns all members, sorted by ID. It leaves out members that go while
 // they are read. A group that no member has joined yet is empty.

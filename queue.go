@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/queue"
 )
@@ -206,20 +205,9 @@ func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *Queue
 }
 
 func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
-	ids, n, err := q.putEach(ctx, "put", priority, due, []T{v})
-	if n == 1 || len(ids) > 0 && backend.IsUncertain(err) { // the error of a codec can match it
-		return ids[0], err
-	}
-	return "", err
+	return q.q.PutValue(ctx, priority, due, func() ([]byte, error) { return q.codec.encode(v) })
 }
 
 func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) ([]string, error) {
-	ids, n, err := q.putEach(ctx, "putall", priority, due, vs)
-	return ids[:n], err
-}
-
-// putEach returns the ids of all values and the number of values that were
-// certainly put.
-func (q *Consumer[T]) putEach(ctx context.Context, op string, priority, due int64, vs []T) (ids []string, n int, err error) {
-	return q.q.PutValues(ctx, op, priority, due, len(vs), func(i int) ([]byte, error) { return q.codec.encode(vs[i]) })
+	return q.q.PutValues(ctx, priority, due, len(vs), func(i int) ([]byte, error) { return q.codec.encode(vs[i]) })
 }

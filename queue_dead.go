@@ -5,10 +5,8 @@ import (
 	"iter"
 	"time"
 
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
-	"github.com/go-coord/coord/internal/layout"
-
+	"github.com/go-coord/coord/internal/queue"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -51,13 +49,12 @@ type DeadLetter[T any] struct {
 func (q *Consumer[T]) Dead(ctx context.Context) iter.Seq2[*DeadLetter[T], error] {
 	core.NeedContext(ctx)
 	return func(yield func(*DeadLetter[T], error) bool) {
-		err := q.q.EachLetter(ctx, func(e layout.QueueEntry, data []byte, stat backend.Stat, why layout.DeadReason) bool {
+		err := q.q.EachLetter(ctx, func(l queue.Letter) bool {
 			d := &DeadLetter[T]{
-				ID: e.ID, Data: data, Claimed: e.Marked, Since: time.UnixMilli(stat.Ctime),
-				Queue: why.Queue, Reason: trace.Reason(why.Reason), Error: why.Error,
-				Attempts: why.Attempts, Session: why.SessionID(), Priority: why.Priority,
+				ID: l.ID, Data: l.Data, Queue: l.Queue, Reason: l.Reason, Error: l.Error, Attempts: l.Attempts,
+				Session: l.Session, Priority: l.Priority, Since: l.Since, Claimed: l.Claimed,
 			}
-			d.Value, d.Err = q.codec.decode(data)
+			d.Value, d.Err = q.codec.decode(l.Data)
 			return yield(d, nil)
 		})
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
@@ -29,7 +30,7 @@ type Event struct {
 
 // Events returns an iterator over the changes of the copy, in batches. The first batch is the
 // whole copy, as creations. event converts an event to the type of the caller at once, so that
-// a batch is one list. order is the order of a batch.
+// a batch is one list. order compares two of these by CompareEvents.
 func Events[E any](ctx context.Context, k *Cache, event func(Event) E, order func(a, b E) int) iter.Seq2[[]E, error] {
 	return func(yield func([]E, error) bool) {
 		const op = "events"
@@ -70,6 +71,21 @@ func Events[E any](ctx context.Context, k *Cache, event func(Event) E, order fun
 			}
 		}
 	}
+}
+
+// CompareEvents is the order of the events in a batch, by their kinds and paths: deletions first,
+// children before parents, and then the others, parents before children.
+func CompareEvents(a Kind, pathA string, b Kind, pathB string) int {
+	// A parent's path is a prefix of its children's, so it sorts before them.
+	switch {
+	case a == Deleted && b == Deleted:
+		return strings.Compare(pathB, pathA)
+	case a == Deleted:
+		return -1
+	case b == Deleted:
+		return 1
+	}
+	return strings.Compare(pathA, pathB)
 }
 
 // reader is a loop over the events. It stores no nodes and no events, only the paths that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
@@ -102,13 +103,33 @@ func (q *Queue) ours(l *letter) (ours, known bool) {
 // It bounds the memory, since each can have a megabyte.
 const lettersAtOnce = 16
 
-// EachLetter calls f with the dead letters of q until f returns false: with the item, its bytes and
-// Stat, and the reason, which is zero if it is not known. No session is needed while f runs.
-func (q *Queue) EachLetter(ctx context.Context, f func(e layout.QueueEntry, data []byte, stat backend.Stat, why layout.DeadReason) bool) error {
+// A Letter is a dead letter of a queue. What its reason says is zero if the reason is not known.
+type Letter struct {
+	ID      string
+	Data    []byte
+	Since   time.Time // when it was moved, by the clock of the service
+	Claimed bool
+
+	Queue    string // the path of the queue that it was in, with the namespace
+	Reason   trace.Reason
+	Error    string
+	Attempts int
+	Session  int64 // of the last consumer
+	Priority int64
+}
+
+// EachLetter calls f with the dead letters of q until f returns false. No session is needed while f runs.
+func (q *Queue) EachLetter(ctx context.Context, f func(Letter) bool) error {
 	if err := q.path.Check("dead"); err != nil {
 		return err
 	}
-	return errs.Op("dead", q.path.Full(), q.eachLetter(ctx, func(l *letter) bool { return f(l.e, l.data, l.stat, l.why) }))
+	return errs.Op("dead", q.path.Full(), q.eachLetter(ctx, func(l *letter) bool {
+		return f(Letter{
+			ID: l.e.ID, Data: l.data, Since: time.UnixMilli(l.stat.Ctime), Claimed: l.e.Marked,
+			Queue: l.why.Queue, Reason: trace.Reason(l.why.Reason), Error: l.why.Error,
+			Attempts: l.why.Attempts, Session: l.why.SessionID(), Priority: l.why.Priority,
+		})
+	}))
 }
 
 func (q *Queue) eachLetter(ctx context.Context, f func(l *letter) bool) error {

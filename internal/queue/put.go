@@ -457,9 +457,24 @@ func (q *Queue) openBucket(ctx context.Context, s *core.Session, key int64) (str
 	}
 }
 
-// PutValues encodes values and puts them. It returns the ids of all values and the number of values that were
+// PutValue encodes a value and puts it. It returns the id of the item if the value was put, or may have been.
+func (q *Queue) PutValue(ctx context.Context, priority, due int64, encode func() ([]byte, error)) (id string, err error) {
+	ids, n, err := q.putValues(ctx, "put", priority, due, 1, func(int) ([]byte, error) { return encode() })
+	if n == 1 || len(ids) > 0 && backend.IsUncertain(err) { // the error of a codec can match it
+		return ids[0], err
+	}
+	return "", err
+}
+
+// PutValues encodes values and puts them. It returns the ids of the values that were certainly put.
+func (q *Queue) PutValues(ctx context.Context, priority, due int64, count int, encode func(i int) ([]byte, error)) (ids []string, err error) {
+	ids, n, err := q.putValues(ctx, "putall", priority, due, count, encode)
+	return ids[:n], err
+}
+
+// putValues encodes values and puts them. It returns the ids of all values and the number of values that were
 // certainly put.
-func (q *Queue) PutValues(ctx context.Context, op string, priority, due int64, count int, encode func(i int) ([]byte, error)) (ids []string, n int, err error) {
+func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, count int, encode func(i int) ([]byte, error)) (ids []string, n int, err error) {
 	if err := q.path.Check(op); err != nil {
 		return nil, 0, err
 	}
