@@ -6,7 +6,8 @@
 //	walk.go      which items can be taken: one list of a bucket is one snapshot
 //	feed.go      one goroutine takes items for all callers of a queue value; wait.go: until there are some
 //	slots.go     a few of the clients that wait watch, whatever their number
-//	claim.go     a claim, its end and its loss; open.go: its item is read and decoded
+//	claim.go     a claim is made, and received; open.go: its item is read and decoded
+//	claim_end.go its end: Ack, Nack, release, loss, and the item that becomes a dead letter
 //	take.go      what a caller takes: one item, a loop with items in stock; work.go: with handlers
 //	ack.go       Acks that are called at once share a commit
 //	pop.go       Pop deletes an item without a claim

@@ -1,9 +1,14 @@
 package recipetest
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"reflect"
 	"testing"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
 )
@@ -118,3 +123,72 @@ func (on Services) revisionsOnly(t *testing.T, f func(w *world)) {
 		on.real(t, f)
 	}
 }
+
+// countsChildren reports whether the service counts the changes of the children of a directory
+// that had one (Cversion).
+func (w *world) countsChildren(path string) bool {
+	w.T.Helper()
+	stat, err := w.stat(path)
+	w.must(err)
+	return stat.Cversion > 0
+}
+
+// dump returns all nodes at and below a path, as text.
+func (w *world) dump(path string) string {
+	w.T.Helper()
+	s := w.Session("dump")
+	defer s.Close()
+	var text string
+	var walk func(path string)
+	walk = func(path string) {
+		data, stat, err := s.Get(context.Background(), path, nil)
+		if err != nil {
+			return
+		}
+		text += fmt.Sprintf("%s %q version %d, %d children, created %d\n", path, data, stat.Version, stat.NumChildren, stat.Czxid)
+		names, _, err := s.Children(context.Background(), path, nil)
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		for _, name := range names {
+			walk(path + "/" + name)
+		}
+	}
+	walk(w.Path(path))
+	return text
+}
+
+// raze deletes all nodes at and below a path.
+func (w *world) raze(path string) {
+	w.T.Helper()
+	s := w.Session("raze")
+	defer s.Close()
+	var walk func(path string)
+	walk = func(path string) {
+		names, _, err := s.Children(context.Background(), path, nil)
+		for _, name := range names {
+			walk(path + "/" + name)
+		}
+		if err == nil {
+			_, err = s.Commit(context.Background(), backend.Delete(path, backend.AnyVersion))
+		}
+		if err != nil && !errors.Is(err, backend.ErrNotFound) {
+			w.T.Fatal(err)
+		}
+	}
+	walk(w.Path(path))
+}
+
+// onWarn is a slog.Handler that calls itself with each message of Warn and above.
+type onWarn func(text string)
+
+func (f onWarn) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
+
+func (f onWarn) Handle(_ context.Context, r slog.Record) error {
+	f(r.Message)
+	return nil
+}
+
+func (f onWarn) WithAttrs([]slog.Attr) slog.Handler { return f }
+
+func (f onWarn) WithGroup(string) slog.Handler { return f }
