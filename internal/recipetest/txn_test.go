@@ -64,6 +64,31 @@ func TestTxn_ATransactionIsUncertainOnlyWithItsSession(t *testing.T) {
 	})
 }
 
+// The reply is lost, and the transaction has deleted the node that it set, and created another one at
+// the path. No read shows which version the Set has made.
+func TestTxn_ALostReplyGivesNoVersionOfANodeThatTheTransactionDeleted(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: x.After})
+		mustCommit(w.T, coord.NewTxn(c).Create("/x", nil, backend.Persistent).Set("/x", nil))
+		txn := coord.NewTxn(c).Set("/x", nil).Delete("/x").Create("/x", nil, backend.Persistent).Set("/x", nil)
+		for _, lost := range []bool{false, true} {
+			want := []int32{2, -1, 0, 1}
+			if lost {
+				want[0] = -1
+				x.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && len(c.Ops) > 4 }, coordtest.Lose)
+			}
+			var versions []int32
+			for _, r := range mustCommit(w.T, txn) {
+				versions = append(versions, r.Version)
+			}
+			if !slices.Equal(versions, want) {
+				w.T.Errorf("versions %v, want %v; reply lost: %t", versions, want, lost)
+			}
+		}
+	})
+}
+
 func TestTxn_ABadTransactionIsRefusedLocally(t *testing.T) {
 	onMemory(t, func(w *world) {
 		sent := 0

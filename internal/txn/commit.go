@@ -150,15 +150,19 @@ func (p *plan) results(ctx context.Context, s *core.Session, replies []backend.R
 // version finds out which version request i made. It returns -1 if that cannot be
 // seen any more.
 func (p *plan) version(ctx context.Context, s *core.Session, i int, zxid int64) int32 {
+	later := int32(0)
+	for _, op := range p.ops[i+1:] {
+		switch {
+		case op.Path != p.ops[i].Path:
+		case op.Kind == backend.OpDelete:
+			return -1 // a node that is there now has versions of its own
+		case op.Kind == backend.OpSetData:
+			later++
+		}
+	}
 	stat, err := s.Backend().Exists(ctx, p.ops[i].Path, nil)
 	if err != nil || stat.Mzxid != zxid {
 		return -1
-	}
-	later := int32(0)
-	for _, op := range p.ops[i+1:] {
-		if op.Path == p.ops[i].Path && op.Kind == backend.OpSetData {
-			later++
-		}
 	}
 	return stat.Version - later
 }
