@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -86,7 +87,7 @@ func startEtcd(ctx context.Context, binary string) (_ *etcdCluster, err error) {
 			return nil, err
 		}
 		cmd.Stdout, cmd.Stderr = log, log
-		exited, err := launch(cmd)
+		exited, err := proc.Launch(cmd, nil)
 		log.Close()
 		if err != nil {
 			return nil, err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // A foreign is a peer in another language, in a process of its own. The process executes one
@@ -63,7 +65,7 @@ func startForeign(ctx context.Context, name string, cmd *exec.Cmd) (*foreign, er
 	}
 	said, out := io.Pipe()
 	cmd.Stdout, cmd.Stderr = out, &f.errs
-	if f.exited, err = launch(cmd); err != nil {
+	if f.exited, err = proc.Launch(cmd, nil); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	go func() {

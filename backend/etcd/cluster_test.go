@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // memberEnv makes the test binary a member of a cluster. It names the member's configuration.
@@ -68,7 +68,7 @@ type member struct {
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd // nil while the process is down
-	done chan struct{}
+	done <-chan struct{}
 }
 
 // startCluster starts the members with this binary, or with the etcd of COORD_ETCD, and returns
@@ -200,8 +200,7 @@ func (c *cluster) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Launch starts the process, unless it runs. The kernel kills it when the thread that started it
-// ends, and so however the tests end: that thread stays locked.
+// Launch starts the process, unless it runs.
 func (m *member) Launch() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -221,23 +220,12 @@ func (m *member) Launch() error {
 	cmd := exec.Command(path, "--config-file", m.config)
 	cmd.Env = append(os.Environ(), memberEnv+"="+m.config)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, done := make(chan error, 1), make(chan struct{})
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(done)
-		defer log.Close()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // it is killed
-		}
-	}()
-	if err := <-started; err != nil {
+	exited, err := proc.Launch(cmd, nil)
+	log.Close()
+	if err != nil {
 		return err
 	}
-	m.cmd, m.done = cmd, done
+	m.cmd, m.done = cmd, exited
 	return nil
 }
 

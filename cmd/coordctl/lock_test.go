@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/pace"
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // second is the time by which the command may outlive the lock. To end a session the test
@@ -143,7 +144,7 @@ func TestAChildOfTheCommandIsKilledBeforeTheRelease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := monotonic()
+	at := proc.Now()
 	defer h.Release()
 	b := readBeats(t, left)
 	if b.n == 0 {

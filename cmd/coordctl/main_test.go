@@ -15,13 +15,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"go.uber.org/goleak"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -58,16 +58,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(server.Main(m))
 }
 
-// monotonic reads a clock that all processes of the machine share.
-func monotonic() time.Duration {
-	const clockMonotonic = 1
-	var ts syscall.Timespec
-	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockMonotonic, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-		panic("clock_gettime: " + errno.Error())
-	}
-	return time.Duration(ts.Nano())
-}
-
 // beat is the command: it keeps writing the time into a file. The first line has its process
 // id and token. how selects further behaviour:
 //
@@ -89,7 +79,7 @@ func beat(file string, how []string) {
 		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	case "end":
 		status, _ = strconv.Atoi(how[1])
-		end = monotonic() + while
+		end = proc.Now() + while
 	case "leave":
 		other := exec.Command(os.Args[0], "-as-command", how[1], "ignore")
 		if err := other.Start(); err != nil {
@@ -102,12 +92,12 @@ func beat(file string, how []string) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		end = monotonic()
+		end = proc.Now()
 	}
 	fmt.Fprintf(f, "%d %s %s\n", os.Getpid(), os.Getenv("COORD_TOKEN"), os.Getenv("COORD_PATH"))
-	begun := monotonic()
+	begun := proc.Now()
 	for tick := time.Tick(2 * time.Millisecond); ; <-tick {
-		now := monotonic()
+		now := proc.Now()
 		if now > begun+3*time.Minute {
 			os.Exit(98) // the test did not end it
 		}
@@ -340,7 +330,7 @@ func (s *stage) await() <-chan grant {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		h, err := s.mutex().Lock(ctx)
-		granted <- grant{monotonic(), h, err}
+		granted <- grant{proc.Now(), h, err}
 	})
 	s.t.Cleanup(func() { cancel(); wg.Wait() })
 	eventually(s.t, "the next contender is queued", func() bool {

@@ -3,99 +3,41 @@
 package chaos
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strings"
+	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// roleEnv makes the test binary one of the processes of the run: the word before the colon is
-// its role.
-const roleEnv = "COORD_CHAOS_ROLE"
-
-// spawn starts this binary in a role. The child ends however this process ends: the kernel
-// kills it when the thread that started it ends, so that thread stays locked. done is closed
-// when the child has ended. out is called with its lines, in order.
-func spawn(role, arg string, attr *syscall.SysProcAttr, stderr io.Writer, out func(line []byte)) (cmd *exec.Cmd, stdin io.WriteCloser, done chan struct{}, err error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	cmd = exec.Command(exe)
-	cmd.Env = append(os.Environ(), roleEnv+"="+role+":"+arg)
-	cmd.Stderr = stderr
-	cmd.SysProcAttr = attr
-	attr.Pdeathsig = syscall.SIGKILL
-	if stdin, err = cmd.StdinPipe(); err != nil {
-		return nil, nil, nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	started := make(chan error, 1)
-	done = make(chan struct{})
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(done)
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		for d := json.NewDecoder(stdout); ; {
-			var line json.RawMessage
-			if d.Decode(&line) != nil {
-				break
-			}
-			out(line)
-		}
-		_, _ = io.Copy(io.Discard, stdout) // a line cut short by a kill
-		_ = cmd.Wait()                     // the exit status does not matter
-	}()
-	return cmd, stdin, done, <-started
-}
+// The roles of the processes of a run.
+const (
+	clientRole   = "client"
+	resourceRole = "resource"
+	disksRole    = "disks"
+)
 
 // actor is a place for a client process; the processes in it run one after the other.
 type actor struct {
-	t        *testing.T
 	r        *run
 	index    int
 	proxies  []*zkproxy.Proxy // one in front of each server, only for this client
 	launches int
 
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	done  chan struct{}
-
-	mu      sync.Mutex
-	name    string
-	said    map[string]int   // reports by kind, of the present process
-	last    report           // of the kind copy
-	session int64            // of the present process
-	counts  map[string]int64 // of the present process
-	before  map[string]int64 // of those before it
-	failed  string
-	errs    strings.Builder
-	news    chan struct{} // closed and replaced with every report, and at the end
+	mu     sync.Mutex
+	now    *proc.Worker[report] // the present process; nil before the first
+	name   string               // of the present process
+	before map[string]int64     // calls of those before it
 }
 
 func newActor(t *testing.T, r *run, index int) *actor {
 	t.Helper()
-	a := &actor{t: t, r: r, index: index, before: make(map[string]int64), news: make(chan struct{})}
+	a := &actor{r: r, index: index}
 	proxy := zkproxy.New
 	if r.other != nil {
 		proxy = zkproxy.NewRaw
@@ -108,7 +50,11 @@ func newActor(t *testing.T, r *run, index int) *actor {
 		t.Cleanup(func() { p.Close() })
 		a.proxies = append(a.proxies, p)
 	}
-	t.Cleanup(a.kill)
+	t.Cleanup(func() {
+		if w := a.worker(); w != nil {
+			w.Kill()
+		}
+	})
 	return a
 }
 
@@ -128,89 +74,74 @@ func (a *actor) launch() error {
 	for _, p := range a.proxies {
 		spec.Servers = append(spec.Servers, p.Addr())
 	}
-	text, err := json.Marshal(spec)
+	next, err := proc.Start[report](clientRole, spec, nil)
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	for w, n := range a.counts {
-		a.before[w] += n
-	}
-	a.name, a.said, a.counts, a.failed, a.session = spec.Name, make(map[string]int), nil, "", 0
-	a.mu.Unlock()
-	a.cmd, a.stdin, a.done, err = spawn("client", string(text), new(syscall.SysProcAttr), (*errorsOf)(a), a.hear)
-	return err
-}
-
-func (a *actor) hear(line []byte) {
-	var r report
-	err := json.Unmarshal(line, &r)
+	before := a.progress()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch {
-	case err != nil:
-		a.failed = err.Error()
-	case r.Kind == "failed":
-		a.failed = r.Text
-	case r.Kind == "progress":
-		a.counts, a.session = r.Counts, r.Session
-	case r.Kind == "copy":
-		a.last = r
-	}
-	key := r.Kind
-	if key == "lingering" {
-		key += " " + r.Text
-	}
-	a.said[key]++
-	close(a.news)
-	a.news = make(chan struct{})
+	a.now, a.name, a.before = next, spec.Name, before
+	return nil
 }
 
-// errorsOf collects the standard error of a client.
-type errorsOf actor
-
-func (a *errorsOf) Write(p []byte) (int, error) {
+// worker returns the present process.
+func (a *actor) worker() *proc.Worker[report] {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.errs.Write(p)
+	return a.now
 }
-
-// errNoReport is the error of an await whose time has passed.
-var errNoReport = errors.New("no report")
 
 // await returns when the present process has sent a kind of report n times.
 func (a *actor) await(kind string, n int, atMost time.Duration) error {
-	deadline := time.NewTimer(atMost)
-	defer deadline.Stop()
-	for {
-		a.mu.Lock()
-		said, failed, news, name, errs := a.said[kind], a.failed, a.news, a.name, a.errs.String()
-		a.mu.Unlock()
-		switch {
-		case failed != "":
-			return fmt.Errorf("%s: %s", name, failed)
-		case said >= n:
-			return nil
+	w, failed := a.worker(), ""
+	err := w.Await(atMost, func(all []report) bool {
+		k := 0
+		for _, r := range all {
+			switch r.Kind {
+			case kind:
+				k++
+			case "failed":
+				failed = r.Text
+			}
 		}
-		select {
-		case <-news:
-		case <-a.done:
-			return fmt.Errorf("%s ended before it reported %q %s", name, kind, errs)
-		case <-deadline.C:
-			return fmt.Errorf("%w: %s, %q, within %v", errNoReport, name, kind, atMost)
+		return k >= n || failed != ""
+	})
+	switch {
+	case failed != "":
+		return fmt.Errorf("%s: %s", a.name, failed)
+	case err != nil:
+		return fmt.Errorf("%s, %q: %w within %v %s", a.name, kind, err, atMost, w.Stderr())
+	}
+	return nil
+}
+
+// heard returns how often the present process has sent a kind of report.
+func (a *actor) heard(kind string) (n int) {
+	for _, r := range a.worker().Reports() {
+		if r.Kind == kind {
+			n++
 		}
 	}
+	return n
 }
 
-func (a *actor) heard(kind string) int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.said[kind]
+// latest returns the latest report of a kind by the present process, or an empty one.
+func (a *actor) latest(kind string) report { return last(a.worker().Reports(), kind) }
+
+func last(all []report, kind string) report {
+	for _, r := range slices.Backward(all) {
+		if r.Kind == kind {
+			return r
+		}
+	}
+	return report{}
 }
 
-func (a *actor) tell(command string) {
-	_, _ = io.WriteString(a.stdin, command+"\n") // fails if the process has ended
-}
+// session returns the session of the present process, or 0.
+func (a *actor) session() int64 { return a.latest("progress").Session }
+
+func (a *actor) tell(command string) { _ = a.worker().Tell(command) } // it fails if the process has ended
 
 // look returns the content of the client's cache, and the group as the client sees it.
 func (a *actor) look() (report, error) {
@@ -219,41 +150,28 @@ func (a *actor) look() (report, error) {
 	if err := a.await("copy", n+1, limit); err != nil {
 		return report{}, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.last, nil
+	return a.latest("copy"), nil
 }
 
 // progress returns the number of successful calls, by workload.
 func (a *actor) progress() map[string]int64 {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	sum := maps.Clone(a.before)
-	for w, n := range a.counts {
-		sum[w] += n
+	sum, w := maps.Clone(a.before), a.now
+	a.mu.Unlock()
+	if w == nil {
+		return make(map[string]int64)
+	}
+	for work, n := range last(w.Reports(), "progress").Counts {
+		sum[work] += n
 	}
 	return sum
 }
 
-func (a *actor) kill() {
-	if a.cmd != nil && a.cmd.Process != nil {
-		_ = a.cmd.Process.Kill() // it may have ended by itself
-		<-a.done
-	}
-}
-
 // quit makes the process end by itself.
 func (a *actor) quit() error {
-	a.stdin.Close()
-	select {
-	case <-a.done:
-	case <-time.After(limit):
-		return fmt.Errorf("%s does not end", a.name)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.errs.Len() > 0 || a.failed != "" || !a.cmd.ProcessState.Success() {
-		return fmt.Errorf("%s ended with %v: %s %s", a.name, a.cmd.ProcessState, a.failed, a.errs.String())
+	err := a.worker().Quit(limit)
+	if failed := a.latest("failed").Text; failed != "" || err != nil {
+		return fmt.Errorf("%s: %v %s", a.name, err, failed)
 	}
 	return nil
 }

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,21 +20,19 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
 func TestMain(m *testing.M) {
-	if role, arg, ok := strings.Cut(os.Getenv(roleEnv), ":"); ok {
-		switch role {
-		case "client":
-			os.Exit(clientMain(arg))
-		case "resource":
-			os.Exit(resourceMain(arg))
-		case "disks":
-			os.Exit(disksMain(arg))
-		}
-		os.Exit(2)
+	switch role, task := proc.Role(); role {
+	case clientRole:
+		os.Exit(clientMain(task))
+	case resourceRole:
+		os.Exit(resourceMain(task))
+	case disksRole:
+		os.Exit(disksMain(task))
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -51,7 +52,7 @@ type client struct {
 	rec  *recorder
 	c    *coord.Client
 
-	out      sync.Mutex
+	out      proc.Output
 	done     map[string]*atomic.Int64 // successful calls, by workload
 	finish   atomic.Bool
 	ahead    atomic.Int64   // values put, less items taken
@@ -88,9 +89,9 @@ func newClient() *client {
 	return x
 }
 
-func clientMain(text string) int {
+func clientMain(task []byte) int {
 	x := newClient()
-	err := json.Unmarshal([]byte(text), &x.spec)
+	err := json.Unmarshal(task, &x.spec)
 	if err == nil {
 		err = x.run()
 	}
@@ -205,15 +206,7 @@ func (x *client) beat(ctx context.Context) {
 	}
 }
 
-func (x *client) report(r report) {
-	line, err := json.Marshal(r)
-	if err != nil {
-		panic(err)
-	}
-	x.out.Lock()
-	defer x.out.Unlock()
-	os.Stdout.Write(append(line, '\n'))
-}
+func (x *client) report(r report) { x.out.Report(r) }
 
 func (x *client) trace(_ context.Context, e trace.Event) {
 	if e, ok := e.(trace.StateChanged); ok {
@@ -252,7 +245,7 @@ func (w *worker) linger(ctx context.Context, work string) {
 	if !on {
 		return
 	}
-	x.report(report{Kind: "lingering", Text: work})
+	x.report(report{Kind: "lingering " + work})
 	select {
 	case <-goOn:
 	case <-ctx.Done():

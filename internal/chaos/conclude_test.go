@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // conclude ends all work, and returns the violations found then.
@@ -26,7 +27,7 @@ func (r *run) conclude() (wrong []string, over bool) {
 			if err := r.concluded(a, step.answer); err != nil {
 				// The judged logs do not contain what the clients would do from here on.
 				for _, a := range r.actors {
-					a.kill()
+					a.worker().Kill()
 				}
 				return []string{"after everything was healed: " + err.Error()}, false
 			}
@@ -55,7 +56,7 @@ func (r *run) concluded(a *actor, answer string) error {
 			return nil
 		}
 		ghosts := r.ghosts()
-		if i == most || ghosts != "" || !errors.Is(err, errNoReport) {
+		if i == most || ghosts != "" || !errors.Is(err, proc.ErrSilent) {
 			return fmt.Errorf("%w%s", err, ghosts)
 		}
 	}

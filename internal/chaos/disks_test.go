@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // disks are file systems in memory that can be full, one for the data of each server. They
@@ -23,11 +24,9 @@ import (
 // below that process's root in /proc. So they disappear with that process, which ends with
 // this one.
 type disks struct {
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	done    chan struct{}
-	answers chan string
-	dir     string
+	*proc.Worker[string] // which answers each command with "ok" or an error
+	asked                int
+	dir                  string
 }
 
 const (
@@ -38,40 +37,43 @@ const (
 // newDisks returns an error if they cannot be mounted.
 func newDisks(t *testing.T) (*disks, error) {
 	t.Helper()
-	d := &disks{dir: t.TempDir(), answers: make(chan string, 1)}
+	d := &disks{dir: t.TempDir()}
 	var err error
-	d.cmd, d.stdin, d.done, err = spawn("disks", d.dir, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}, os.Stderr, func(line []byte) {
-		var s string
-		_ = json.Unmarshal(line, &s)
-		d.answers <- s
-	})
+	d.Worker, err = proc.Start[string](disksRole, d.dir, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS})
 	if err != nil {
 		return nil, fmt.Errorf("no mount namespace: %w", err)
 	}
 	t.Cleanup(func() {
-		d.stdin.Close()
-		<-d.done
+		if err := d.Quit(limit); err != nil {
+			t.Errorf("the process that mounts the disks: %v", err)
+		}
 	})
 	return d, d.answer()
 }
 
+// answer returns the next answer.
 func (d *disks) answer() error {
-	select {
-	case s := <-d.answers:
-		if s != "ok" {
-			return errors.New(s)
+	d.asked++
+	text := ""
+	err := d.Await(limit, func(said []string) bool {
+		if len(said) < d.asked {
+			return false
 		}
-		return nil
-	case <-d.done:
-		return errors.New("the process that mounts the disks has ended")
-	case <-time.After(limit):
-		return errors.New("the process that mounts the disks does not answer")
+		text = said[d.asked-1]
+		return true
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("the process that mounts the disks: %w", err)
+	case text != "ok":
+		return errors.New(text)
 	}
+	return nil
 }
 
 // dataDir returns the data directory of the server with a number.
 func (d *disks) dataDir(id int) string {
-	return fmt.Sprintf("/proc/%d/root%s/%d/data", d.cmd.Process.Pid, d.dir, id)
+	return fmt.Sprintf("/proc/%d/root%s/%d/data", d.Pid(), d.dir, id)
 }
 
 // full limits the disk to its present content, or restores its size.
@@ -80,21 +82,25 @@ func (d *disks) full(id int, on bool) error {
 	if on {
 		verb = "full"
 	}
-	if _, err := fmt.Fprintln(d.stdin, verb, id); err != nil {
+	if err := d.Tell(fmt.Sprint(verb, " ", id)); err != nil {
 		return err
 	}
 	return d.answer()
 }
 
 // disksMain is the process that mounts the disks.
-func disksMain(dir string) int {
+func disksMain(task []byte) int {
+	var dir string
+	if json.Unmarshal(task, &dir) != nil {
+		return 1
+	}
+	var out proc.Output
 	say := func(err error) {
 		s := "ok"
 		if err != nil {
 			s = err.Error()
 		}
-		line, _ := json.Marshal(s)
-		os.Stdout.Write(append(line, '\n'))
+		out.Report(s)
 	}
 	mount := func(id int, flags uintptr, size int64) error {
 		where := filepath.Join(dir, strconv.Itoa(id))

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-	"unsafe"
+
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // An event is one line of a history. Each process has a file of its own and only appends to
@@ -53,17 +53,6 @@ func (e event) String() string {
 	return string(b)
 }
 
-// monotonic reads CLOCK_MONOTONIC, which is one clock for all processes of a
-// machine.
-func monotonic() int64 {
-	const clockMonotonic = 1
-	var ts syscall.Timespec
-	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockMonotonic, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-		panic("clock_gettime: " + errno.Error())
-	}
-	return ts.Nano()
-}
-
 // recorder writes a history.
 type recorder struct {
 	mu    sync.Mutex
@@ -77,7 +66,7 @@ func newRecorder(path string) (*recorder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &recorder{f: f, now: monotonic}, nil
+	return &recorder{f: f, now: func() int64 { return int64(proc.Now()) }}, nil
 }
 
 // say writes one event with the current time.

@@ -119,18 +119,18 @@ func (n *nemesis) stopClient(r *rand.Rand, about *event) error {
 	if err := a.linger(); err != nil {
 		return err
 	}
-	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if err := a.worker().Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	succeeded := n.succeeded()
 	a.tell("go")
 	err := until("other clients succeed the one that is stopped", limit, succeeded)
-	return errors.Join(err, a.cmd.Process.Signal(syscall.SIGCONT))
+	return errors.Join(err, a.worker().Signal(syscall.SIGCONT))
 }
 
 func (n *nemesis) killClient(r *rand.Rand, about *event) error {
 	a := n.client(r, about)
-	a.kill()
+	a.worker().Kill()
 	time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
 	if err := a.launch(); err != nil {
 		return err
@@ -140,15 +140,10 @@ func (n *nemesis) killClient(r *rand.Rand, about *event) error {
 
 func (n *nemesis) expire(r *rand.Rand, about *event) error {
 	a := n.client(r, about)
-	session := func() int64 {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.session
-	}
-	if err := until("the client has a session", limit, func() bool { return session() != 0 }); err != nil {
+	if err := until("the client has a session", limit, func() bool { return a.session() != 0 }); err != nil {
 		return err
 	}
-	old := session()
+	old := a.session()
 	n.rec.say(event{Kind: "expire", Work: "fault", Session: old})
 	ctx, cancel := n.ctx()
 	defer cancel()
@@ -166,7 +161,7 @@ func (n *nemesis) expire(r *rand.Rand, about *event) error {
 			return err
 		}
 	}
-	return until("the client has another session", limit, func() bool { return session() != old })
+	return until("the client has another session", limit, func() bool { return a.session() != old })
 }
 
 // connectionLimit opens all connections that the servers grant to one address, and cuts those

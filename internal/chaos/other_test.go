@@ -72,10 +72,7 @@ func (n *nemesis) pause(s ensemble.Server, d time.Duration) error {
 	time.Sleep(d) // the length of the fault
 	if time.Since(began) > longestPause+sessionTimeout/8 {
 		for _, a := range n.r.actors {
-			a.mu.Lock()
-			session := a.session
-			a.mu.Unlock()
-			n.rec.say(event{Kind: "expire", Work: "fault", Session: session})
+			n.rec.say(event{Kind: "expire", Work: "fault", Session: a.session()})
 		}
 	}
 	if err := s.Resume(); err != nil {

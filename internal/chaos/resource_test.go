@@ -3,25 +3,31 @@
 package chaos
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/go-coord/coord/internal/fence"
+	"github.com/go-coord/coord/internal/proc"
 )
 
+// resourceSpec is the task of the process of the resource.
+type resourceSpec struct{ Socket, History string }
+
 // resourceMain is the process of the resource that locks protect: a register for each lock.
-// arg holds its socket and its history file.
-func resourceMain(arg string) int {
-	socket, history, _ := strings.Cut(arg, ":")
-	rec, err := newRecorder(history)
+func resourceMain(task []byte) int {
+	var spec resourceSpec
+	err := json.Unmarshal(task, &spec)
 	if err != nil {
 		return 1
 	}
-	s, err := fence.Listen(socket, func(w fence.Write) {
+	rec, err := newRecorder(spec.History)
+	if err != nil {
+		return 1
+	}
+	s, err := fence.Listen(spec.Socket, func(w fence.Write) {
 		e := event{Kind: "write", Work: w.Register, Token: w.Token, ID: w.Hold, Op: "refused"}
 		if w.Accepted {
 			e.Op = "accepted"
@@ -34,7 +40,7 @@ func resourceMain(arg string) int {
 	if err != nil {
 		return 1
 	}
-	os.Stdout.WriteString("\"ok\"\n")
+	new(proc.Output).Report("ok")
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 	s.Close()
 	return 0
@@ -50,19 +56,17 @@ func newResource(t *testing.T, dir string) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(tmp) })
 	socket := filepath.Join(tmp, "s")
-	ready := make(chan struct{})
-	_, stdin, done, err := spawn("resource", socket+":"+filepath.Join(dir, "resource.jsonl"), new(syscall.SysProcAttr), os.Stderr, func([]byte) { close(ready) })
+	w, err := proc.Start[string](resourceRole, resourceSpec{socket, filepath.Join(dir, "resource.jsonl")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		stdin.Close()
-		<-done
+		if err := w.Quit(limit); err != nil {
+			t.Errorf("the resource: %v", err)
+		}
 	})
-	select {
-	case <-ready:
-	case <-done:
-		t.Fatal("the resource has ended")
+	if err := w.Await(limit, func(said []string) bool { return len(said) > 0 }); err != nil {
+		t.Fatalf("the resource: %v", err)
 	}
 	return socket
 }

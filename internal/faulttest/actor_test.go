@@ -3,21 +3,17 @@
 package faulttest
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -38,24 +34,16 @@ func newStage(t *testing.T, e servers) *stage {
 	return &stage{t: t, e: e, lock: fmt.Sprintf("/locks/%d", n), election: fmt.Sprintf("/elections/%d", n), resource: newResource(t)}
 }
 
-// actor is a worker process with its connections to the servers, and its output.
+// actor is a worker process with its connections to the servers.
 type actor struct {
+	*proc.Worker[line]
 	t       *testing.T
 	name    string
 	e       servers
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
-	exited  chan struct{}
 	proxies []ensemble.Line // one in front of each server, only for this actor
 	greeted []atomic.Int64  // by proxy: connections on which the session was established
 	pings   atomic.Int64    // pings that were answered
-
-	mu    sync.Mutex
-	lines []line
-	news  chan struct{} // closed and replaced with every line, and closed at the end
-	over  bool
-	errs  strings.Builder // standard error
-	next  int             // index of the first line after those that await returned
+	next    int             // index of the first report after those that await returned
 }
 
 // start starts a worker and waits until it has a session.
@@ -70,11 +58,7 @@ func (s *stage) start(name string, timeout, margin time.Duration) *actor {
 func (s *stage) launch(name string, spec workerSpec) *actor {
 	t := s.t
 	t.Helper()
-	a := &actor{
-		t: t, name: name, e: s.e,
-		exited: make(chan struct{}), news: make(chan struct{}),
-		greeted: make([]atomic.Int64, len(s.e.Addrs())),
-	}
+	a := &actor{t: t, name: name, e: s.e, greeted: make([]atomic.Int64, len(s.e.Addrs()))}
 	spec.Lock, spec.Election, spec.ID, spec.Resource = s.lock, s.election, name, s.resource.socket
 	for i, addr := range s.e.Addrs() {
 		p := newLine(t, addr)
@@ -92,98 +76,33 @@ func (s *stage) launch(name string, spec workerSpec) *actor {
 		a.proxies = append(a.proxies, p)
 		spec.Servers = append(spec.Servers, p.Addr())
 	}
-	text, err := json.Marshal(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.cmd = exec.Command(exe)
-	a.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
-	a.cmd.Stderr = (*errorsOf)(a)
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if a.stdin, err = a.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := a.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	started := make(chan error, 1)
-	go a.run(out, started)
-	if err := <-started; err != nil {
+	var err error
+	if a.Worker, err = proc.Start[line](workerRole, spec, nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.end)
 	return a
 }
 
-// run is the life of the process. The kernel kills a child when the thread that started it
-// ends, so that thread stays locked.
-func (a *actor) run(out io.Reader, started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	defer close(a.exited)
-	err := a.cmd.Start()
-	started <- err
-	if err != nil {
-		return
-	}
-	for d := json.NewDecoder(out); ; {
-		var l line
-		err := d.Decode(&l)
-		a.mu.Lock()
-		close(a.news)
-		a.news = make(chan struct{})
-		if err != nil {
-			a.over = true
-			a.mu.Unlock()
-			break
-		}
-		a.lines = append(a.lines, l)
-		a.mu.Unlock()
-	}
-	_, _ = io.Copy(io.Discard, out) // a line cut short by a kill
-	_ = a.cmd.Wait()                // the exit status does not matter
-}
-
-// errorsOf collects the standard error of a worker.
-type errorsOf actor
-
-func (a *errorsOf) Write(p []byte) (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.errs.Write(p)
-}
-
 // end ends the process, and shows its last output if the test failed.
 func (a *actor) end() {
-	a.kill()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.errs.Len() > 0 {
-		a.t.Errorf("%s wrote to standard error:\n%s", a.name, a.errs.String())
+	a.Kill()
+	if text := a.Stderr(); text != "" {
+		a.t.Errorf("%s wrote to standard error:\n%s", a.name, text)
 	}
 	if a.t.Failed() {
 		var b strings.Builder
-		for _, l := range a.lines[max(0, len(a.lines)-40):] {
+		all := a.Reports()
+		for _, l := range all[max(0, len(all)-40):] {
 			fmt.Fprintln(&b, l)
 		}
 		a.t.Logf("the last lines of %s:\n%s", a.name, b.String())
 	}
 }
 
-// kill sends SIGKILL. It returns when the process has ended.
-func (a *actor) kill() {
-	_ = a.cmd.Process.Kill() // it may have ended by itself
-	<-a.exited
-}
-
 func (a *actor) signal(sig syscall.Signal) {
 	a.t.Helper()
-	if err := a.cmd.Process.Signal(sig); err != nil {
+	if err := a.Signal(sig); err != nil {
 		a.t.Fatalf("%s: %v", a.name, err)
 	}
 }
@@ -191,7 +110,7 @@ func (a *actor) signal(sig syscall.Signal) {
 // tell sends commands.
 func (a *actor) tell(commands ...string) {
 	a.t.Helper()
-	if _, err := io.WriteString(a.stdin, strings.Join(commands, "\n")+"\n"); err != nil {
+	if err := a.Tell(commands...); err != nil {
 		a.t.Fatalf("%s: %v", a.name, err)
 	}
 }
@@ -207,34 +126,24 @@ func (a *actor) await(kind string) line {
 }
 
 // within is await for a line that may not come.
-func (a *actor) within(d time.Duration, kind string) (line, bool) {
+func (a *actor) within(d time.Duration, kind string) (l line, came bool) {
 	a.t.Helper()
-	deadline := time.NewTimer(d)
-	defer deadline.Stop()
-	for {
-		a.mu.Lock()
-		for i := a.next; i < len(a.lines); i++ {
-			switch l := a.lines[i]; l.Kind {
-			case kind:
-				a.next = i + 1
-				a.mu.Unlock()
-				return l, true
-			case "failed":
-				a.mu.Unlock()
-				a.t.Fatalf("%s failed: %s", a.name, l.Text)
+	err := a.Await(d, func(all []line) bool {
+		for i, l2 := range all[a.next:] {
+			if l2.Kind == kind || l2.Kind == "failed" {
+				l, a.next = l2, a.next+i+1
+				return true
 			}
 		}
-		news, over := a.news, a.over
-		a.mu.Unlock()
-		if over {
-			a.t.Fatalf("%s ended before it reported %q", a.name, kind)
-		}
-		select {
-		case <-news:
-		case <-deadline.C:
-			return line{}, false
-		}
+		return false
+	})
+	switch {
+	case errors.Is(err, proc.ErrEnded):
+		a.t.Fatalf("%s ended before it reported %q", a.name, kind)
+	case err == nil && l.Kind != kind:
+		a.t.Fatalf("%s failed: %s", a.name, l.Text)
 	}
+	return l, err == nil
 }
 
 // ask sends a command and returns the line that answers it.
@@ -245,19 +154,13 @@ func (a *actor) ask(command, answer string) line {
 }
 
 // mark returns a position in the actor's output, for silent.
-func (a *actor) mark() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.lines)
-}
+func (a *actor) mark() int { return len(a.Reports()) }
 
 // silent fails the test if the actor has reported one of the kinds since mark. The end of a
 // hold that was released may be reported late, and does not count.
 func (a *actor) silent(mark int, kinds ...string) {
 	a.t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range a.lines[mark:] {
+	for _, l := range a.Reports()[mark:] {
 		if slices.Contains(kinds, l.Kind) && !(l.Kind == "done" && strings.HasSuffix(l.Text, " released")) {
 			a.t.Errorf("%s reported: %v", a.name, l)
 		}
@@ -266,9 +169,7 @@ func (a *actor) silent(mark int, kinds ...string) {
 
 // hasSaid reports whether the actor has reported a line of a kind since mark.
 func (a *actor) hasSaid(mark int, kind string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.ContainsFunc(a.lines[mark:], func(l line) bool { return l.Kind == kind })
+	return slices.ContainsFunc(a.Reports()[mark:], func(l line) bool { return l.Kind == kind })
 }
 
 // hold makes the actor the holder.

@@ -90,9 +90,9 @@ func (b *blow) look() (killed bool) {
 	switch b.how {
 	case killLate:
 		b.late = time.Now().Add(lateBy)
-		b.a.kill()
+		b.a.Kill()
 	case killBefore, killAfter:
-		b.a.kill()
+		b.a.Kill()
 		b.cut() // held frames are never forwarded
 		b.release()
 	case expiryBefore, expiryAfter:

@@ -74,7 +74,7 @@ func (m *matrix) play(t *testing.T, c commitCell) {
 	})
 	for _, a := range s.all {
 		a.sound()
-		a.kill()
+		a.Kill()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,7 +90,7 @@ func (m *matrix) play(t *testing.T, c commitCell) {
 	}
 	var lines []line
 	for _, a := range s.all {
-		lines = append(lines, a.lines...)
+		lines = append(lines, a.Reports()...)
 	}
 	m.lost = max(m.lost, m.pace.Lost()-lost)
 	m.waited(t, lines)
@@ -232,9 +232,7 @@ func (s *scene) over(b *blow) bool {
 
 // after returns the first line of a kind since a mark.
 func (a *actor) after(mark int, kind string) (line, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range a.lines[mark:] {
+	for _, l := range a.Reports()[mark:] {
 		if l.Kind == kind {
 			return l, true
 		}

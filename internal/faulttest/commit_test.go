@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/pace"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -160,7 +161,7 @@ func newMatrix(t *testing.T, e servers) *matrix {
 }
 
 // wallClock returns the offset of the wall clock from the monotonic clock.
-func wallClock() time.Duration { return time.Duration(time.Now().UnixNano()) - monotonic() }
+func wallClock() time.Duration { return time.Duration(time.Now().UnixNano()) - proc.Now() }
 
 // run runs cells, as many at once as there are lanes.
 func (m *matrix) run(lanes int, cells []commitCell) {

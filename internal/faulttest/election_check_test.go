@@ -12,14 +12,12 @@ import (
 // as its text.
 func (r *reign) terms() (terms []line) {
 	for _, a := range r.all {
-		a.mu.Lock()
-		for _, l := range a.lines {
+		for _, l := range a.Reports() {
 			if l.Kind == "leading" {
 				l.Text = a.name
 				terms = append(terms, l)
 			}
 		}
-		a.mu.Unlock()
 	}
 	slices.SortFunc(terms, func(a, b line) int { return int(a.At - b.At) })
 	return terms
@@ -79,10 +77,7 @@ func (r *reign) check(n int) {
 	// in the queue can have given up, or lost its session, before it leads: the observer sees
 	// such candidates as elected.)
 	seen := int64(0)
-	r.observer.mu.Lock()
-	news := slices.Clone(r.observer.lines)
-	r.observer.mu.Unlock()
-	for _, l := range news {
+	for _, l := range r.observer.Reports() {
 		if l.Kind != "seen" || l.Token == 0 {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // A probe is a client without faults. It makes a small commit again and again, to measure the
@@ -46,7 +47,7 @@ func newProbe(t *testing.T, e servers) *probe {
 		every := time.NewTicker(100 * time.Millisecond)
 		defer every.Stop()
 		for {
-			p.set(monotonic())
+			p.set(proc.Now())
 			_, err := s.Commit(ctx, backend.SetData(node, nil, backend.AnyVersion))
 			if ctx.Err() != nil {
 				return
@@ -75,7 +76,7 @@ func (p *probe) set(began time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if began == 0 {
-		p.times.add(monotonic() - p.began)
+		p.times.add(proc.Now() - p.began)
 	}
 	p.began = began
 }
@@ -92,7 +93,7 @@ func (p *probe) slowest() (d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.began != 0 {
-		d = monotonic() - p.began
+		d = proc.Now() - p.began
 	}
 	if times := p.times[p.since:]; len(times) > 0 {
 		d = max(d, times.max())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // electionTimeout leaves a candidate 4 s for its pings, since the margin takes the rest. The margin
@@ -46,7 +47,7 @@ func TestLeadersAreReplaced(t *testing.T) {
 	}
 	// No candidate waits for ever: each one that lost a term leads again. Three are in the
 	// queue, so three more terms are enough if none is lost in between.
-	began := monotonic()
+	began := proc.Now()
 	for i := range len(r.slots) {
 		r.round(n+i, "resign")
 	}
@@ -117,9 +118,7 @@ func (r *reign) campaign(shift int) {
 
 // said returns the actor's latest line of a kind for which ok holds.
 func (a *actor) said(kind string, ok func(line) bool) (found line, any bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range slices.Backward(a.lines) {
+	for _, l := range slices.Backward(a.Reports()) {
 		if l.Kind == kind && ok(l) {
 			return l, true
 		}
@@ -212,7 +211,7 @@ func (r *reign) round(i int, fault string) {
 	// A process that does not run cannot be notified. If another client ends a session that
 	// has contact, the service may report it in any order.
 	r.unheard[term.Token] = fault == "kill" || fault == "pause" || fault == "expire"
-	began := monotonic()
+	began := proc.Now()
 	switch fault {
 	case "resign":
 		old.tell("resign")
@@ -224,7 +223,7 @@ func (r *reign) round(i int, fault string) {
 	case "pause":
 		old.signal(syscall.SIGSTOP)
 	case "kill":
-		old.kill()
+		old.Kill()
 	}
 	control.Begin()
 	next, after := r.next(term)
@@ -337,7 +336,7 @@ func (r *reign) vacate() {
 	// A place that was given up is removed in the background, and observers treat the first
 	// in the queue as the leader.
 	eventually(r.t, "only the leader is left", func() bool { return len(r.probe.contenders(r.t, r.election)) == 1 })
-	at := monotonic()
+	at := proc.Now()
 	leader.ask("stop", "stopped")
 	leader.of(term, "done")
 	r.sees("vacant", 0, at)

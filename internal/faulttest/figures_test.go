@@ -5,21 +5,9 @@ package faulttest
 import (
 	"fmt"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 )
-
-// monotonic reads CLOCK_MONOTONIC, which is one clock for all processes of a machine.
-func monotonic() time.Duration {
-	const clockMonotonic = 1
-	var ts syscall.Timespec
-	if _, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockMonotonic, uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
-		panic("clock_gettime: " + errno.Error())
-	}
-	return time.Duration(ts.Nano())
-}
 
 // figures are the measurements of a test's rounds.
 type figures[T int | float64 | time.Duration] []T
@@ -70,8 +58,5 @@ func TestFigures(t *testing.T) {
 	}
 	if q := f.quartile(); q != 2*time.Second {
 		t.Errorf("quartile %v, want 2s", q)
-	}
-	if a, b := monotonic(), monotonic(); a <= 0 || b < a {
-		t.Errorf("the clock goes from %v to %v", a, b)
 	}
 }

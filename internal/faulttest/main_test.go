@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -23,8 +24,8 @@ var server = zktest.Shared{Options: &zktest.Options{
 const countTimeout = 40 * time.Second
 
 func TestMain(m *testing.M) {
-	if spec := os.Getenv(workerEnv); spec != "" {
-		os.Exit(workerMain(spec))
+	if role, task := proc.Role(); role == workerRole {
+		os.Exit(workerMain(task))
 	}
 	goleak.VerifyTestMain(server.Main(m))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/pace"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -77,7 +78,7 @@ func leaderPaused(t *testing.T, e servers) {
 			t.Errorf("round %d: a write succeeded without the leader: %v", i, writer.err)
 		}
 		pings.add(int(min(holder.pings.Load()-ph, waiter.pings.Load()-pw)))
-		resumed := monotonic()
+		resumed := proc.Now()
 		resume(t, leader)
 		<-written
 		l, lost := leaderOf(t, e.Ensemble), control.Err()

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // The ensembles. With a margin of (syncLimit + 2) ticks the package guarantees its order:
@@ -68,8 +70,8 @@ func holderKilled(t *testing.T, e servers) {
 		next.wait()
 		holder.write("accepted")
 		control := newExpiry(t, e, timeout)
-		killed := monotonic()
-		holder.kill()
+		killed := proc.Now()
+		holder.Kill()
 		control.Begin()
 		granted := next.await("granted")
 		took.add(granted.At - killed)
@@ -97,7 +99,7 @@ func keeperMet(t *testing.T, e servers) {
 		{"busy", func(a *actor) { a.ask("cycle", "cycling") }, true},
 		{"paused", func(a *actor) { a.signal(syscall.SIGSTOP) }, false},
 		{"cut off", func(a *actor) { a.blackhole(true) }, false},
-		{"killed", func(a *actor) { a.kill() }, false},
+		{"killed", func(a *actor) { a.Kill() }, false},
 	} {
 		var took figures[time.Duration]
 		n := rounds(1)
@@ -160,7 +162,7 @@ func holderBlackholed(t *testing.T, e servers) {
 		held := holder.stands()
 		holder.write("accepted")
 		other.wait()
-		began := monotonic()
+		began := proc.Now()
 		holder.blackhole(true)
 		done, granted := holder.await("done"), other.await("granted")
 		gap.add(granted.At - done.At)
@@ -202,7 +204,7 @@ func holderPaused(t *testing.T, e servers) {
 		other.write("accepted")
 		// When the holder resumes, it first checks, and then writes all the same.
 		holder.tell("check", "write")
-		woken := monotonic()
+		woken := proc.Now()
 		holder.signal(syscall.SIGCONT)
 		checked, wrote := holder.await("checked"), holder.await("wrote")
 		look.add(checked.At - woken)

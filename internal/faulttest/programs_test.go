@@ -41,13 +41,11 @@ func (s *stage) client() *coord.Client {
 // ran returns the steps of the actors that the service has taken, in the order of their commits.
 func ran(actors ...*actor) (all []line) {
 	for _, a := range actors {
-		a.mu.Lock()
-		for _, l := range a.lines {
+		for _, l := range a.Reports() {
 			if l.Kind == "ran" {
 				all = append(all, l)
 			}
 		}
-		a.mu.Unlock()
 	}
 	slices.SortFunc(all, func(a, b line) int { return cmp.Compare(a.Zxid, b.Zxid) })
 	return all
@@ -70,12 +68,12 @@ func leaderKilledInAJob(t *testing.T, e servers) {
 	for range kills {
 		next := replica()
 		leader.await("running") // the commit of this run is under way, or will be
-		leader.kill()
+		leader.Kill()
 		next.await("ran")
 		leader = next
 	}
 	leader.await("ran")
-	leader.kill()
+	leader.Kill()
 	runs, err := coord.NewValue[int](s.client(), s.lock+"/runs", nil).Get(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +117,7 @@ func serviceStopped(t *testing.T, e servers) {
 		if l := a.await("served"); l.Text != "ok" {
 			t.Errorf("the service ended with: %s", l.Text)
 		}
-		a.kill()
+		a.Kill()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

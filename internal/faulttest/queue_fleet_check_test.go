@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -315,22 +316,22 @@ func TestTheCareerOfAConsumer(t *testing.T) {
 	phase := func(at float64, text string, session int64) line {
 		return line{At: sec(at, 0).from, Kind: "phase", Text: text, Session: session}
 	}
-	a := &actor{lines: []line{
+	a := &actor{Worker: proc.Reported(
 		phase(1, "connected", 7),
-		{At: sec(2, 0).from, Kind: "asking", Text: "q"},
-		{At: sec(2, 0).from, Kind: "asking", Text: "d"},
-		{At: sec(3, 0).from, Kind: "took", Text: "q"},
-		{At: sec(4, 0).from, Kind: "asking", Text: "q"},
+		line{At: sec(2, 0).from, Kind: "asking", Text: "q"},
+		line{At: sec(2, 0).from, Kind: "asking", Text: "d"},
+		line{At: sec(3, 0).from, Kind: "took", Text: "q"},
+		line{At: sec(4, 0).from, Kind: "asking", Text: "q"},
 		phase(6, "suspended", 7),
 		phase(7, "connected", 7),
 		// It is paused from 8 to 12, and its session ends at 10.
-		{At: sec(12, 0).from, Kind: "gap", Delay: 4 * time.Second},
+		line{At: sec(12, 0).from, Kind: "gap", Delay: 4 * time.Second},
 		phase(12.5, "lost", 7),
 		phase(13, "connected", 8),
-		{At: sec(14.5, 0).from, Kind: "gap", Delay: time.Second / 2},
+		line{At: sec(14.5, 0).from, Kind: "gap", Delay: time.Second / 2},
 		// It is cut off from 15 to 16, and connects again at 16.5. It is killed at 18.
 		phase(16.5, "connected", 8),
-	}}
+	)}
 	f := &fleet{
 		finished: sec(30, 0).from, died: map[*actor]time.Duration{a: sec(18, 0).from},
 		stopped: map[*actor]spans{a: {sec(8, 12)}}, cutOff: map[*actor]spans{a: {sec(15, 16)}},
@@ -339,7 +340,7 @@ func TestTheCareerOfAConsumer(t *testing.T) {
 	h.ended = map[int64]time.Time{7: time.Unix(10, 0), 8: time.Unix(22, 0)}
 	c := f.careerOf(a, h)
 	// It loses a session that the service ends only after the next one has begun, and is killed at 5.
-	a2 := &actor{lines: []line{phase(1, "connected", 7), phase(2, "suspended", 7), phase(3, "lost", 7), phase(3.5, "connected", 8)}}
+	a2 := &actor{Worker: proc.Reported(phase(1, "connected", 7), phase(2, "suspended", 7), phase(3, "lost", 7), phase(3.5, "connected", 8))}
 	f.died[a2] = sec(5, 0).from
 	late := f.careerOf(a2, h)
 	silent := func(c career) (all spans) {

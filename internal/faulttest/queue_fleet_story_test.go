@@ -21,9 +21,8 @@ func (f *fleet) waiters(log []zklog.Txn, w wait) string {
 	owners, fates := make(map[int64]string), make(map[int64]string)
 	var stalls strings.Builder
 	for _, a := range f.all {
-		a.mu.Lock()
 		var last int64
-		for _, l := range a.lines {
+		for _, l := range a.Reports() {
 			switch {
 			case l.Kind == "phase" && l.Session != 0:
 				last = l.Session
@@ -35,7 +34,6 @@ func (f *fleet) waiters(log []zklog.Txn, w wait) string {
 				fmt.Fprintf(&stalls, "\n%v to %v: %s did not run", since(l.At-l.Delay), since(l.At), a.name)
 			}
 		}
-		a.mu.Unlock()
 		if at, dead := f.died[a]; dead {
 			fates[last] += fmt.Sprintf(", killed at %v", since(at))
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -127,7 +128,7 @@ type pendingFault struct {
 
 // runFleet returns an error if the servers broke their own guarantees.
 func runFleet(t *testing.T) (broken error) {
-	setUp := monotonic()
+	setUp := proc.Now()
 	e := startServers(t, longSync, wholeLogs)
 	f := &fleet{
 		works: newWorks(t, e), setUp: setUp, faults: make(map[string]int), stopped: make(map[*actor]spans), cutOff: make(map[*actor]spans),
@@ -149,7 +150,7 @@ func runFleet(t *testing.T) (broken error) {
 	for _, a := range f.consumers {
 		f.recruit(a)
 	}
-	f.began, f.offset = monotonic(), wallOffset()
+	f.began, f.offset = proc.Now(), wallOffset()
 
 	rounds := fleetRounds()
 	for i := range rounds {
@@ -158,7 +159,7 @@ func runFleet(t *testing.T) (broken error) {
 			f.mass(mostSilent)
 			f.mass(mostSilent + 2)
 		}
-		t.Logf("round %d of %d after %v: %d deliveries of %d items", i+1, rounds, (monotonic() - f.began).Round(time.Second/10), f.said["took"], f.total())
+		t.Logf("round %d of %d after %v: %d deliveries of %d items", i+1, rounds, (proc.Now() - f.began).Round(time.Second/10), f.said["took"], f.total())
 	}
 	f.calm()
 	return f.conclude()
@@ -189,7 +190,7 @@ func (f *fleet) recruit(a *actor) {
 // due ends the faults whose time has come.
 func (f *fleet) due() {
 	f.look()
-	now := monotonic()
+	now := proc.Now()
 	for i := 0; i < len(f.pending); i++ {
 		if p := f.pending[i]; p.at <= now {
 			f.pending = slices.Delete(f.pending, i, i+1)
@@ -227,9 +228,7 @@ func (f *fleet) order(i int, a *actor, from, n int) {
 func (f *fleet) produced(a *actor) bool { return f.reports(a, "produced") == f.told[a] }
 
 func (f *fleet) reports(a *actor, kind string) (n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range a.lines {
+	for _, l := range a.Reports() {
 		if l.Kind == kind {
 			n++
 		}
@@ -343,8 +342,8 @@ func (f *fleet) killConsumer(i int) {
 
 // slay kills a process.
 func (f *fleet) slay(a *actor) {
-	f.died[a] = monotonic()
-	a.kill()
+	f.died[a] = proc.Now()
+	a.Kill()
 }
 
 // succeed starts a consumer in place of a dead one.
@@ -366,8 +365,7 @@ func (f *fleet) killProducer(i int) {
 	f.producers[i] = a
 	next := 0
 	for _, o := range f.all {
-		o.mu.Lock()
-		for _, l := range o.lines {
+		for _, l := range o.Reports() {
 			for _, it := range l.Items {
 				var p, n int
 				if _, err := fmt.Sscanf(it.Value, "p%d-%d", &p, &n); err == nil && p == i && l.Kind == "putting" {
@@ -375,7 +373,6 @@ func (f *fleet) killProducer(i int) {
 				}
 			}
 		}
-		o.mu.Unlock()
 	}
 	f.puts[a] = f.puts[dead]
 	delete(f.puts, dead)
@@ -395,28 +392,28 @@ func (f *fleet) killServer(s member) {
 // pause stops a process for some time.
 func (f *fleet) pause(a *actor, d time.Duration) {
 	f.t.Helper()
-	from := monotonic()
+	from := proc.Now()
 	a.signal(syscall.SIGSTOP)
 	f.until(a, d, func() {
 		a.signal(syscall.SIGCONT)
-		f.stopped[a] = append(f.stopped[a], window[time.Duration]{from, monotonic()})
+		f.stopped[a] = append(f.stopped[a], window[time.Duration]{from, proc.Now()})
 	})
 }
 
 // isolate drops all traffic of a process for some time.
 func (f *fleet) isolate(a *actor, d time.Duration) {
-	from := monotonic()
+	from := proc.Now()
 	a.blackhole(true)
 	f.until(a, d, func() {
 		a.blackhole(false)
-		f.cutOff[a] = append(f.cutOff[a], window[time.Duration]{from, monotonic()})
+		f.cutOff[a] = append(f.cutOff[a], window[time.Duration]{from, proc.Now()})
 	})
 }
 
 // until ends a fault of a process after some time.
 func (f *fleet) until(a *actor, d time.Duration, end func()) {
 	f.busy[a] = true
-	f.pending = append(f.pending, pendingFault{monotonic() + d, func() {
+	f.pending = append(f.pending, pendingFault{proc.Now() + d, func() {
 		end()
 		f.busy[a] = false
 	}})
@@ -436,10 +433,8 @@ func (f *fleet) calm() {
 // askingSince returns when the present call that takes from the queue began, or zero if there is
 // none, or the consumer has no session.
 func (f *fleet) askingSince(a *actor) (since time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	phase, session := "", int64(0)
-	for _, l := range a.lines {
+	for _, l := range a.Reports() {
 		switch {
 		case l.Kind == "phase":
 			phase = l.Text
@@ -483,10 +478,10 @@ func (f *fleet) mass(n int) {
 			f.kills++
 		}
 	}
-	began := monotonic()
+	began := proc.Now()
 	f.put(massItems)
 	f.eventually("the items are taken", func() bool { return f.said["took"] >= took+massItems })
-	f.masses = append(f.masses, monotonic()-began)
+	f.masses = append(f.masses, proc.Now()-began)
 	for i, a := range f.consumers {
 		if _, dead := f.died[a]; dead {
 			f.succeed(i)
@@ -502,7 +497,7 @@ func (f *fleet) conclude() (broken error) {
 		a.tell("finish")
 		a.await("finished")
 	}
-	f.finished = monotonic()
+	f.finished = proc.Now()
 	f.look()
 	outages := f.control.close()
 	if moved := wallOffset() - f.offset; moved.Abs() > 5*time.Millisecond {
@@ -513,7 +508,7 @@ func (f *fleet) conclude() (broken error) {
 	for _, path := range []string{f.path, f.delayed} {
 		f.drain(p, path)
 		for path, owner := range f.left(path) {
-			left[path], looked[path] = owner, monotonic()
+			left[path], looked[path] = owner, proc.Now()
 		}
 	}
 	log, dropped, err := f.log()
@@ -528,9 +523,7 @@ func (f *fleet) conclude() (broken error) {
 		p.ended[session] = f.monotonicOf(at)
 	}
 	for _, a := range f.all {
-		a.mu.Lock()
-		p.add(a.name, a.lines)
-		a.mu.Unlock()
+		p.add(a.name, a.Reports())
 	}
 	if err := takenBack(p, f.control.acknowledged(), dropped); err != nil {
 		return err
@@ -569,10 +562,7 @@ func (f *fleet) conclude() (broken error) {
 // killed returns when the process of a session was killed.
 func (f *fleet) killed(session int64) (at time.Duration, dead bool) {
 	for a, at := range f.died {
-		a.mu.Lock()
-		its := slices.ContainsFunc(a.lines, func(l line) bool { return l.Session == session })
-		a.mu.Unlock()
-		if its {
+		if slices.ContainsFunc(a.Reports(), func(l line) bool { return l.Session == session }) {
 			return at, true
 		}
 	}
@@ -672,7 +662,7 @@ func story(log []zklog.Txn, path string) string {
 func wallOffset() time.Duration {
 	best, offset := time.Hour, time.Duration(0)
 	for range 10 {
-		from, wall, to := monotonic(), time.Now(), monotonic()
+		from, wall, to := proc.Now(), time.Now(), proc.Now()
 		if to-from < best {
 			best, offset = to-from, time.Duration(wall.UnixNano())-from-(to-from)/2
 		}
@@ -743,8 +733,6 @@ type sessionLife struct {
 }
 
 func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	end, dead := f.died[a]
 	if !dead {
 		end = f.finished
@@ -777,7 +765,7 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 		contact = start{}
 	}
 	cutOff := slices.Clone(f.cutOff[a])
-	for _, l := range a.lines {
+	for _, l := range a.Reports() {
 		switch l.Kind {
 		case "asking":
 			asking[l.Text] = l.At
@@ -835,7 +823,7 @@ func (f *fleet) summarize(p *passage, h *queueHistory, log []zklog.Txn, waits []
 	}
 	round := func(d time.Duration) time.Duration { return d.Round(time.Second / 10) }
 	say("items", "%d, %d of them with a due time; %d producers and %d consumers; %v, after %v to start, and %v to judge",
-		c.values, h.put, len(f.producers), len(f.consumers), round(f.finished-f.began), round(f.began-f.setUp), round(monotonic()-f.finished))
+		c.values, h.put, len(f.producers), len(f.consumers), round(f.finished-f.began), round(f.began-f.setUp), round(proc.Now()-f.finished))
 	for _, kind := range slices.Sorted(maps.Keys(f.faults)) {
 		say("fault", "%s: %d", kind, f.faults[kind])
 	}
@@ -902,9 +890,7 @@ func (f *fleet) summarize(p *passage, h *queueHistory, log []zklog.Txn, waits []
 
 // lost returns how many sessions a process has lost.
 func (f *fleet) lost(a *actor) (n int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, l := range a.lines {
+	for _, l := range a.Reports() {
 		if l.Kind == "phase" && l.Text == coord.PhaseLost.String() {
 			n++
 		}
@@ -933,7 +919,7 @@ func newFleetControl(t *testing.T, e servers) *fleetControl {
 	x := &fleetControl{cancel: cancel, each: make([]spans, len(e.Addrs())), acked: make([][]int64, len(e.Addrs())), writes: make([]spans, len(e.Addrs()))}
 	for i, addr := range e.Addrs() {
 		x.over.Go(func() {
-			for from := monotonic(); ctx.Err() == nil; {
+			for from := proc.Now(); ctx.Err() == nil; {
 				from = x.write(ctx, i, addr, from)
 			}
 		})
@@ -954,15 +940,15 @@ func (x *fleetControl) write(ctx context.Context, i int, addr string, from time.
 	defer s.Close()
 	op := backend.Create(fmt.Sprint("/control-", i), nil, backend.Persistent)
 	for {
-		sent := monotonic()
+		sent := proc.Now()
 		res, err := s.Commit(ctx, op)
 		switch {
 		case errors.Is(err, backend.ErrExists):
 			op = backend.SetData(op.Path, nil, backend.AnyVersion)
 		case err == nil:
 			x.acked[i] = append(x.acked[i], res[0].Stat.Mzxid)
-			x.writes[i] = append(x.writes[i], window[time.Duration]{sent, monotonic()})
-			if now := monotonic(); now-from > leastOutage {
+			x.writes[i] = append(x.writes[i], window[time.Duration]{sent, proc.Now()})
+			if now := proc.Now(); now-from > leastOutage {
 				x.each[i] = append(x.each[i], window[time.Duration]{from, now})
 			}
 		case ctx.Err() != nil || s.Err() != nil:
@@ -974,7 +960,7 @@ func (x *fleetControl) write(ctx context.Context, i int, addr string, from time.
 			return from
 		}
 		if err == nil {
-			from = monotonic()
+			from = proc.Now()
 		}
 	}
 }

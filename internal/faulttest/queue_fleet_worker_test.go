@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // The reports of a worker of the fleet, beside those of queueing. The text of asking, took and
@@ -134,13 +135,13 @@ func watchGaps(ctx context.Context, say func(line)) {
 	const step = 20 * time.Millisecond
 	tick := time.NewTicker(step)
 	defer tick.Stop()
-	for last := monotonic(); ; {
+	for last := proc.Now(); ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		now := monotonic()
+		now := proc.Now()
 		if now-last > leastGap {
 			say(line{At: now, Kind: "gap", Delay: now - last})
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // queueTimeout is the session timeout of consumers that are killed: their items return when
@@ -188,8 +190,8 @@ func (w *works) comesBack() time.Duration {
 	})
 	keeper.silent(from, "acking")
 	control := newExpiry(t, w.e, queueTimeout)
-	killed := monotonic()
-	keeper.kill()
+	killed := proc.Now()
+	keeper.Kill()
 	control.Begin()
 	w.kills++
 	w.consumers = others

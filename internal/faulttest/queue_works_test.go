@@ -98,9 +98,7 @@ func (w *works) produce(n int) {
 func (w *works) look() {
 	w.t.Helper()
 	for _, a := range w.all {
-		a.mu.Lock()
-		news := a.lines[w.read[a]:len(a.lines):len(a.lines)]
-		a.mu.Unlock()
+		news := a.Reports()[w.read[a]:]
 		w.read[a] += len(news)
 		for _, l := range news {
 			w.said[l.Kind]++
@@ -158,9 +156,7 @@ func (w *works) conclude() *passage {
 	w.clean()
 	p := newPassage()
 	for _, a := range w.all {
-		a.mu.Lock()
-		p.add(a.name, a.lines)
-		a.mu.Unlock()
+		p.add(a.name, a.Reports())
 	}
 	if want := len(p.puts); want != w.total() {
 		w.t.Errorf("%d values put, want %d", want, w.total())
@@ -237,7 +233,7 @@ func (w *works) restart(s member) {
 func (w *works) kill(i int) {
 	w.t.Helper()
 	a := w.consumers[i]
-	a.kill()
+	a.Kill()
 	w.kills++
 	w.consumers[i] = w.consumer(queueTimeout, w.prefetch[a])
 }

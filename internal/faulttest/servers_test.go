@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -30,7 +31,7 @@ func outage(t *testing.T, control backend.Session, began time.Duration) (time.Du
 	if err != nil && !errors.Is(err, backend.ErrSessionLost) {
 		t.Fatal(err)
 	}
-	return monotonic() - began, err == nil
+	return proc.Now() - began, err == nil
 }
 
 func leaderOf(t *testing.T, e *zktest.Ensemble) *zktest.Server {
@@ -84,7 +85,7 @@ func survive(t *testing.T, e servers, what string, n int, before func(round int,
 		place := waiter.wait()
 		victim := before(i, holder, waiter)
 		holder.write("accepted")
-		killed := monotonic()
+		killed := proc.Now()
 		victim.Kill()
 		if took, alive := outage(t, control, killed); took > mostOutage || !alive {
 			t.Logf("round %d is not judged: no server answered for %v, and a session lasts for %v", i, took, mostOutage)

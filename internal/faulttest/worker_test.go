@@ -14,13 +14,14 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/trace"
 )
 
-// workerEnv makes the test binary a worker: a process that acquires a lock on command. The
-// value is a workerSpec.
-const workerEnv = "COORD_FAULTTEST_WORKER"
+// workerRole is the role of a worker: a process that acquires a lock on command.
+const workerRole = "worker"
 
+// workerSpec is its task.
 type workerSpec struct {
 	Servers        []string
 	SessionTimeout time.Duration
@@ -79,13 +80,13 @@ type worker struct {
 
 	mu   sync.Mutex
 	hold *coord.Hold // the latest
-	out  sync.Mutex
+	out  proc.Output
 
 	candidacy candidacy
 	queueing  queueing
 }
 
-func workerMain(spec string) (code int) {
+func workerMain(spec []byte) (code int) {
 	w := &worker{}
 	if err := w.run(spec); err != nil {
 		w.say(line{Kind: "failed", Text: err.Error()})
@@ -95,8 +96,8 @@ func workerMain(spec string) (code int) {
 }
 
 // run opens the client and obeys the commands on standard input until its end.
-func (w *worker) run(spec string) error {
-	if err := json.Unmarshal([]byte(spec), &w.spec); err != nil {
+func (w *worker) run(spec []byte) error {
+	if err := json.Unmarshal(spec, &w.spec); err != nil {
 		return err
 	}
 	conn, err := net.Dial("unix", w.spec.Resource)
@@ -217,11 +218,11 @@ func (w *worker) cycle(ctx context.Context) {
 // holds reports that the worker has h, and later that h is done.
 func (w *worker) holds(work *sync.WaitGroup, h *coord.Hold, kind string) {
 	began := w.about(h, kind, "")
-	began.At = monotonic()
+	began.At = proc.Now()
 	done := h.Done()
 	work.Go(func() {
 		<-done
-		at := monotonic()
+		at := proc.Now()
 		l := w.about(h, "done", h.Err().Error())
 		l.At = at
 		w.say(l)
@@ -256,15 +257,9 @@ func (w *worker) trace(_ context.Context, e trace.Event) {
 // say writes one line. A line without a time gets the current time.
 func (w *worker) say(l line) {
 	if l.At == 0 {
-		l.At = monotonic()
+		l.At = proc.Now()
 	}
-	text, err := json.Marshal(l)
-	if err != nil {
-		panic(err)
-	}
-	w.out.Lock()
-	defer w.out.Unlock()
-	os.Stdout.Write(append(text, '\n'))
+	w.out.Report(l)
 }
 
 func verdict(err error) string {

@@ -8,12 +8,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // A peer is a worker process in some language, with one session on the server. It reads
@@ -41,7 +41,7 @@ type peer struct {
 	name   string
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	exited chan struct{}
+	exited <-chan struct{}
 
 	mu    sync.Mutex
 	lines []said        // not awaited yet
@@ -100,9 +100,8 @@ func (tr *troupe) python(t *testing.T, name string) *peer {
 // that several can start concurrently.
 func startPeer(t *testing.T, name string, cmd *exec.Cmd) *peer {
 	t.Helper()
-	p := &peer{name: name, cmd: cmd, exited: make(chan struct{}), news: make(chan struct{})}
+	p := &peer{name: name, cmd: cmd, news: make(chan struct{})}
 	cmd.Stderr = (*errorsOf)(p)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -111,9 +110,7 @@ func startPeer(t *testing.T, name string, cmd *exec.Cmd) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	started := make(chan error, 1)
-	go p.run(out, started)
-	if err := <-started; err != nil {
+	if p.exited, err = proc.Launch(cmd, func() { p.hear(out) }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -128,17 +125,8 @@ func startPeer(t *testing.T, name string, cmd *exec.Cmd) *peer {
 	return p
 }
 
-// run is the life of the process. The kernel kills a child when the thread that started it
-// ends, so that thread stays locked.
-func (p *peer) run(out io.Reader, started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	defer close(p.exited)
-	err := p.cmd.Start()
-	started <- err
-	if err != nil {
-		return
-	}
+// hear collects the reports.
+func (p *peer) hear(out io.Reader) {
 	for in := bufio.NewScanner(out); in.Scan(); {
 		now, words := time.Now(), strings.Fields(in.Text())
 		p.mu.Lock()
@@ -152,7 +140,6 @@ func (p *peer) run(out io.Reader, started chan<- error) {
 		p.tellNews()
 		p.mu.Unlock()
 	}
-	_ = p.cmd.Wait() // the exit status does not matter
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true

@@ -89,6 +89,5 @@ func (s *Server) command() *exec.Cmd {
 		cmd.Env = append(os.Environ(), s.env...)
 	}
 	cmd.Dir = s.dir // crash reports go there
-	cmd.SysProcAttr = childAttr()
 	return cmd
 }

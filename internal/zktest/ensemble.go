@@ -96,13 +96,17 @@ func setDefault[T comparable](v *T, d T) {
 // startLimit bounds Start and Await if ctx does not.
 const startLimit = 90 * time.Second
 
+var errClosed = errors.New("zktest: ensemble closed")
+
 // An Ensemble is a set of servers that belong together. Its methods are safe
 // for concurrent use.
 type Ensemble struct {
 	servers []*Server
 	dir     string
 	keep    bool // dir stays after Close
-	spawn   *spawner
+
+	starting sync.RWMutex // held for reading while a server starts
+	closed   bool         // guarded by starting: no server starts any more
 
 	closeOnce sync.Once
 	closeErr  error
@@ -156,7 +160,6 @@ func start(ctx context.Context, inst installation, o Options, ports []int) (_ *E
 	if err != nil {
 		return nil, fmt.Errorf("zktest: %w", err)
 	}
-	e.spawn = newSpawner()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.Close())
@@ -298,16 +301,15 @@ func (e *Ensemble) Followers(ctx context.Context) []*Server {
 // directory. A second Close does nothing and returns the same error.
 func (e *Ensemble) Close() error {
 	e.closeOnce.Do(func() {
-		// No server starts any more once the spawner has ended. Running servers need the
-		// spawner's thread until they are dead.
-		e.spawn.refuse()
+		e.starting.Lock()
+		e.closed = true
+		e.starting.Unlock()
 		for _, s := range e.servers {
 			s.signal(os.Kill)
 		}
 		for _, s := range e.servers {
 			s.waitExit()
 		}
-		e.spawn.end()
 		if !e.keep {
 			e.closeErr = os.RemoveAll(e.dir)
 		}

@@ -5,14 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 )
-
-// childAttr makes the kernel kill the server when the thread that started it ends, and so
-// however this process ends. See spawner.
-func childAttr() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}
 
 // stopped reports whether every thread of a process is in the state T, the field after the
 // name of the command in proc(5). A process that has ended counts as stopped.

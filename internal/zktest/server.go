@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-coord/coord/internal/proc"
 )
 
 // A Server is one ZooKeeper process and its data. Its methods are safe for
@@ -32,8 +34,8 @@ type Server struct {
 
 type process struct {
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when cmd.Wait has returned
-	paused bool          // guarded by Server.mu
+	exited <-chan struct{}
+	paused bool // guarded by Server.mu
 }
 
 func (p *process) alive() bool {
@@ -104,7 +106,9 @@ func (s *Server) Launch() error {
 	if s.proc.alive() {
 		return nil
 	}
-	if s.ensemble.spawn.isRefused() {
+	s.ensemble.starting.RLock()
+	defer s.ensemble.starting.RUnlock()
+	if s.ensemble.closed {
 		return errClosed // the directory is deleted
 	}
 	if err := s.removeUnbegunLogs(); err != nil {
@@ -117,15 +121,11 @@ func (s *Server) Launch() error {
 	defer log.Close()
 	cmd := s.command()
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := s.ensemble.spawn.start(cmd); err != nil {
+	exited, err := proc.Launch(cmd, nil)
+	if err != nil {
 		return fmt.Errorf("zktest: start server %d: %w", s.id, err)
 	}
-	p := &process{cmd: cmd, exited: make(chan struct{})}
-	go func() {
-		_ = cmd.Wait() // cmd.ProcessState holds the exit status
-		close(p.exited)
-	}()
-	s.proc = p
+	s.proc = &process{cmd: cmd, exited: exited}
 	return nil
 }
 
