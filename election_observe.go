@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/follow"
 	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/nodepath"
 
@@ -86,7 +87,7 @@ func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
 	var last Leader
 	told := false
 	failed := func(err error) Leader { return Leader{Err: err} }
-	return core.Observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *core.WatchLoop, out latest.Signal[Leader]) error {
+	return follow.Observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *follow.Loop, out latest.Signal[Leader]) error {
 		if v.First {
 			if err := v.S.Backend().Sync(ctx, e.path.Full()); err != nil {
 				return err

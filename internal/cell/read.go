@@ -7,6 +7,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/follow"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -40,9 +41,9 @@ func (n *Node) read(ctx context.Context, s *core.Session) (Content, error) {
 
 // readAndWatch reads the node with a watch that stays armed. If the node is missing, the
 // watch is for its creation.
-func (n *Node) readAndWatch(ctx context.Context, g *core.WatchLoop) (Content, error) {
+func (n *Node) readAndWatch(ctx context.Context, g *follow.Loop) (Content, error) {
 	var x Content
-	_, err := g.S.ReadOrAwait(ctx, g.Ws, n.path.Full(), func(w *backend.Watch) error {
+	_, err := follow.ReadOrAwait(ctx, g.S, g.Ws, n.path.Full(), func(w *backend.Watch) error {
 		data, stat, err := g.S.Backend().Get(ctx, n.path.Full(), w)
 		x = Content{}
 		if err == nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/follow"
 	"github.com/go-coord/coord/internal/latest"
 )
 
@@ -70,7 +71,7 @@ func Watch[T, E any](ctx context.Context, k *Follower[T], as func(Versioned[T]) 
 	w := &watcher[T]{k: k}
 	first := true
 	seed, sum := maphash.MakeSeed(), uint64(0) // of the latest data: a restored service can give it the same numbers
-	return core.Observe(ctx, n.c, "watch", &n.path, failed, w.end, func(ctx context.Context, g *core.WatchLoop, out latest.Signal[E]) error {
+	return follow.Observe(ctx, n.c, "watch", &n.path, failed, w.end, func(ctx context.Context, g *follow.Loop, out latest.Signal[E]) error {
 		w.markStale()
 		if g.First {
 			// The server of a new session may lag behind the last element.
@@ -246,7 +247,7 @@ func (w *watcher[T]) end() {
 
 // read reads the node with a watch. If the contact period in which the watch was armed is over, the watch
 // fires with the next contact.
-func (w *watcher[T]) read(ctx context.Context, g *core.WatchLoop) (found, error) {
+func (w *watcher[T]) read(ctx context.Context, g *follow.Loop) (found, error) {
 	for {
 		_, contact := g.S.Status()
 		f := found{s: g.S, began: w.k.began(), contact: contact}

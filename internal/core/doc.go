@@ -12,12 +12,11 @@
 //	commit.go                  a commit is applied exactly once, or not at all
 //	cleanup.go                 what a call that ended early has left
 //	kinds.go                   which recipe has a path
-//	follow.go                  loops over changes
 //	session_clock.go           a session learns the time of the service (internal/serviceclock)
 //
 // What needs no client is beside it: the errors (errs), paths of nodes (nodepath), the events of an
 // acquisition (tracing), what is known of the service's clock (serviceclock), pauses (backoff), and
-// latest-wins channels (latest).
+// latest-wins channels (latest). Loops over changes are above it (follow).
 //
 // Package coord has the public types and their documentation.
 package core

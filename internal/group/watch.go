@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/follow"
 	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/layout"
 )
@@ -126,7 +127,7 @@ func (g *Group) Wait(ctx context.Context, n int) ([]Member, error) {
 	// The shared view is not used here: it may date from before contact was lost.
 	f := follower{g: g}
 	var list []Member
-	err := g.c.FollowLive(ctx, func(ctx context.Context, v *core.WatchLoop) error {
+	err := follow.Live(ctx, g.c, func(ctx context.Context, v *follow.Loop) error {
 		if v.First {
 			if err := v.S.Backend().Sync(ctx, g.path.Full()); err != nil {
 				return err
@@ -208,7 +209,7 @@ func (g *Group) detach(v *view) {
 func (g *Group) follow(ctx context.Context, v *view) {
 	defer v.stop()
 	f := follower{g: g, seen: v.seen, nodes: make(map[string]reading)}
-	err := g.c.FollowLive(ctx, f.look)
+	err := follow.Live(ctx, g.c, f.look)
 	// Later users get a new view.
 	g.mu.Lock()
 	if g.live == v {
@@ -255,8 +256,8 @@ type follower struct {
 	watched map[*backend.Watch]string // the names of the nodes whose watch is armed
 }
 
-// look implements a look of FollowLive.
-func (f *follower) look(ctx context.Context, v *core.WatchLoop) error {
+// look implements a look of follow.Live.
+func (f *follower) look(ctx context.Context, v *follow.Loop) error {
 	if v.First {
 		f.trees = v.S.Backend().Features().Has(backend.Trees)
 		f.forget()
@@ -309,14 +310,14 @@ func (f *follower) expire(name string) {
 }
 
 // dropTree stops the watch of the tree.
-func (f *follower) dropTree(v *core.WatchLoop) {
+func (f *follower) dropTree(v *follow.Loop) {
 	v.Tree.Stop()
 	v.Tree = nil
 	f.forget()
 }
 
 // takeTree applies the changes of the tree since the latest call to the names.
-func (f *follower) takeTree(v *core.WatchLoop) {
+func (f *follower) takeTree(v *follow.Loop) {
 	changes, over := v.Tree.Take()
 	if over {
 		f.dropTree(v)
@@ -352,7 +353,7 @@ func (f *follower) takeTree(v *core.WatchLoop) {
 // list lists the directory. Without a tree it does that with a watch, and watches for
 // the creation of the directory if that is missing. With one, it arms the tree before
 // it lists for the first time.
-func (f *follower) list(ctx context.Context, v *core.WatchLoop) error {
+func (f *follower) list(ctx context.Context, v *follow.Loop) error {
 	if f.trees && v.Tree == nil {
 		tree := backend.NewTreeWatch(0)
 		err := v.S.Backend().WatchTree(ctx, f.g.path.Full(), tree)
@@ -371,7 +372,7 @@ func (f *follower) list(ctx context.Context, v *core.WatchLoop) error {
 	}
 	var names []string
 	var stat backend.Stat
-	w, err := v.S.ReadOrAwait(ctx, ws, f.g.path.Full(), func(w *backend.Watch) (err error) {
+	w, err := follow.ReadOrAwait(ctx, v.S, ws, f.g.path.Full(), func(w *backend.Watch) (err error) {
 		names, stat, err = v.S.Backend().Children(ctx, f.g.path.Full(), w)
 		return err
 	})
@@ -383,7 +384,7 @@ func (f *follower) list(ctx context.Context, v *core.WatchLoop) error {
 }
 
 // readMembers reads what is not up to date, and returns all members.
-func (f *follower) readMembers(ctx context.Context, v *core.WatchLoop) (list []Member, err error) {
+func (f *follower) readMembers(ctx context.Context, v *follow.Loop) (list []Member, err error) {
 	for lists := 0; ; {
 		if !f.listed {
 			if err := f.list(ctx, v); err != nil {
@@ -454,7 +455,7 @@ func (f *follower) readMembers(ctx context.Context, v *core.WatchLoop) (list []M
 
 // read reads the nodes. Without a tree it watches each of them. With one it also reads
 // the directory, unless its children were counted, and returns their number, else -1.
-func (f *follower) read(ctx context.Context, v *core.WatchLoop, nodes []layout.MemberNode) (got []reading, count int, err error) {
+func (f *follower) read(ctx context.Context, v *follow.Loop, nodes []layout.MemberNode) (got []reading, count int, err error) {
 	switch {
 	case !f.trees:
 		got, err = f.g.watch(ctx, v.S, nodes, v.Ws)

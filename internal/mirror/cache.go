@@ -11,6 +11,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/follow"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
@@ -62,7 +63,7 @@ func (k *Cache) Run(ctx context.Context) error {
 		k.running = false
 		k.mu.Unlock()
 	}()
-	err := k.c.FollowLive(ctx, func(ctx context.Context, v *core.WatchLoop) error { return k.syncWith(ctx, v.S) })
+	err := follow.Live(ctx, k.c, func(ctx context.Context, v *follow.Loop) error { return k.syncWith(ctx, v.S) })
 	err = errs.Op(op, k.path.Full(), err)
 	if ctx.Err() == nil {
 		core.Emit(ctx, k.c, trace.CacheStopped{Subject: k.subject(), Err: err})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/follow"
 	"github.com/go-coord/coord/internal/parallel"
 	"github.com/go-coord/coord/internal/serviceclock"
 
@@ -83,7 +84,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	var dir backend.Stat
 	var err error
 	readItems := func() {
-		_, err = s.ReadOrAwait(ctx, ws, q.items, func(w *backend.Watch) (err error) {
+		_, err = follow.ReadOrAwait(ctx, s, ws, q.items, func(w *backend.Watch) (err error) {
 			names, dir, err = s.Backend().Children(ctx, q.items, w)
 			return err
 		})

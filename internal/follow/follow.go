@@ -1,19 +1,21 @@
-package core
+// Package follow has loops over changes: what is read is read again when a watch fires, over sessions.
+package follow
 
 import (
 	"context"
 	"errors"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/nodepath"
 )
 
-// WatchLoop is the part of one session in following changes: a set of watches, those that
+// Loop is the part of one session in following changes: a set of watches, those that
 // have fired, and a watch of a tree. Armed watches stay armed from one look to the next.
-type WatchLoop struct {
-	S     *Session
+type Loop struct {
+	S     *core.Session
 	Ws    *backend.WatchSet
 	Tree  *backend.TreeWatch // or nil
 	Fired []*backend.Watch   // since the previous look
@@ -21,17 +23,17 @@ type WatchLoop struct {
 }
 
 // Renew stops all watches, before a look that reads everything again.
-func (v *WatchLoop) Renew() {
+func (v *Loop) Renew() {
 	v.Ws.Stop()
 	v.Ws = backend.NewWatchSet()
 }
 
-// FollowLive calls look at the beginning of each session, and again whenever one of the
+// Live calls look at the beginning of each session, and again whenever one of the
 // watches that look has armed fires or the tree reports something, until ctx ends or look
 // fails for good. It returns the reason: the error of ctx, ErrClosed, or look's. Every
 // reconnection fires all watches and ends the tree, so no stale read stays.
-func (c *Client) FollowLive(ctx context.Context, look func(ctx context.Context, v *WatchLoop) error) error {
-	_, err := OnSession(ctx, c, func(s *Session) (struct{}, error) { return struct{}{}, s.followOnce(ctx, look) })
+func Live(ctx context.Context, c *core.Client, look func(ctx context.Context, v *Loop) error) error {
+	_, err := core.OnSession(ctx, c, func(s *core.Session) (struct{}, error) { return struct{}{}, once(ctx, s, look) })
 	switch {
 	case ctx.Err() != nil:
 		return c.ContextError(ctx)
@@ -41,8 +43,9 @@ func (c *Client) FollowLive(ctx context.Context, look func(ctx context.Context, 
 	return err
 }
 
-func (s *Session) followOnce(ctx context.Context, look func(ctx context.Context, v *WatchLoop) error) error {
-	v := &WatchLoop{S: s, Ws: backend.NewWatchSet(), First: true}
+// once is the part of Live on one session.
+func once(ctx context.Context, s *core.Session, look func(ctx context.Context, v *Loop) error) error {
+	v := &Loop{S: s, Ws: backend.NewWatchSet(), First: true}
 	defer func() { // stops what the last look has armed
 		v.Ws.Stop()
 		v.Tree.Stop()
@@ -55,8 +58,8 @@ func (s *Session) followOnce(ctx context.Context, look func(ctx context.Context,
 		select {
 		case <-v.Ws.Ready():
 		case <-v.Tree.Ready():
-		case <-s.b.Done():
-			return s.b.Err()
+		case <-s.Backend().Done():
+			return s.Backend().Err()
 		case <-ctx.Done():
 			return s.ContextError(ctx)
 		}
@@ -67,7 +70,7 @@ func (s *Session) followOnce(ctx context.Context, look func(ctx context.Context,
 // ReadOrAwait calls read, which reads the node at path with a watch of the set ws. If
 // the node is missing, it arms a watch on its creation instead, unless ws is nil. It
 // returns the armed watch. It calls read again if the node is created in between.
-func (s *Session) ReadOrAwait(ctx context.Context, ws *backend.WatchSet, path string, read func(w *backend.Watch) error) (*backend.Watch, error) {
+func ReadOrAwait(ctx context.Context, s *core.Session, ws *backend.WatchSet, path string, read func(w *backend.Watch) error) (*backend.Watch, error) {
 	for {
 		w := ws.New()
 		err := read(w)
@@ -82,7 +85,7 @@ func (s *Session) ReadOrAwait(ctx context.Context, ws *backend.WatchSet, path st
 			return nil, err
 		}
 		w = ws.New()
-		_, err = s.b.Exists(ctx, path, w)
+		_, err = s.Backend().Exists(ctx, path, w)
 		if errs.IsNotFound(err) {
 			return w, nil
 		}
@@ -93,11 +96,11 @@ func (s *Session) ReadOrAwait(ctx context.Context, ws *backend.WatchSet, path st
 	}
 }
 
-// Observe returns a latest-wins channel that look feeds, called as by FollowLive. The
+// Observe returns a latest-wins channel that look feeds, called as by Live. The
 // channel is closed when ctx ends. If following fails for good, the last element is
 // failed(err), and then the channel is closed. over, if it is not nil, is called before.
-func Observe[T any](ctx context.Context, c *Client, op string, p *nodepath.Path, failed func(error) T, over func(), look func(ctx context.Context, v *WatchLoop, out latest.Signal[T]) error) <-chan T {
-	NeedContext(ctx)
+func Observe[T any](ctx context.Context, c *core.Client, op string, p *nodepath.Path, failed func(error) T, over func(), look func(ctx context.Context, v *Loop, out latest.Signal[T]) error) <-chan T {
+	core.NeedContext(ctx)
 	out := latest.NewSignal[T]()
 	end := func(err error) {
 		if over != nil {
@@ -105,7 +108,7 @@ func Observe[T any](ctx context.Context, c *Client, op string, p *nodepath.Path,
 		}
 		if ctx.Err() == nil {
 			if !errors.Is(err, backend.ErrClosed) {
-				c.log.Error("coord: watching failed, closing the channel", "operation", op, "path", p.Full(), "error", err)
+				c.Log().Error("coord: watching failed, closing the channel", "operation", op, "path", p.Full(), "error", err)
 			}
 			out.Put(failed(errs.Op(op, p.Full(), err)))
 		}
@@ -117,7 +120,7 @@ func Observe[T any](ctx context.Context, c *Client, op string, p *nodepath.Path,
 		return out.Ch
 	}
 	if !c.GoWork(func() {
-		end(c.FollowLive(ctx, func(ctx context.Context, v *WatchLoop) error { return look(ctx, v, out) }))
+		end(Live(ctx, c, func(ctx context.Context, v *Loop) error { return look(ctx, v, out) }))
 	}) {
 		end(backend.ErrClosed)
 	}
