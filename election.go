@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
@@ -84,7 +85,7 @@ type Term struct {
 }
 
 func (e *Election) line() *line.Line {
-	return line.New(e.c, e.path.Full(), layout.LatchLine, core.RecipeDir{})
+	return line.New(e.c, e.path.Full(), layout.LatchLine, kinds.RecipeDir{})
 }
 
 // Campaign waits until the candidate leads, or ctx ends. ctx bounds the campaign

@@ -7,6 +7,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
@@ -43,7 +44,7 @@ func (b *Barrier) subject(op string) trace.Subject {
 type found struct {
 	stat  backend.Stat
 	set   bool // false: the node is a directory, in which no barrier is set
-	state core.DirState
+	state kinds.DirState
 }
 
 // look reads the node of the barrier. It returns an error if the node belongs to
@@ -56,6 +57,6 @@ func (b *Barrier) look(ctx context.Context, s *core.Session, w *backend.Watch, s
 	if err != nil || stat.Czxid == seen && at.set {
 		return at, err
 	}
-	at.state, err = s.Examine(ctx, core.NewRecipeDir(b.path.Full(), layout.KindBarrier), data, stat)
+	at.state, err = s.Examine(ctx, kinds.NewRecipeDir(b.path.Full(), layout.KindBarrier), data, stat)
 	return at, err
 }

@@ -77,7 +77,7 @@ func (b *Barrier) set(ctx context.Context, s *core.Session) error {
 				return err
 			}
 			// Another client has used the directory since, or it is gone.
-			s.Client().ForgetState(path)
+			s.Client().Kinds().Forget(path)
 			if err := s.Backend().Sync(ctx, path); err != nil {
 				return err
 			}

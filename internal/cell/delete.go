@@ -29,7 +29,7 @@ func (n *Node) remove(ctx context.Context, s *core.Session, old Content) error {
 		return errs.ErrVersions
 	}
 	err = Unset(ctx, s, n.path.Full(), old.Version, now.at.Pin, layout.KindValue)
-	n.c.ForgetState(n.path.Full())
+	n.c.Kinds().Forget(n.path.Full())
 	return conflict(err)
 }
 

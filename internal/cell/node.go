@@ -2,6 +2,7 @@ package cell
 
 import (
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 )
@@ -32,9 +33,9 @@ type Content struct {
 	Version int32
 	Mzxid   int64
 
-	at core.DirState // the state of the node that the read has found; zero: not known
+	at kinds.DirState // the state of the node that the read has found; zero: not known
 }
 
 func (x Content) same(y Content) bool { return x.Czxid == y.Czxid && x.Mzxid == y.Mzxid }
 
-func (n *Node) recipeDir() core.RecipeDir { return core.NewRecipeDir(n.path.Full(), n.kind) }
+func (n *Node) recipeDir() kinds.RecipeDir { return kinds.NewRecipeDir(n.path.Full(), n.kind) }

@@ -8,12 +8,13 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 )
 
 // afterSet returns the content of the node after a write by set. f is the state of the node that the
 // client found before. If the node was deleted and created again since then, see confirmKind.
-func (n *Node) afterSet(ctx context.Context, s *core.Session, f core.DirState, results []backend.Result, zxid int64) (Content, error) {
+func (n *Node) afterSet(ctx context.Context, s *core.Session, f kinds.DirState, results []backend.Result, zxid int64) (Content, error) {
 	x := Content{Czxid: -1, Version: -1, Mzxid: zxid}
 	var stat backend.Stat
 	if results != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/follow"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -68,10 +69,10 @@ func (n *Node) contentOf(ctx context.Context, s *core.Session, data []byte, stat
 
 // checkKind returns the state of the node, or a KindError if its content belongs to another recipe.
 // It costs no request unless the node has children, which are listed once.
-func (n *Node) checkKind(ctx context.Context, s *core.Session, data []byte, stat backend.Stat) (core.DirState, error) {
+func (n *Node) checkKind(ctx context.Context, s *core.Session, data []byte, stat backend.Stat) (kinds.DirState, error) {
 	directory := layout.IsDirectory(data, stat)
 	if _, marked := layout.ParseMark(data); !marked || directory {
-		if f, ok := n.c.KnownState(n.recipeDir()); ok && f.Czxid == stat.Czxid && f.Directory == directory && (!directory || f.Version == stat.Version) {
+		if f, ok := n.c.Kinds().Known(n.recipeDir()); ok && f.Czxid == stat.Czxid && f.Directory == directory && (!directory || f.Version == stat.Version) {
 			return f, nil
 		}
 	}
@@ -84,7 +85,7 @@ func (n *Node) expect(ctx context.Context, s *core.Session, want Content) (Conte
 	for synced := false; ; synced = true {
 		var now Content
 		var err error
-		f, known := n.c.KnownState(n.recipeDir())
+		f, known := n.c.Kinds().Known(n.recipeDir())
 		if want.Czxid == 0 {
 			want.Version = 0
 		}

@@ -121,7 +121,7 @@ func (n *Node) replace(ctx context.Context, s *core.Session, old Content, data [
 		if err != nil {
 			return Content{}, conflict(err)
 		}
-		n.c.ForgetState(path)
+		n.c.Kinds().Forget(path)
 		return Content{Czxid: zxid, Version: version, Mzxid: zxid}, nil
 	}
 	results, zxid, err := n.write(ctx, s, f, data, old.Version)

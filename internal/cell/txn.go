@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/txn"
@@ -103,13 +104,13 @@ func (n *Node) setOps(ctx context.Context, s *core.Session, before []backend.Op,
 // setOps has read was outdated.
 func (n *Node) setAgain(err error, create bool) bool {
 	path := n.path.Full()
-	n.c.ForgetState(path) // it can be another node by now, or have lost its pin
+	n.c.Kinds().Forget(path) // it can be another node by now, or have lost its pin
 	return errs.IsNotFound(err) && (create || layout.AtPin(err, path)) || errors.Is(err, backend.ErrExists) || errors.Is(err, backend.ErrBadVersion)
 }
 
 // stateInTxn returns the state of the node for a write of a transaction. The write of a Value reads the
 // node each time, since it may have to create it; the write of a plain node only at the first use.
-func (n *Node) stateInTxn(ctx context.Context, s *core.Session, value bool) (core.DirState, error) {
+func (n *Node) stateInTxn(ctx context.Context, s *core.Session, value bool) (kinds.DirState, error) {
 	if value {
 		x, err := n.read(ctx, s)
 		if err == nil && !x.at.Directory && x.Czxid == 0 {
@@ -136,14 +137,14 @@ func (n *Node) afterTxnSet(ctx context.Context, s *core.Session, all []backend.O
 			return nil
 		}
 	}
-	f, known := n.c.KnownState(n.recipeDir())
+	f, known := n.c.Kinds().Known(n.recipeDir())
 	switch {
 	case stat.Czxid == 0 || stat.Czxid > zxid:
 		return n.errIfLost(s, w)
 	case !known || f.Czxid != stat.Czxid || w.pin == layout.NoPin && stat.Container:
 		return n.confirmKind(ctx, s, w)
 	case f.Directory: // it is a value now
-		s.SetState(n.path.Full(), core.DirState{Kind: n.kind, Czxid: stat.Czxid, Version: backend.AnyVersion, Pin: w.pin})
+		s.SetState(n.path.Full(), kinds.DirState{Kind: n.kind, Czxid: stat.Czxid, Version: backend.AnyVersion, Pin: w.pin})
 	}
 	return nil
 }
@@ -152,7 +153,7 @@ func (n *Node) afterTxnSet(ctx context.Context, s *core.Session, all []backend.O
 // the operations before: with its pin, if this client or the transaction has created the pin.
 func (n *Node) deleteOps(before []backend.Op) []backend.Op {
 	pin, remove := n.path.Full()+"/"+layout.Pin, backend.Delete(n.path.Full(), backend.AnyVersion)
-	f, _ := n.c.KnownState(n.recipeDir())
+	f, _ := n.c.Kinds().Known(n.recipeDir())
 	if f.Pin == layout.Pinned || txn.Creates(before, pin) {
 		return []backend.Op{backend.Delete(pin, backend.AnyVersion), remove}
 	}
@@ -162,7 +163,7 @@ func (n *Node) deleteOps(before []backend.Op) []backend.Op {
 // deleteAgain reports whether the service refused the operations of deleteOps only because the pin is
 // gone.
 func (n *Node) deleteAgain(err error) bool {
-	f, known := n.c.KnownState(n.recipeDir())
-	n.c.ForgetState(n.path.Full())
+	f, known := n.c.Kinds().Known(n.recipeDir())
+	n.c.Kinds().Forget(n.path.Full())
 	return errs.IsNotFound(err) && layout.AtPin(err, n.path.Full()) && known && f.Pin == layout.Pinned
 }

@@ -37,7 +37,7 @@ func unconfirmed(err error) error {
 // has one, since it can be a container. If neither is possible, the error matches ErrUncertain: the
 // write was applied, and may not last.
 func (n *Node) confirmKind(ctx context.Context, s *core.Session, w misdirected) error {
-	n.c.ForgetState(n.path.Full()) // the node was created again since it was examined
+	n.c.Kinds().Forget(n.path.Full()) // the node was created again since it was examined
 	err := n.undoOrPin(ctx, s, w)
 	if errors.Is(err, errUnconfirmed) {
 		// The write is undone, or gets its pin, even if the call ends before.

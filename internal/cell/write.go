@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 )
@@ -34,7 +35,7 @@ func (n *Node) Set(ctx context.Context, data []byte) (Content, error) {
 // under the version that it has examined, because another recipe may write its mark there.
 func (n *Node) set(ctx context.Context, s *core.Session, data []byte) (Content, error) {
 	for {
-		_, known := n.c.KnownState(n.recipeDir())
+		_, known := n.c.Kinds().Known(n.recipeDir())
 		f, err := s.DirState(ctx, n.recipeDir())
 		if err == nil {
 			version := int32(backend.AnyVersion)
@@ -50,7 +51,7 @@ func (n *Node) set(ctx context.Context, s *core.Session, data []byte) (Content, 
 		}
 		missing := errs.IsNotFound(err)
 		if missing || backend.IsUncertain(err) || errs.Answers(err, backend.ErrBadVersion) {
-			n.c.ForgetState(n.path.Full()) // it is missing, or was created again
+			n.c.Kinds().Forget(n.path.Full()) // it is missing, or was created again
 		}
 		if !missing && !errs.Answers(err, backend.ErrBadVersion) {
 			return Content{}, err
@@ -75,7 +76,7 @@ func (n *Node) create(ctx context.Context, s *core.Session, data []byte) (Conten
 		_, zxid, err := s.CommitOnce(ctx, ops...)
 		switch {
 		case err == nil:
-			s.SetState(n.path.Full(), core.DirState{Kind: n.kind, Czxid: zxid, Version: backend.AnyVersion})
+			s.SetState(n.path.Full(), kinds.DirState{Kind: n.kind, Czxid: zxid, Version: backend.AnyVersion})
 			return Content{Czxid: zxid, Version: version, Mzxid: zxid}, nil
 		case errs.Answers(err, backend.ErrExists):
 			// A read can lag behind this answer.
@@ -126,7 +127,7 @@ func (n *Node) setInDirectory(ctx context.Context, s *core.Session, old Content,
 	f := old.at
 	results, zxid, err := n.write(ctx, s, f, data, f.Version)
 	if err != nil {
-		n.c.ForgetState(n.path.Full())
+		n.c.Kinds().Forget(n.path.Full())
 		return Content{}, conflict(err)
 	}
 	return Content{Czxid: n.writtenCzxid(ctx, s, f.Czxid, results, zxid), Version: f.Version + 1, Mzxid: zxid}, nil
@@ -135,13 +136,13 @@ func (n *Node) setInDirectory(ctx context.Context, s *core.Session, old Content,
 // write writes data under a version. f is the state in which the client has found the node. If the node
 // was, or may have been, created as a directory, the same commit ensures that it has a pin: the service
 // removes a container without children, with its data.
-func (n *Node) write(ctx context.Context, s *core.Session, f core.DirState, data []byte, version int32) ([]backend.Result, int64, error) {
+func (n *Node) write(ctx context.Context, s *core.Session, f kinds.DirState, data []byte, version int32) ([]backend.Result, int64, error) {
 	for {
 		results, zxid, err := s.CommitOnce(ctx, WriteOps(n.path.Full(), data, version, f.Pin)...)
 		switch {
 		case err == nil:
 			if (f.Directory || f.Pin == layout.PinNeeded) && results != nil {
-				now := core.DirState{Kind: n.kind, Czxid: results[0].Stat.Czxid, Version: backend.AnyVersion}
+				now := kinds.DirState{Kind: n.kind, Czxid: results[0].Stat.Czxid, Version: backend.AnyVersion}
 				if f.Pin != layout.NoPin {
 					now.Pin = layout.Pinned
 				}

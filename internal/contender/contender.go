@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -74,7 +75,7 @@ func SetCalm(c *core.Client, dir string, isCalm bool) {
 	if x.dirs == nil {
 		x.dirs = make(map[string]struct{})
 	}
-	core.MakeRoom(x.dirs)
+	kinds.MakeRoom(x.dirs)
 	x.dirs[dir] = struct{}{}
 }
 

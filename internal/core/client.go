@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/latest"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
@@ -66,7 +67,7 @@ type Client struct {
 	clean      chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
 	leftBehind map[string][]*CleanUp // noted clean-ups, by directory
 
-	dirs map[string]DirState // knowledge about the recipes' paths, see kinds.go
+	kinds kinds.Table // knowledge about the recipes' paths
 }
 
 // state is coord.State.
@@ -118,7 +119,6 @@ func Open(ctx context.Context, b backend.Backend, opts Config, newKindError func
 		skew:         hook.Of(ctx).Skew,
 		began:        time.Now(),
 		closing:      make(chan struct{}),
-		dirs:         make(map[string]DirState),
 		ended:        make(chan struct{}),
 		leftBehind:   make(map[string][]*CleanUp),
 	}

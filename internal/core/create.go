@@ -9,29 +9,16 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 
-// maxDirs bounds the number of directories that a client remembers.
-const maxDirs = 4096
-
-// MakeRoom forgets one directory, any of them, if the maximum is reached. A client that
-// uses a few more paths in turn would know none of them if MakeRoom forgot all at once.
-func MakeRoom[V any](m map[string]V) {
-	for dir := range m {
-		if len(m) >= maxDirs {
-			delete(m, dir)
-		}
-		return
-	}
-}
-
 // Spec describes a node to create: a sequential ephemeral child of dir, with a GUID of
 // its own in the name.
 type Spec struct {
-	RecipeDir
+	kinds.RecipeDir
 	Kind   string // what the sequence number follows in the name, such as "lock-"
 	Prefix string // the path of the node without its number
 	Data   []byte
@@ -47,7 +34,7 @@ type Spec struct {
 }
 
 // NewSpec returns the description of a node in g, with a new GUID.
-func NewSpec(c *Client, g RecipeDir, kind string, data []byte) Spec {
+func NewSpec(c *Client, g kinds.RecipeDir, kind string, data []byte) Spec {
 	var buf [128]byte
 	b := append(buf[:0], g.Dir...)
 	b = append(b, '/')
@@ -78,7 +65,7 @@ func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {
 			sp.Made = false
 			if found {
 				// The Stat that shows whether the directory is the known one was lost.
-				if f, ok := s.c.KnownState(sp.RecipeDir); !ok || f.Mark != nil {
+				if f, ok := s.c.kinds.Known(sp.RecipeDir); !ok || f.Mark != nil {
 					if _, err := s.examineAnew(ctx, sp.RecipeDir, n.Path, 0); err != nil {
 						s.removeCreated(sp, n.Path)
 						return Node{}, err
@@ -105,7 +92,7 @@ func (s *Session) Create(ctx context.Context, sp *Spec) (Node, error) {
 			// The directory never existed, or was a container and was reaped, or was
 			// replaced at the end of its numbers. Another kind of recipe can have been
 			// created in its place.
-			s.c.ForgetState(sp.Dir)
+			s.c.kinds.Forget(sp.Dir)
 			if err := s.MakeDir(ctx, sp.RecipeDir); err != nil {
 				return Node{}, err
 			}
@@ -135,7 +122,7 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 		return Node{}, err
 	}
 	if f.Mark != nil {
-		ops := [3]backend.Op{op, f.write(sp.Dir), sp.Check}
+		ops := [3]backend.Op{op, f.Write(sp.Dir), sp.Check}
 		n := len(ops)
 		if sp.Check.Kind == 0 {
 			n--
@@ -154,7 +141,7 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 			sp.Check = backend.Op{}
 			return s.createOnce(ctx, sp)
 		case e.Index == 1 && errors.Is(err, backend.ErrBadVersion):
-			s.c.ForgetState(sp.Dir) // another client wrote a mark, or data, first
+			s.c.kinds.Forget(sp.Dir) // another client wrote a mark, or data, first
 			if f.Version == backend.AnyVersion {
 				s.overwrite(ctx, sp.RecipeDir, f)
 			}
@@ -162,7 +149,7 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return Node{}, err
 		}
-		s.c.leaveData(sp.RecipeDir)
+		s.c.kinds.LeaveData(sp.RecipeDir)
 	}
 	res, err := s.b.Commit(ctx, op)
 	if err != nil {
@@ -188,7 +175,7 @@ func (s *Session) made(ctx context.Context, sp *Spec, res backend.Result, dir *b
 				s.removeCreated(sp, path)
 				return Node{}, err
 			}
-			s.confirm(sp.RecipeDir, now)
+			s.c.kinds.Confirm(s.nth, sp.RecipeDir, now)
 			if !listed {
 				// The node was deleted meanwhile, or the listing was denied, so the number is
 				// no reason to count the node as alone.
@@ -333,10 +320,9 @@ func (s *Session) RemoveOf(ctx context.Context, owner int64, path string) error 
 
 // MakeDir creates the directory of a recipe, with its mark, and its missing parents. It
 // is no error if the directory exists.
-func (s *Session) MakeDir(ctx context.Context, g RecipeDir) error {
+func (s *Session) MakeDir(ctx context.Context, g kinds.RecipeDir) error {
 	above := func(dir string) error { return s.Ensure(ctx, dir) }
-	if g.whole != "" {
-		whole := NewRecipeDir(g.top, g.whole)
+	if whole, ok := g.Whole(); ok {
 		if err := s.claimKindAbove(ctx, g.Dir, whole); err != nil {
 			return err
 		}
@@ -345,14 +331,14 @@ func (s *Session) MakeDir(ctx context.Context, g RecipeDir) error {
 	mark := g.Recipe.Mark()
 	made, err := s.createDir(ctx, backend.Create(g.Dir, mark, backend.Container), above)
 	if made {
-		s.SetState(g.Dir, DirState{Kind: g.Recipe, Mark: mark, Version: backend.AnyVersion})
+		s.SetState(g.Dir, kinds.DirState{Kind: g.Recipe, Mark: mark, Version: backend.AnyVersion})
 	}
 	return s.NotSent(ctx, err)
 }
 
 // MakePart creates a directory, without a mark, of the recipe at g, and its missing
 // parents. The directory has the permissions of the recipe's other nodes.
-func (s *Session) MakePart(ctx context.Context, dir string, g RecipeDir) error {
+func (s *Session) MakePart(ctx context.Context, dir string, g kinds.RecipeDir) error {
 	if dir == g.Dir {
 		return s.ClaimKindAnew(ctx, g)
 	}

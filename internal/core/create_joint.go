@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/parallel"
 )
@@ -18,7 +19,7 @@ const mostJoint = 2
 // nil if that failed; then the nodes that it may have created are removed in the background, or go
 // with the session. It overwrites specs: a second attempt uses other names.
 func (s *Session) CreateTogether(ctx context.Context, specs []Spec) []Node {
-	states := make([]DirState, len(specs))
+	states := make([]kinds.DirState, len(specs))
 	for attempt := range mostJoint {
 		var unknown []int
 		for i := range specs {
@@ -26,7 +27,7 @@ func (s *Session) CreateTogether(ctx context.Context, specs []Spec) []Node {
 				*sp = NewSpec(s.c, sp.RecipeDir, sp.Kind, sp.Data)
 			}
 			known := false
-			if states[i], known = s.c.KnownState(specs[i].RecipeDir); !known {
+			if states[i], known = s.c.kinds.Known(specs[i].RecipeDir); !known {
 				unknown = append(unknown, i)
 			}
 		}
@@ -44,7 +45,7 @@ func (s *Session) CreateTogether(ctx context.Context, specs []Spec) []Node {
 			}
 		case errs.IsNotFound(err), errors.Is(err, backend.ErrBadVersion), errs.Answers(err, backend.ErrDenied):
 			for i := range specs {
-				s.c.ForgetState(specs[i].Dir)
+				s.c.kinds.Forget(specs[i].Dir)
 				if errors.Is(err, backend.ErrBadVersion) && states[i].Mark != nil && states[i].Version == backend.AnyVersion {
 					s.overwrite(ctx, specs[i].RecipeDir, states[i])
 				}
@@ -59,7 +60,7 @@ func (s *Session) CreateTogether(ctx context.Context, specs []Spec) []Node {
 // setDirStates sets the directory states of the specs with the indices unknown, which are in path order. It
 // creates missing directories one after the other, so that the permissions of a path above two
 // of them are those of the first one, as for callers that nest the locks.
-func (s *Session) setDirStates(ctx context.Context, specs []Spec, states []DirState, unknown []int) error {
+func (s *Session) setDirStates(ctx context.Context, specs []Spec, states []kinds.DirState, unknown []int) error {
 	if len(unknown) == 0 {
 		return nil
 	}
@@ -82,13 +83,13 @@ func (s *Session) setDirStates(ctx context.Context, specs []Spec, states []DirSt
 }
 
 // commitTogether sends one joint commit.
-func (s *Session) commitTogether(ctx context.Context, specs []Spec, states []DirState) ([]Node, error) {
+func (s *Session) commitTogether(ctx context.Context, specs []Spec, states []kinds.DirState) ([]Node, error) {
 	ops := make([]backend.Op, 0, 2*len(specs))
 	for i := range specs {
 		sp := &specs[i]
 		ops = append(ops, backend.Create(sp.Prefix, sp.Data, backend.EphemeralSequential))
 		if states[i].Mark != nil {
-			ops = append(ops, states[i].write(sp.Dir))
+			ops = append(ops, states[i].Write(sp.Dir))
 		}
 	}
 	began := s.send()
@@ -151,7 +152,7 @@ func (s *Session) adoptTogether(ctx context.Context, err error, specs []Spec) (n
 	s.resolved(ctx, specs[0].Prefix, len(paths) > 0)
 	// The Stats that show whether the directories are the known ones were lost.
 	if whole && parallel.Read(ctx, len(specs), func(ctx context.Context, i int) error {
-		if f, ok := s.c.KnownState(specs[i].RecipeDir); ok && f.Mark == nil {
+		if f, ok := s.c.kinds.Known(specs[i].RecipeDir); ok && f.Mark == nil {
 			return nil
 		}
 		_, err := s.examineAnew(ctx, specs[i].RecipeDir, nodes[i].Path, 0)

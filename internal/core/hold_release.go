@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 )
 
 // Release ends the hold, so that Done is closed, then removes its node and returns. It is
@@ -140,9 +141,9 @@ func (h *Hold) RemoveWith(path string) (both bool, err error) {
 // hold's node. It creates no node if the client does not know that g carries its mark, or if the service
 // refuses the creation. If the node may have been created, doubt is its Spec: Create or
 // RemoveAttemptsLater looks for the node.
-func (h *Hold) HandOver(g RecipeDir, kind string, data []byte) (n Node, doubt *Spec, err error) {
+func (h *Hold) HandOver(g kinds.RecipeDir, kind string, data []byte) (n Node, doubt *Spec, err error) {
 	s := h.s
-	f, _ := s.c.KnownState(g)
+	f, _ := s.c.kinds.Known(g)
 	if f.Mark == nil || f.Version != backend.AnyVersion {
 		return n, nil, h.Remove(nil)
 	}
@@ -166,9 +167,9 @@ func (h *Hold) HandOver(g RecipeDir, kind string, data []byte) (n Node, doubt *S
 			mayStand.Made = true
 			doubt = &mayStand
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
-			s.c.leaveData(g)
+			s.c.kinds.LeaveData(g)
 		case errors.Is(err, backend.ErrBadVersion) && errors.As(err, &e) && e.Index == 2:
-			s.c.ForgetState(g.Dir) // foreign data
+			s.c.kinds.Forget(g.Dir) // foreign data
 			s.overwrite(ctx, g, f)
 		}
 		return err

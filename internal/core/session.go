@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/backoff"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/parallel"
 	"github.com/go-coord/coord/internal/serviceclock"
@@ -425,7 +426,7 @@ func (s *Session) SetAllowed(dir string) {
 	if s.allowed == nil {
 		s.allowed = make(map[string]struct{})
 	}
-	MakeRoom(s.allowed)
+	kinds.MakeRoom(s.allowed)
 	s.allowed[dir] = struct{}{}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 )
@@ -68,8 +69,8 @@ func New(c *core.Client, path string, n int, waitForNext bool) *Barrier {
 	return b
 }
 
-func (b *Barrier) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(b.path.Full(), layout.KindDoubleBarrier)
+func (b *Barrier) recipeDir() kinds.RecipeDir {
+	return kinds.NewRecipeDir(b.path.Full(), layout.KindDoubleBarrier)
 }
 
 func (b *Barrier) check(op string) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/parallel"
@@ -55,8 +56,8 @@ func (g *Group) CheckMember(op, id string) error {
 	return errs.Op(op, g.path.Full(), checkID(g.c.Rules().CheckPath, id))
 }
 
-func (g *Group) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(g.path.Full(), layout.KindGroup)
+func (g *Group) recipeDir() kinds.RecipeDir {
+	return kinds.NewRecipeDir(g.path.Full(), layout.KindGroup)
 }
 
 // A Member is one incarnation of a member as it was read.

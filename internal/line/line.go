@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/tracing"
 
 	"github.com/go-coord/coord/backend"
@@ -63,12 +64,12 @@ type Line struct {
 	c     *core.Client
 	dir   string
 	kinds layout.LineKinds
-	whole core.RecipeDir // of the recipe that the line is a part of, if any
+	whole kinds.RecipeDir // of the recipe that the line is a part of, if any
 }
 
 // New returns the line in a directory, which belongs to the recipe whole, if that is not zero.
-func New(c *core.Client, dir string, kinds layout.LineKinds, whole core.RecipeDir) *Line {
-	return &Line{c: c, dir: dir, kinds: kinds, whole: whole}
+func New(c *core.Client, dir string, k layout.LineKinds, whole kinds.RecipeDir) *Line {
+	return &Line{c: c, dir: dir, kinds: k, whole: whole}
 }
 
 // subject returns the subject of the events of op that belong to no acquisition.
@@ -76,7 +77,7 @@ func (l *Line) subject(op, node string) trace.Subject {
 	return trace.Subject{Recipe: string(l.kinds.Recipe()), Path: l.dir, Op: op, Node: node}
 }
 
-func (l *Line) recipeDir() core.RecipeDir { return l.whole.Part(l.dir, l.kinds.Recipe()) }
+func (l *Line) recipeDir() kinds.RecipeDir { return l.whole.Part(l.dir, l.kinds.Recipe()) }
 
 // intruder returns a KindError if a contender of another recipe joined the directory
 // before the number seq.
@@ -350,7 +351,7 @@ func setIn[V any](m *map[string]V, k string, v V) {
 	if *m == nil {
 		*m = make(map[string]V)
 	}
-	core.MakeRoom(*m)
+	kinds.MakeRoom(*m)
 	(*m)[k] = v
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 )
@@ -22,20 +23,20 @@ type mutex struct {
 	hasID bool
 	keep  time.Duration
 	bad   error // of the options
-	whole core.RecipeDir
+	whole kinds.RecipeDir
 }
 
 // NewLock returns the lock of a Mutex with these options.
 func NewLock(c *core.Client, path, id string, data []byte, keep time.Duration) *Lock {
-	return newMutex(c, path, id, data, keep, core.RecipeDir{})
+	return newMutex(c, path, id, data, keep, kinds.RecipeDir{})
 }
 
 // NewPart returns a lock that is a part of the recipe whole.
-func NewPart(c *core.Client, path string, whole core.RecipeDir) *Lock {
+func NewPart(c *core.Client, path string, whole kinds.RecipeDir) *Lock {
 	return newMutex(c, path, "", nil, 0, whole)
 }
 
-func newMutex(c *core.Client, path, id string, data []byte, keep time.Duration, whole core.RecipeDir) *Lock {
+func newMutex(c *core.Client, path, id string, data []byte, keep time.Duration, whole kinds.RecipeDir) *Lock {
 	m := &mutex{c: c, path: c.Path(path), keep: keep, hasID: id != "", whole: whole}
 	m.data, m.bad = contender.Encode(id, keep, slices.Clone(data))
 	if keep < 0 {

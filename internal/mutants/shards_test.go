@@ -3,7 +3,7 @@ package mutants
 // shardsMutants are defects of the moves of shards.
 var shardsMutants = []mutant{
 	{"a shard is handed out without the lock that all members share", "startAcquire",
-		"l: r.s.line(i), former", `l: line.New(r.s.c, r.s.path.Full()+"/"+layout.ShardsName+"/"+layout.ShardName(i)+"-"+r.id, layout.LockLine, core.RecipeDir{}), former`,
+		"l: r.s.line(i), former", `l: line.New(r.s.c, r.s.path.Full()+"/"+layout.ShardsName+"/"+layout.ShardName(i)+"-"+r.id, layout.LockLine, r.s.recipeDir()), former`,
 		"TestShardsOfARunHaveOneOwnerEach"},
 	{"an owner keeps a shard that is assigned to another", "unassign",
 		"x.hold.Ask(by, why, after > 0)", "",

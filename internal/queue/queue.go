@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/tracing"
 
@@ -361,7 +362,7 @@ func (q *Queue) newSpan(op string) *tracing.Span {
 	return q.c.NewSpan(string(q.kind), q.path.Full(), op)
 }
 
-func (q *Queue) recipeDir() core.RecipeDir { return core.NewRecipeDir(q.path.Full(), q.kind) }
+func (q *Queue) recipeDir() kinds.RecipeDir { return kinds.NewRecipeDir(q.path.Full(), q.kind) }
 
 // openBucket is the bucket that a put tries first.
 type openBucket struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/parallel"
 
@@ -58,8 +59,8 @@ import (
 // while the client waits on its next session.
 type slotLine struct {
 	c     *core.Client
-	g     core.RecipeDir // of the directory
-	infix string         // of the waiters, such as "take-"
+	g     kinds.RecipeDir // of the directory
+	infix string          // of the waiters, such as "take-"
 	k     int
 
 	mu    sync.Mutex
@@ -92,7 +93,7 @@ type slotView struct {
 	took time.Duration // by the list
 }
 
-func newSlotLine(c *core.Client, g core.RecipeDir, infix string, k int) *slotLine {
+func newSlotLine(c *core.Client, g kinds.RecipeDir, infix string, k int) *slotLine {
 	return &slotLine{c: c, g: g, infix: infix, k: k, last: -1}
 }
 
@@ -194,7 +195,7 @@ func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
 		switch errs.Blamed(err) {
 		case 0:
 			if errs.IsNotFound(err) {
-				l.c.ForgetState(l.g.Dir)
+				l.c.Kinds().Forget(l.g.Dir)
 				if err := s.MakeDir(ctx, l.g); err != nil {
 					return false, err
 				}

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/nodepath"
 )
@@ -53,8 +54,8 @@ func New(c *core.Client, path string, limit int, cfg Config) *Semaphore {
 // Where returns the client and the path of the semaphore.
 func (s *Semaphore) Where() (*core.Client, nodepath.Path) { return s.c, s.path }
 
-func (s *Semaphore) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(s.path.Full(), layout.KindSemaphore)
+func (s *Semaphore) recipeDir() kinds.RecipeDir {
+	return kinds.NewRecipeDir(s.path.Full(), layout.KindSemaphore)
 }
 
 // check returns the error for a bad semaphore or an ended ctx.

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/group"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
@@ -56,8 +57,8 @@ func New(c *core.Client, path string, n int, o Config) *Shards {
 	return s
 }
 
-func (s *Shards) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(s.path.Full(), layout.KindShards)
+func (s *Shards) recipeDir() kinds.RecipeDir {
+	return kinds.NewRecipeDir(s.path.Full(), layout.KindShards)
 }
 
 // line returns the engine of the lock of a shard.

@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
@@ -100,8 +101,8 @@ type space struct {
 	path nodepath.Path
 }
 
-func (x *space) recipeDir() core.RecipeDir {
-	return core.NewRecipeDir(x.path.Full(), layout.KindTwoPhase)
+func (x *space) recipeDir() kinds.RecipeDir {
+	return kinds.NewRecipeDir(x.path.Full(), layout.KindTwoPhase)
 }
 
 func (x *space) records() string            { return x.path.Full() + "/tx" }

@@ -1,0 +1,115 @@
+package kinds
+
+import (
+	"sync"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// Table is a client's knowledge of recipe directories, by path. It is safe for concurrent use.
+type Table struct {
+	mu      sync.Mutex
+	session int64 // the number of the client's session
+	states  map[string]DirState
+}
+
+// Begin forgets what earlier sessions have found. session is the number of the new one, counted by the client.
+func (t *Table) Begin(session int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.session, t.states = session, make(map[string]DirState)
+}
+
+// Known returns the knowledge of g. It ignores knowledge of another kind there, since the
+// directory can have been replaced.
+func (t *Table) Known(g RecipeDir) (DirState, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f, ok := t.states[g.Dir]
+	return f, ok && f.Kind == g.Recipe
+}
+
+// Set records what a session has found. After the session it is of no use: the service can
+// have been restored from a backup, and its numbers be those of another history.
+func (t *Table) Set(session int64, dir string, f DirState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.session == session {
+		t.set(dir, f)
+	}
+}
+
+// set needs the mutex.
+func (t *Table) set(dir string, f DirState) {
+	MakeRoom(t.states)
+	t.states[dir] = f
+}
+
+// Forget forgets the directory.
+func (t *Table) Forget(dir string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.states, dir)
+}
+
+// LeaveData records that the data of g must not be written.
+func (t *Table) LeaveData(g RecipeDir) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := DirState{Kind: g.Recipe}
+	if was := t.states[g.Dir]; was.Kind == g.Recipe {
+		now.Czxid = was.Czxid
+	}
+	t.set(g.Dir, now)
+}
+
+// Overwrite records that the next creation in g replaces foreign data, which was read with stat.
+func (t *Table) Overwrite(g RecipeDir, f DirState, stat backend.Stat) {
+	f.Version, f.zxid, f.foreign = stat.Version, stat.AsOf, true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.set(g.Dir, f)
+}
+
+// Wrote records the Stat of a write of the mark, by the session, together with the creation of the node
+// with number seq. foreign reports that another program has written the data before. anew
+// reports that the directory must be examined: the known one was deleted and created again, so the mark
+// may have overwritten that of another kind, or the client has dropped its knowledge
+// meanwhile. Wrote records nothing then; Confirm does after the examination, unless
+// now is zero.
+func (t *Table) Wrote(session int64, g RecipeDir, seq int64, dir backend.Stat) (now DirState, anew, foreign bool) {
+	now = DirState{
+		Kind: g.Recipe, Version: backend.AnyVersion, Czxid: dir.Czxid,
+		drift: int64(dir.Version) - seq - 1, zxid: dir.Mzxid,
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was, ok := t.states[g.Dir]
+	switch {
+	case !ok || was.Kind != now.Kind || t.session != session:
+		// The path was refused, forgotten, or used as another kind before the reply arrived.
+		// A call that has learned the directory since knows more than this reply.
+		return DirState{}, true, false
+	case was.zxid >= now.zxid || was.Mark == nil:
+		return now, false, false // a late reply
+	}
+	foreign = was.Czxid == now.Czxid && (now.drift > was.drift || was.foreign)
+	if !foreign {
+		now.Mark = was.Mark
+	}
+	// Of a directory that this client created, the czxid can be unknown. If the node is
+	// alone in it, it has no nodes of another kind.
+	if anew = was.Czxid != now.Czxid && (was.Czxid != 0 || dir.NumChildren != 1); !anew {
+		t.states[g.Dir] = now
+	}
+	return now, anew, foreign
+}
+
+// Confirm records now, which Wrote returned, after the examination of the directory.
+func (t *Table) Confirm(session int64, g RecipeDir, now DirState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if was := t.states[g.Dir]; t.session == session && was.Kind == now.Kind && was.Mark != nil && was.zxid < now.zxid {
+		t.states[g.Dir] = now
+	}
+}
