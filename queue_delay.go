@@ -18,17 +18,22 @@ import (
 //
 // Due times are rounded up to a millisecond and compared with the clock of the service, if
 // it has one (backend.Clock); so are the delays of Nack. The clocks of clients do not
-// matter. An item is never taken early. An idle consumer takes it late by at most the sum
-// of a millisecond, the time of a request, the time of the take, and 100 ms if the client
-// last wrote some minutes ago. This holds while the speeds of the two clocks differ by at
-// most 200 ppm. If the clock of the service is set, or the client's server is replaced by a
-// server with another clock, the new time counts; a client notices it at its next write or
-// break of contact. After a suspension of the client's machine, the client takes items late
-// by that time until its next write or break of contact.
+// matter. No call returns an item early, also if the clock of the service is set back or
+// another server takes over: the server that commits a claim (of a ZooKeeper ensemble, the
+// leader) stamps it with its time, and the client gives the item back, which counts no
+// attempt, if that time is before the due time.
 //
-// A client without the permission to write to its journal (a node below /_coord) uses its own
-// clock, and logs that once for each session. If the service has no clock, each client uses
-// its own clock: a client with a fast clock takes an item early.
+// An idle consumer takes an item late by at most the sum of a millisecond, the time of a
+// request, the time of the take, and 100 ms if the client last wrote some minutes ago. This
+// holds while the speeds of the two clocks differ by at most 200 ppm. If the clock is set, or
+// another server takes over, the client goes by its old estimate of the time until its next
+// write or break of contact: then Take can be late by the difference, and Peek, Stats, PutAfter
+// and the delay of Nack are wrong by it. After a suspension of the client's machine, the
+// client takes items late by that time until its next write or break of contact.
+//
+// If the service has no clock, each client uses its own clock: a client with a fast clock
+// takes an item early. So do Peek and Stats of a client that may not write to its journal (a
+// node below /_coord) and can neither put nor take; it logs that once for each session.
 //
 // A queue can have 10,000 nodes for minutes, which suffice for due times in the next ten
 // years. Beyond that Put fails with ErrLimit if no node is empty.
@@ -68,7 +73,8 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 
 // PutAfter adds a value that is due when d has passed since the call, by the clock of
 // the service: never earlier, and later by at most the uncertainty of the client's
-// estimate of that clock, see DelayQueue. The clock of this process does not matter. If d
+// estimate of that clock. If that clock was set since the client's last write, both are wrong
+// by the difference, see DelayQueue. The clock of this process does not matter. If d
 // is not positive, the item is due within that uncertainty. The first PutAfter on a
 // session costs one request more. In all else it is as Put.
 func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id string, err error) {

@@ -51,7 +51,7 @@ func (it *Item[T]) Ack() error {
 
 // Nack gives the item back as a failed attempt. The item keeps its place in the queue,
 // but cannot be taken before delay has passed since the call, by the clock of the
-// service; DelayQueue describes the precision, and services without a clock. If delay is
+// service; DelayQueue describes the precision, a clock that is set, and services without a clock. If delay is
 // not positive, the item can be taken at once. An item that was taken as often as
 // MaxAttempts allows is moved to the dead letters instead. NackCause also stores the
 // reason.

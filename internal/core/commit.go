@@ -32,6 +32,14 @@ type journalEntry struct{ path string }
 // The results are nil if the commit was found to be applied after its reply was lost;
 // zxid is known either way. The error of an operation carries its index in ops.
 func (s *Session) CommitOnce(ctx context.Context, ops ...backend.Op) (results []backend.Result, zxid int64, err error) {
+	results, proof, err := s.CommitProof(ctx, ops...)
+	return results, proof.Mzxid, err
+}
+
+// CommitProof is CommitOnce that also tells when the commit was made. proof is the Stat of the journal
+// entry, which the commit has set, so its Mzxid is the position of the commit, and its Mtime is the time.
+// Of a commit without a journal entry, it has no time.
+func (s *Session) CommitProof(ctx context.Context, ops ...backend.Op) (results []backend.Result, proof backend.Stat, err error) {
 	for {
 		id := s.c.NewGUID(ops[0].Path)
 		r, err := s.takeEntry(ctx)
@@ -39,34 +47,34 @@ func (s *Session) CommitOnce(ctx context.Context, ops ...backend.Op) (results []
 			return s.commitWithout(ctx, ops)
 		}
 		if err != nil {
-			return nil, 0, err
+			return nil, proof, err
 		}
-		results, zxid, err := s.commitUnder(ctx, r, id, ops)
+		results, proof, err := s.commitUnder(ctx, r, id, ops)
 		if errs.Answers(err, backend.ErrNoSpace) && !backend.IsUncertain(err) && backend.OnlyDeletes(ops) {
 			return s.commitWithout(ctx, ops)
 		}
 		if errors.Is(err, errs.ErrAgain) {
 			continue // an outsider deleted the journal entry
 		}
-		return results, zxid, err
+		return results, proof, err
 	}
 }
 
-// commitWithout is CommitOnce without a journal entry, for deletions on a service that has no space for one. If the reply is
+// commitWithout is CommitProof without a journal entry, for deletions on a service that has no space for one. If the reply is
 // lost, the error matches ErrUncertain, since nothing proves which client has deleted the nodes.
-func (s *Session) commitWithout(ctx context.Context, ops []backend.Op) ([]backend.Result, int64, error) {
-	results, err := s.b.Commit(ctx, ops...)
+func (s *Session) commitWithout(ctx context.Context, ops []backend.Op) (results []backend.Result, proof backend.Stat, err error) {
+	results, err = s.b.Commit(ctx, ops...)
 	if err != nil {
-		return nil, 0, err
+		return nil, proof, err
 	}
 	stat, err := s.b.Exists(ctx, "/", nil) // the position of a read is that of the commit, or a later one
 	if err != nil {
 		stat.AsOf = 0
 	}
-	return results, stat.AsOf, nil
+	return results, backend.Stat{Mzxid: stat.AsOf}, nil
 }
 
-func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, ops []backend.Op) ([]backend.Result, int64, error) {
+func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, ops []backend.Op) (results []backend.Result, proof backend.Stat, err error) {
 	all := append(ops[:len(ops):len(ops)], backend.SetData(r.path, []byte(id), backend.AnyVersion))
 	path := all[0].Path
 	pause := NewPauses(s.c)
@@ -74,41 +82,42 @@ func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 		began := s.send()
 		results, err := s.b.Commit(ctx, all...)
 		if err == nil {
-			s.sent(began, &results[len(ops)].Stat)
+			proof = results[len(ops)].Stat
+			s.sent(began, &proof)
 			s.returnEntry(r)
-			return results[:len(ops)], results[len(ops)].Stat.Mzxid, nil
+			return results[:len(ops)], proof, nil
 		}
 		if !backend.IsUncertain(err) {
 			var e *backend.Error
 			if errors.As(err, &e) && e.Index == len(ops) {
 				if errs.IsNotFound(err) {
-					return nil, 0, errs.ErrAgain
+					return nil, proof, errs.ErrAgain
 				}
 				e.Index = -1 // the caller's operations did not cause it
 			}
 			s.returnEntry(r)
-			return nil, 0, err
+			return nil, proof, err
 		}
 		if errs.IsOver(err) || ctx.Err() != nil {
 			s.dropEntry(r.path) // its data means nothing before the commit has settled
-			return nil, 0, err
+			return nil, proof, err
 		}
 		lost := err
 		if err := s.b.Sync(ctx, r.path); err != nil {
 			s.dropEntry(r.path)
-			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
+			return nil, proof, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		}
 		data, stat, err := s.b.Get(ctx, r.path, nil)
 		switch {
 		case errs.IsNotFound(err):
-			return nil, 0, lost // the outcome cannot be determined any more
+			return nil, proof, lost // the outcome cannot be determined any more
 		case err != nil:
 			s.dropEntry(r.path)
-			return nil, 0, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
+			return nil, proof, &backend.Error{Op: "commit", Path: path, Index: -1, Err: backend.Uncertain(err)}
 		case string(data) == id:
 			s.resolved(ctx, path, true)
 			s.returnEntry(r)
-			return nil, stat.Mzxid, nil
+			return nil, stat, nil
 		}
 		s.resolved(ctx, path, false)
 		pause.Wait(ctx.Done(), s.b.Done())

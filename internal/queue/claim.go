@@ -27,6 +27,7 @@ type Claim struct {
 	attempt int
 	before  record             // if e has a state
 	mark    string             // path
+	early   bool               // the item was not due when it was claimed, see W7
 	read    backend.ReadResult // of the item, beside the claim
 	data    []byte             // for the dead letters; set before the item is handed out
 	hold    *core.Hold
@@ -111,9 +112,13 @@ func (cl *Claim) move(e claimEvent) {
 	}
 }
 
+// errNotDue is the error of a claim whose commit was applied, and which has given all its items back.
+var errNotDue = errors.New("coord: the items were not due when they were claimed")
+
 // claim claims as many of the items as it can, in one commit, which also deletes
 // the waiter, if there is one. It returns no claims if every item was taken by
-// another consumer or went to the dead letters. faster reports whether another
+// another consumer or went to the dead letters. If none of the claimed items was due, it
+// returns errNotDue. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
 // (fresh is false), claim returns errs.ErrAgain instead of going on without one of them:
 // see W5 in queue.go. ctx bounds only the steps before the commit.
@@ -142,7 +147,36 @@ func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.Queue
 			claims[j].read = r
 		}
 	})
+	if err == nil {
+		made, err = q.returnEarly(made)
+	}
 	return made, faster || lost, err
+}
+
+// returnEarly gives back the items that were not due when they were claimed, and returns the claims
+// on the others. If it has given all back, it returns errNotDue.
+func (q *Queue) returnEarly(claims []*Claim) ([]*Claim, error) {
+	var due, early []*Claim
+	for _, cl := range claims {
+		if cl.early {
+			early = append(early, cl)
+		} else {
+			due = append(due, cl)
+		}
+	}
+	if len(early) == 0 {
+		return claims, nil
+	}
+	q.c.Log().Info("coord: items were not due by the service's clock when they were claimed, giving them back", "path", q.path.Full(), "items", len(early))
+	q.forget() // the items behind them are not due either
+	q.tellClaims(context.Background(), early, nil)
+	for _, cl := range early {
+		cl.later(verbGiveBack)
+	}
+	if len(due) == 0 {
+		return nil, errNotDue
+	}
+	return due, nil
 }
 
 // prepare returns a claim on the item that is ready to be committed. It returns nil if
@@ -202,9 +236,9 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 			ops, owner = append(ops, backend.Delete(waiter, backend.AnyVersion)), append(owner, -1)
 		}
 		// Not cancellable, so that the client always learns which items it claimed.
-		_, zxid, err := s.CommitOnce(context.WithoutCancel(ctx), ops...)
+		_, proof, err := s.CommitProof(context.WithoutCancel(ctx), ops...)
 		if err == nil {
-			claims, err = grantClaims(s, claims, zxid)
+			claims, err = grantClaims(s, claims, &proof)
 			return claims, faster, err
 		}
 		i := errs.Blamed(err)
@@ -252,10 +286,11 @@ func (cl *Claim) ops(ops []backend.Op) []backend.Op {
 	return append(ops, backend.Create(cl.mark, nil, backend.Ephemeral))
 }
 
-// grantClaims turns the claims into holds.
-func grantClaims(s *core.Session, claims []*Claim, zxid int64) ([]*Claim, error) {
+// grantClaims turns the claims into holds. proof is that of their commit.
+func grantClaims(s *core.Session, claims []*Claim, proof *backend.Stat) ([]*Claim, error) {
 	for _, cl := range claims {
-		cl.hold = core.NewHold(s, cl.mark, zxid, cl.q.newSpan("take"), cl)
+		cl.early = s.Clock().Precedes(proof, cl.e.Ready())
+		cl.hold = core.NewHold(s, cl.mark, proof.Mzxid, cl.q.newSpan("take"), cl)
 		if err := cl.hold.Stand(nil); err != nil {
 			return nil, err // the session is over, and all the marks are deleted with it
 		}

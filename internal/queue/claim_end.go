@@ -82,6 +82,9 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 			state = backend.SetData(e.StateAt(), layout.Attempts(cl.before.n, cl.before.nacked), backend.AnyVersion)
 		}
 		ops = append(ops, state)
+		if cl.early && e.PutOff != "" {
+			ops = append(ops, backend.Create(e.Bucket+"/"+e.PutOff, nil, backend.Persistent)) // as the claim has found it
+		}
 	case verbNack:
 		if cl.delay > 0 && cl.due == 0 {
 			now, err := cl.s.Learn(ctx)

@@ -371,6 +371,10 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 	}
 	found, rest := f.q.choose(f.q.spare(v.found), want)
 	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
+	if errors.Is(err, errNotDue) {
+		f.place.vacated()
+		return nil, v, errs.ErrAgain
+	}
 	if f.place.slot && (faster || errors.Is(err, errs.ErrAgain)) {
 		f.later = true
 	}
@@ -424,6 +428,9 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 		case len(claims) > 0 && err == nil:
 			f.place.vacated()
 			return claims, nil
+		case errors.Is(err, errNotDue):
+			f.place.vacated()
+			return nil, errs.ErrAgain
 		case err == nil || errors.Is(err, errs.ErrAgain):
 			if tries == 1 && len(found) == 1 {
 				continue

@@ -287,7 +287,8 @@ func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped
 }
 
 // popUnclaimed pops the next item on a service that has no space for a claim: it reads the item and deletes it in one
-// commit, see T9 in queue.go. If it reports false without an error, nothing was deleted, and there is no item that
+// commit, see T9 in queue.go. Nothing tells whether the item was due when that commit was made (W7): no server that
+// reports a lack of space has a clock that counts. If it reports false without an error, nothing was deleted, and there is no item that
 // can be popped so.
 func (q *Queue) popUnclaimed(ctx context.Context, decode func([]byte) error) (popped bool, err error) {
 	s, err := q.c.Live(ctx)

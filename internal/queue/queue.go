@@ -250,6 +250,14 @@ import (
 // It also wakes when its contact changes, since the service can have another clock
 // then. If the service has no clock, those of the clients count.
 //
+// The interval can be wrong: the clock was set since the latest sample, or by less than a sample
+// shows, or another leader with another clock makes the commit. So the stamp of a claim's commit
+// decides, which is exact: both it and the due time are whole milliseconds. If the stamp is before the
+// time of an item, no caller gets the item. The client gives it back (T5) and, with it, the node d, which
+// the claim has deleted (T2). The same stamp is a sample that does not fit the interval, so the client
+// does not repeat that; at most a second time, if drift hides it. A client that dies in between has
+// lost a claim, as any other: the attempt counts, and d is gone.
+//
 // W8. A put wakes all holders of slots, and one of them gets the item. A holder whose claim has
 // failed since it took its slot calls Sync before its next list, with a probability of two in
 // three. So, of k holders, about two claim at once, and the others mostly see an item that is

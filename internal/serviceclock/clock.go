@@ -153,6 +153,15 @@ func (k *Clock) Sent(p Sending, stat *backend.Stat) bool {
 	return k.learn(sample{sent: p.at, answered: k.local.Monotonic(), stamp: stat.Mtime, zxid: stat.Mzxid}, p.contact)
 }
 
+// Precedes reports whether a commit was made before a time, in milliseconds since 1970, by the service's
+// clock. stat is that of a node whose data the commit set. Both are whole milliseconds, so the answer is
+// exact. It is false if the clock of this process counts.
+func (k *Clock) Precedes(stat *backend.Stat, at int64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.exists && !k.refused && stat.Mtime > 0 && nanoseconds(stat.Mtime) < nanoseconds(at)
+}
+
 // learn adds a sample that was sent under a contact. It reports false if the stamp is no time.
 func (k *Clock) learn(x sample, contact <-chan struct{}) bool {
 	k.mu.Lock()

@@ -27,3 +27,31 @@ func TestServiceClock_ACarryThatIsNotWrittenIsNoSample(t *testing.T) {
 		t.Error("a mark that was written does not count as a sample")
 	}
 }
+
+// The stamp of a commit is judged in whole milliseconds, and only where the clock of the service counts.
+func TestServiceClock_ACommitPrecedesOnlyLaterTimes(t *testing.T) {
+	const at = 946_684_800_000
+	refused := New(true, localClock{time.Now()})
+	refused.Refuse()
+	for _, tc := range []struct {
+		name  string
+		clock *Clock
+		stamp int64
+		due   int64
+		want  bool
+	}{
+		{"a millisecond before", New(true, localClock{}), at, at + 1, true},
+		{"at that time", New(true, localClock{}), at, at, false},
+		{"after it", New(true, localClock{}), at + 1, at, false},
+		{"long before the last year that counts", New(true, localClock{}), at, 1 << 62, true},
+		{"in the last year that counts", New(true, localClock{}), maxStamp, maxStamp + 1, false},
+		{"due at once", New(true, localClock{}), at, 0, false},
+		{"no stamp", New(true, localClock{}), 0, at, false},
+		{"no clock of the service", New(false, localClock{}), at, at + 1, false},
+		{"a clock that the session may not learn", refused, at, at + 1, false},
+	} {
+		if got := tc.clock.Precedes(&backend.Stat{Mtime: tc.stamp}, tc.due); got != tc.want {
+			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
+		}
+	}
+}

@@ -16,7 +16,9 @@ import "time"
 // An intersection that is empty means that the service's clock was set, or is another one. Then
 // only the newest sample counts, by the position of its commit in the history of the service. A
 // step of the service's clock by less than the width of a sample can go unnoticed; the interval
-// is then wrong by that step at most, and only until a sample does not fit.
+// is then wrong by that step at most, and only until a sample does not fit. So what must not come too
+// early is also judged by the stamp of its own commit, see Clock.Precedes. A commit that was sent when
+// the interval said that a time had come, and is stamped before that time, is such a sample.
 //
 // The zero value knows nothing.
 type offset struct {

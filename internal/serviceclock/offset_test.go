@@ -110,6 +110,50 @@ func TestAnOffsetIsDroppedAfterAJump(t *testing.T) {
 	}
 }
 
+// A write that is sent when the offset says that a time has come, and is stamped before that time, corrects
+// the offset: after a step of the service's clock, also one that later samples do not show, at most two
+// such writes are early.
+func TestAnOffsetIsCorrectedByAWriteThatWasEarly(t *testing.T) {
+	most := 0
+	for seed := range uint64(5000) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		c := clocks{offset: int64(1e18) + r.Int64N(1e18), ppm: r.Int64N(401) - 200}
+		var o offset
+		now, zxid := int64(0), int64(0)
+		write := func(longest time.Duration) (x sample) {
+			zxid++
+			x = c.stamp(now, r.Int64N(int64(longest))+1, r.Int64N(int64(longest))+1, zxid)
+			now = x.answered
+			o.add(x)
+			return x
+		}
+		slow := []time.Duration{time.Millisecond, 100 * time.Millisecond, 10 * time.Second}
+		for range 3 {
+			write(slow[r.IntN(3)])
+		}
+		due := (c.service(now) + r.Int64N(int64(time.Minute))) / int64(time.Millisecond)
+		c.offset -= r.Int64N(int64(slow[r.IntN(3)]))
+		for range r.IntN(3) {
+			write(slow[r.IntN(3)])
+		}
+		for early := 0; ; early++ {
+			if at := o.until(nanoseconds(due)); at > now {
+				now = at
+			}
+			if write(slow[r.IntN(3)]).stamp >= due {
+				most = max(most, early)
+				break
+			}
+			if early == 2 {
+				t.Fatalf("seed %d: a third write was early", seed)
+			}
+		}
+	}
+	if most == 0 {
+		t.Error("no write was early: the test shows nothing")
+	}
+}
+
 func TestAStampThatIsNoTimeIsNoSample(t *testing.T) {
 	for _, stamp := range []int64{0, -1, maxStamp + 1} {
 		var o offset
