@@ -15,6 +15,12 @@
 // and writes results.json, results.md and plots into a directory. It exits with 1 if a
 // measurement failed, with 2 for invalid arguments, and with 130 if it was interrupted;
 // servers and processes that it started end with it in any case.
+//
+// To renew BENCHMARKS.md, run the command that it names with -out bench/results, on an idle machine
+// (with -name NAME for a table that has from=NAME), and then
+//
+//	go run ./bench -page BENCHMARKS.md bench/results/results.json
+//	go run ./bench -page bench/results/figures.md bench/results/results.json
 package main
 
 import (
