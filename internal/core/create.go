@@ -110,11 +110,10 @@ func (s *Session) resolved(ctx context.Context, path string, applied bool) {
 
 // createOnce sends one request to create the node.
 //
-// If the directory carries the mark of the recipe, the same commit says so. Then every
-// service tells the czxid of the new node and the number of its siblings, so an
-// uncontended acquisition costs one round trip. Other directories have foreign data, or
-// that operation is denied. Then the caller reads what the service does not tell. See
-// kinds.go.
+// If the directory carries the mark of the recipe, the same commit carries the mark (backend.Carry).
+// Then the reply of every service has the czxid of the new node and the number of its siblings, so an
+// uncontended acquisition costs one round trip. If the directory has foreign data, or the service denies
+// that operation, the caller reads what the reply lacks. See kinds.go.
 func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 	op := backend.Create(sp.Prefix, sp.Data, backend.EphemeralSequential)
 	f, err := s.DirState(ctx, sp.RecipeDir)

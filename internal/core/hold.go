@@ -115,10 +115,9 @@ func (h *Hold) Grant(ctx context.Context, weight int, own *backend.Watch, data [
 }
 
 // Stand makes h stand, provided that its session lives, its lease lasts and the watch
-// own on its node has not fired. The session and the watch are tested under the lock
-// that Session.end takes before it collects the holds. So a grant that comes with the event of
-// another watch is refused if the deletion of the own node came first on the wire. It
-// returns ErrAgain if own has fired.
+// own on its node has not fired. If own has fired, it returns ErrAgain. The session and the watch
+// are tested under the lock that Session.end takes before it collects the holds. So if the event that
+// grants the lock came after the deletion of the own node, the grant is refused.
 //
 // The lease is tested just before that lock is taken, since the test of an expired
 // lease ends the backend's session, under locks of the backend. A lease that expires

@@ -153,9 +153,9 @@ func (s *Session) otherKindInParts(ctx context.Context, g kinds.RecipeDir, names
 }
 
 // ConfirmKind returns a KindError if a recipe of several nodes has the path g, at which the
-// node at path was created. The client has found the mark of its own kind there: another
-// client wrote it over that of the other kind, as described above, and has not removed it
-// yet, or has died. So it does that too. names are the children of g.
+// node at path was created. In this case another client wrote the mark of this kind over the mark of
+// that recipe, as package kinds describes, and has not removed it yet, or has died. So ConfirmKind removes
+// the mark and the node. names are the children of g.
 func (s *Session) ConfirmKind(ctx context.Context, g kinds.RecipeDir, path string, names []string) error {
 	found, err := s.otherKindInParts(ctx, g, names)
 	if found != "" {
@@ -267,11 +267,11 @@ func (s *Session) examineAnew(ctx context.Context, g kinds.RecipeDir, path strin
 	return listed, nil
 }
 
-// undoMark returns the kind of nodes at g of another kind, or "". If there are any, it
-// removes the node at path and writes the mark of a directory over that of this kind: then the
-// other nodes identify the kind of the directory, and its next use writes the mark of
-// that kind. Its commits are conditional, so they can be repeated. Without such nodes,
-// listed reports whether the node at path is in the listing.
+// undoMark looks for nodes of another kind at g, and returns that kind, or "". If it finds such nodes, it
+// removes the node at path and writes the mark of a directory over the mark of this kind. From then on
+// the nodes show the kind of the directory, and the next use of the other recipe writes its mark. The
+// commits are conditional, so they can be repeated. If undoMark finds no such nodes, listed reports
+// whether the listing has the node at path.
 func (s *Session) undoMark(ctx context.Context, g kinds.RecipeDir, path string, czxid int64) (found layout.RecipeKind, listed bool, err error) {
 	own := []backend.Op{backend.Delete(path, backend.AnyVersion)}
 	pause := NewPauses(s.c)

@@ -242,10 +242,9 @@ func (s *Session) armLoop() {
 	}
 }
 
-// LookAgain returns ErrAgain if, after the error err of a commit, only another read can
-// determine the state: a condition of the commit does not hold any more, or its outcome
-// is unknown. It is for commits that cannot apply twice. path is the path that the
-// caller reads next.
+// LookAgain returns ErrAgain if a commit failed with err so that the caller must read again: a
+// condition of the commit does not hold any more, or its outcome is unknown. It is for
+// commits that cannot apply twice. path is the path that the caller reads next.
 func (s *Session) LookAgain(ctx context.Context, path string, err error) error {
 	switch {
 	case errs.MayRepeat(ctx, err):

@@ -225,16 +225,15 @@ func (g *Group) follow(ctx context.Context, v *view) {
 // what has changed.
 //
 // If the service has trees, one watch of the directory's tree tells what has changed,
-// and the changes keep the list of names up to date. A service may keep the changes
-// of a node that the session may not read to itself. Two rules keep such members in
-// the list:
+// and the changes keep the list of names up to date. A service may withhold the changes
+// of nodes that the session may not read. Two rules keep such members in the list:
 //
 //   - Each join changes the data of the directory, which the session may read. After
-//     such a change, and together with each new member, the directory is read. If it
-//     has another number of children than there are names, it is listed again.
-//   - The leave of a member changes no data. If a member cannot be read, the session
-//     goes on as without trees: with a watch on the children of the directory and on
-//     each member.
+//     such a change, and together with each new member, the follower reads the directory. If
+//     the number of its children differs from the number of names, it lists the directory.
+//   - The leave of a member changes no data. If a member cannot be read, the follower
+//     continues without trees: with a watch on the children of the directory and a watch
+//     on each member.
 type follower struct {
 	g     *Group
 	seen  *latest.Value[roster]

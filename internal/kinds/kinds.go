@@ -7,7 +7,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// One path, one recipe.
+// One path, one recipe: what a client reads and writes so that two kinds of recipes never share a path.
 //
 // Every kind of recipe has a name. The directory that a recipe creates carries it as
 // its data, the mark: "coord recipe: mutex". A client reads the node at a path at its
@@ -40,9 +40,9 @@ import (
 //
 // The mark also keeps an uncontended acquisition at one round trip: the commit that
 // creates the node says that the directory carries the mark, and every service then tells
-// the number of siblings, see backend.Carry. It says so only of a node that was found to
-// carry the mark. A service that writes nothing then refuses the commit if the node has
-// other data, and the client looks again. ZooKeeper's backend writes the mark once more, at
+// the number of siblings, see backend.Carry. The client sends this only if it has found the mark
+// there. A service whose Carry writes nothing refuses the commit if the node has other data, and
+// the client looks again. ZooKeeper's backend writes the mark once more, at
 // any version, since each contender raises the version. So data can be lost if something
 // other than a recipe of this package writes it over the mark of a directory in use: the
 // next creation of each client that has looked before replaces it. That client detects the
@@ -53,10 +53,10 @@ import (
 // again as something else, is overwritten once by a client that knew it before. From
 // the Stat that client learns that the directory is another one. It lists the
 // directory, and if nodes of another kind are in it, it removes its node and its mark,
-// and refuses. Until it has done so it does not count the directory as known, and
-// whatever ends the call, it does so in the background. If there are no such nodes, as
-// in a lock without holders, it has taken the path over; a Value that was created there
-// is then refused at its next read.
+// and refuses. Until then the directory does not count as known, and if the call ends first, the
+// client does this in the background. If there are no such nodes, as in a lock without holders,
+// the client has taken the path over; a Value that was created there is then refused at its
+// next read.
 //
 // Exclusion does not depend on the mark. A contender that is not alone in the directory
 // of a line lists it before it is granted, and withdraws if a contender of another kind

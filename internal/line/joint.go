@@ -19,20 +19,21 @@ import (
 //     local turns there. Then it goes on one by one. So a call that waits has nodes and
 //     turns only up to the line that it waits for, as a caller that nests its locks has.
 //   - The local turns (localQueue) are taken in path order, before the commit. The call waits
-//     for the first of them only. A lock whose turn another caller has ends the joint commit
-//     before it: a call that waits for a turn holds all the locks that it has places for.
-//     So does a node that the previous holder has handed over: it is granted before the next
-//     commit, since nothing watches it until then.
-//   - A joint commit has neighbours of the path order only: a lock in between that it cannot
-//     have, of another client for example, ends it.
+//     for the first of them only. If another caller has the turn of a later lock, the joint commit
+//     ends before that lock: a call that waits for a turn holds all the locks that it has
+//     places for. If the previous holder of the first lock has handed its node over, the joint
+//     commit has that lock only: the node is granted before the next commit, since nothing
+//     watches it until then.
+//   - A joint commit has only locks that follow each other in path order: it ends before a lock
+//     that it cannot have, of another client for example.
 //   - A joint commit whose outcome is unknown is looked up in all of its lines. If a node is
 //     missing, or has the czxid of another commit, all of them are removed, and the call goes
 //     on one by one. Each attempt has names of its own.
 //   - A node is created in a line only when an earlier node of the client there is removed
 //     (AwaitCleanUps).
 //   - When the last lock is granted, the call tests that no watch on a node of the set has
-//     fired (Hold.IsDoubted). A deletion of a granted node ends the call; of a node that
-//     waits, it only makes the call take a new place there.
+//     fired (Hold.IsDoubted). If a granted node is deleted, the call ends. If a waiting node is
+//     deleted, the call only takes a new place in that line.
 
 // joint is one of the locks that LockAll acquires together.
 type joint struct {

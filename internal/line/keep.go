@@ -21,8 +21,8 @@ const leastUnkept = time.Second
 // mostKept is how many idle locks a client keeps.
 const mostKept = 4096
 
-// A keptLock is the time for which a client keeps the node of a lock beyond the first Release:
-// see MutexOptions.Keep. While it lasts, a Lock of the same client, and each hand-over to a
+// A keptLock is the node of a lock that a client keeps beyond the first Release, see
+// MutexOptions.Keep. Until the kept lock is over, a Lock of the same client, and each hand-over to a
 // local waiter, sends nothing. All holds of a kept lock have the same node and token.
 //
 // The following rules make this safe. Model checking (internal/model/keep_test.go) found, for
@@ -31,15 +31,15 @@ const mostKept = 4096
 //   - A kept lock is possible only if its node was created alone in the directory. One request
 //     arms the watches on the directory and on the node for every change since that
 //     creation. So a contender that came before the request is not missed.
-//   - Each event of these watches is contention, LookAgain included, and if the watches cannot
-//     be armed, that is contention too. Contention ends the kept lock: if it is idle, the client deletes
-//     the node at once, and otherwise the hold goes on as one that is not kept. It does not
-//     matter whether the contender that caused it still stands.
-//   - The tests of a Release and the marking as idle happen under the lock under which an
-//     contention ends the kept lock. A kept lock that is over has no further holds.
+//   - Each event of these watches counts as contention, also LookAgain. So does a failure to arm
+//     them. Contention ends the kept lock: if it is idle, the client deletes the node at once;
+//     otherwise the hold continues as a hold without Keep. It does not matter whether the other
+//     contender has left meanwhile.
+//   - A Release tests the kept lock and makes it idle under the mutex under which contention ends
+//     it. A kept lock that is over has no further holds.
 //   - The watch on the node belongs to the kept lock, and serves each of its holds. A grant in
 //     memory tests the lease, the session and that watch, as every grant does.
-//   - A local waiter is passed the turn only while it waits, and then takes it.
+//   - A Release passes the turn only to a local waiter that waits at that moment, so the waiter takes it.
 //   - A Release ends the kept lock if a commit under the guard of the hold can be on its way:
 //     see Hold.IsGuarded.
 //   - The turn is passed in memory only between callers that write the same data.

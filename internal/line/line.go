@@ -50,11 +50,11 @@ import (
 //     of the known first writer). The deletion counts if it arrives during the listing
 //     that shows the node as the head, but not if it arrives earlier. After every other
 //     wake-up the waiter lists the directory.
-//   - When the node ahead was the known head and is deleted, its successor is the head.
-//     When it was not, or in doubt, the waiter lists the directory.
-//   - A reconnection fires all watches with LookAgain. Afterwards nothing is known
-//     until the directory is listed again. The next server can be behind events that
-//     were seen, though not behind replies.
+//   - When the predecessor's predecessor was the known head and is deleted, the predecessor is
+//     the head. If it was not the known head, the waiter lists the directory.
+//   - A reconnection fires all watches with LookAgain. Afterwards the waiter knows nothing
+//     until it lists the directory again. The next server can be behind the events that the
+//     client has seen, though not behind the replies.
 //
 // In a line of readers and writers, a reader waits for the nearest earlier writer only.
 // A writer waits for its predecessor, and lists again at every wake-up: a holder that
@@ -281,17 +281,17 @@ func (l *Line) enter(ctx context.Context, r *request) (place, error) {
 // A try that creates its node first blocks others until it has removed the node. With
 // enough such tries each finds another try that fails, and no caller gets a lock that
 // is free. A try that looks first creates a node only if no contender blocked it one
-// round trip ago. So a node that fails is behind a node that was created after that
-// moment, and of the nodes created after it the first had no contender in its way. (The
-// same holds for readers and writers: only a writer's node blocks a reader, and that
-// node was created when the queue had been empty.) A failure thus means that another
-// caller was granted, and not just that another try failed.
+// round trip ago. If it fails all the same, its node is behind a node that was created after
+// the look, and the first node that was created after the look had no contender in its way.
+// (The same holds for readers and writers: only a writer's node blocks a reader, and that
+// node was created when the queue had been empty.) So a failure means that another caller
+// was granted, and not only that another try failed.
 //
 // A client creates its node at once only if its latest try in the directory succeeded,
 // so there is at most one such failure for each grant.
 //
-// The try must create its node all the same if the client of the only contender may keep the
-// lock: see asksKeeper. look returns the path of that contender's node then.
+// If the client of the only contender may keep the lock, the try must create its node all the same:
+// see asksKeeper. Then look returns the path of that contender's node.
 func (l *Line) look(ctx context.Context, s *core.Session, r *request) (asks string, err error) {
 	names, err := contender.LookAt(ctx, s, l.dir)
 	if err != nil {
@@ -308,12 +308,11 @@ func (l *Line) look(ctx context.Context, s *core.Session, r *request) (asks stri
 }
 
 // asksKeeper reports whether a try has to create its node though a contender blocks it: that
-// contender is alone, and its client may keep the lock while no caller has it (keptLock). It gives
-// the lock up when it sees another node, and not for a try that only looks. One try of a client
-// is enough for a node, since the client then deletes that node with the Release at the latest.
-// So the try that has created its node notes that of the keeper (setSeen), and no earlier: a
-// try that was cut short before has asked nobody. The data of a node that is not kept is read
-// once.
+// contender is alone, and its client may keep the lock while no caller has it (keptLock). That
+// client gives the lock up when it sees another node, and not for a try that only looks. One try of
+// a client is enough for a kept node, since its keeper then deletes it at the next Release at the
+// latest. The try notes the kept node (setSeen) when it has created its own, and not before: a try
+// that is cut short has asked nobody. If the node is not kept, its data is read once.
 func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *request, queue []layout.Position) bool {
 	if _, ok := r.owner.(*localQueue); !ok || len(queue) != 2 {
 		return false

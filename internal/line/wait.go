@@ -184,10 +184,10 @@ func (l *Line) watchOthers(ctx context.Context, r *request, p *place, w *waits, 
 			return turnUnknown, err
 		}
 	}
-	// One request arms all watches. For the data of the own node, every change since
-	// its creation counts; for the others, only that they exist. (A node that a
-	// downgrade has made can be younger than the own node; its watch fires at once, and
-	// the next pass arms it.)
+	// One request arms all watches. The watch on the own node fires for every change since the
+	// node's creation; the other watches need only that their nodes exist. (A node that a
+	// downgrade has made can be younger than the own node. Its watch fires at once, and the
+	// next pass arms it.)
 	var room [3]backend.Target
 	targets, since := room[:0], int64(math.MaxInt64)
 	if w.own == nil {

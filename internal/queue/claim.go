@@ -301,10 +301,9 @@ func grantClaims(s *core.Session, claims []*Claim, proof *backend.Stat) ([]*Clai
 	return claims, nil
 }
 
-// limit calls end after d, unless the claim has ended by then, in place of an earlier
-// limit. It reports false if the claim has ended, or an earlier limit is about to end it.
-// Without ClaimTimeout it does nothing. The goroutine of the timer only starts one that
-// Close joins.
+// limit replaces the limit of the claim: it calls end after d, unless the claim has ended by then. It
+// reports false if the claim has ended, or if the earlier limit is about to end it. Without ClaimTimeout
+// it does nothing. The timer only starts a goroutine, which Close waits for.
 func (cl *Claim) limit(d time.Duration, end func()) bool {
 	if cl.q.claimTimeout == 0 {
 		return true

@@ -232,10 +232,10 @@ func (cl *Claim) fail(ctx context.Context, _ string) error {
 	return err
 }
 
-// buryUnclaimed moves an item to the dead letters that was claimed as often as
-// MaxAttempts allows, by consumers that died. If the item has vanished, it does nothing.
-// If another client has claimed the item since the list, it returns errs.ErrAgain: the item
-// lives, and can be free again. ctx does not cancel the commit.
+// buryUnclaimed moves an item to the dead letters if consumers that died have claimed it as often as
+// MaxAttempts allows. If the item has vanished, it does nothing. If another client has claimed the item
+// since the list, it returns errs.ErrAgain: the item is still in the queue, and can be free again. ctx
+// does not cancel the commit.
 func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry, attempts int, version int32) error {
 	data, _, err := s.Backend().Get(ctx, e.Path(), nil)
 	if errs.IsNotFound(err) {

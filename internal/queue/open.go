@@ -54,9 +54,9 @@ func (cl *Claim) took(ctx context.Context, data []byte, err error) (bool, error)
 }
 
 // maxUndecodable is the number of items in a row that a queue value moves to the dead letters
-// because its codec cannot decode them. A few of them are the producers' mistakes. More are
-// as a rule the mistake of this consumer, which has the wrong codec or is older than its
-// producers, and would move the whole queue.
+// because its codec cannot decode them. A few such items are mistakes of producers. If there are
+// more, the consumer is as a rule at fault: it has the wrong codec or is older than its producers, and
+// would move the whole queue.
 const maxUndecodable = 5
 
 // decoded counts the items in a row that could not be decoded, and reports whether they are

@@ -122,12 +122,12 @@ func (q *Queue) spare(items []layout.QueueEntry) []layout.QueueEntry {
 	return spare
 }
 
-// listNext begins to read the first of the items that are remembered, and lists them before if
-// none is. It does so only in a Queue, and only
+// listNext begins to read the first remembered item. If no item is remembered, it lists the queue before.
+// It does so only in a Queue, and only
 //   - if the last list of this session found an item at once,
-//   - if no other call of this client takes an item, which the list could show,
-//   - and if no other consumer takes from the head: else a claim, which needs no read before, is
-//     better.
+//   - if no other call of this client is taking an item, which the list could show,
+//   - and if no other consumer takes from the head: beside such a consumer a claim is better, since it
+//     needs no read before.
 func (q *Queue) listNext(ctx context.Context) {
 	q.mu.Lock()
 	s, gen := q.prompt, q.gen
@@ -156,9 +156,9 @@ func (q *Queue) setPrompt(s *core.Session) {
 	q.prompt = s
 }
 
-// overtaken records that a Pop has found the item gone that it had read ahead. Consumers that pop
-// would meet at each item, since their lists are alike. A single time it can be a Purge or a Remove,
-// which is no reason to change the order; twice in a second it counts as a lost race.
+// overtaken records that the item that a Pop had read ahead is gone. Once can be the work of a Purge or a
+// Remove, which is no reason to change the order. Twice in a second counts as a lost race: consumers that
+// pop have equal lists, and would compete for each item.
 func (q *Queue) overtaken(err error) {
 	if errs.Blamed(err) < 0 || errors.Is(err, backend.ErrNotEmpty) {
 		return

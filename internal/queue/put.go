@@ -137,10 +137,10 @@ func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, er
 	}
 }
 
-// putItems creates the parcels as items of one bucket, in one commit together with
-// the operations of with. An error that blames one of these is returned unchanged,
-// with its index. The reasons of dead letters are left out if the commit would be too
-// large with them, or another client has made a node of that name.
+// putItems creates the parcels as items of one bucket, in one commit together with the operations of
+// with. If one of the operations of with fails, putItems returns the error unchanged, with its index in
+// with. It leaves out the reasons of dead letters if the commit would be too large with them, or if
+// another client has made a node of that name.
 func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return err

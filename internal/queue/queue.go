@@ -91,11 +91,11 @@ import (
 //
 // A consumer remembers the names that a list has shown (ahead), and claims items by them
 // without another list: 32 of them at most, within a second, and until two claims fail. A
-// failed claim says that another consumer has had the item. So what others give back in the
-// meantime is taken later. What this client gives back is seen, since it forgets the names
-// then. A PriorityQueue remembers no names, since an item of a higher priority must be seen. It
-// lists for each take, behind a Sync: the buckets, and at the same time the bucket that was first at
-// the last take.
+// claim fails if another consumer has had the item. If another consumer gives an item back in the
+// meantime, this client takes it later. If this client gives an item back, it forgets the names,
+// and so sees the item. A PriorityQueue remembers no names, since it must see an item of a higher
+// priority. It lists for each take, behind a Sync: the buckets, and at the same time the bucket
+// that was first at the last take.
 //
 // T2. A claim is one commit: {check(item), create its state, create the mark} for
 // the first claim of an item; {check(item), set(state, version read), create the
@@ -123,12 +123,11 @@ import (
 //
 // T4. Ack = {delete mark, state, item}. Nack = {delete mark, create d}, or without a delay
 // {delete mark, set(state)}. Giving back = {delete mark, set(state)}, or delete(state) where there
-// was none. The number in the state has a sign after a Nack without a delay (layout.Attempts), so
-// a state without one, and without d, belongs to a claim that was lost: the next delivery says so,
-// and giving back restores what the claim has found. The item
-// stays where it is, so it keeps its place. When a session expires, its marks are
-// deleted and nothing else. Each of these commits is applied exactly once or not at
-// all. Several Acks can share a commit, see ack.go.
+// was none. The number in the state has a sign after a Nack without a delay (layout.Attempts). So
+// a state without the sign, if there is no d, belongs to a claim that was lost: the next delivery
+// reports that. Giving back restores the state that the claim has found. The item stays where it
+// is, so it keeps its place. When a session expires, its marks are deleted and nothing else. Each of
+// these commits is applied exactly once or not at all. Several Acks can share a commit, see ack.go.
 //
 // T5. A claim is not cancellable: it is made for the callers that ask. If a caller
 // has given up in the meantime, its item is given back, and until that is done the
@@ -163,25 +162,25 @@ import (
 // its name is remembered (T1). The next Pop deletes that item without a claim, in one commit:
 // {delete(item), create(state), delete(state)}. The commit fails if another consumer has claimed
 // the item since the list, as in a claim (T2), and it is applied exactly once or not at all. So
-// what Pop says of the outcome is what it says of a deletion under a claim, and there is nothing
-// to give back. In a Queue, a Pop without such a read lists and reads first, if the list before
+// its outcome is as definite as that of a deletion under a claim, and there is nothing to give
+// back. In a Queue, a Pop without such a read lists and reads first, if the list before
 // has shown an item at once and no race was lost lately: it takes as many round trips as a claim
 // would, and one write less. The rules for names that are remembered decide whether the Pop may rely on the
 // read, and while an item is being claimed or given back, it may not (T5). If the read, the codec
 // or the commit fails, the names are forgotten, and the Pop claims an item first. If two items
 // within a second were gone, a race was lost (W5), although the list did not follow a Sync:
-// consumers that pop would otherwise meet at each item, since their lists are alike. A claim of
-// this client leaves the item to the Pop, unless there is no other; that is no race. Nor is a Remove
-// or a Purge of the same queue value, which make it forget the names. On a service that has no space
-// for a claim, a Pop reads the first item after a Sync and deletes it in the same way.
+// consumers that pop have equal lists, and would otherwise compete for each item. A claim of this
+// client takes the item of a Pop only if there is no other item; this is no lost race, nor is a Remove
+// or a Purge by the same queue value, which makes the Pop forget the names. On a service that has
+// no space for a claim, a Pop reads the first item after a Sync and deletes it in the same way.
 //
 // # Dead letters
 //
 // D1. A move to the dead letters is one commit, that of P1 with the deletion of the item and
 // its nodes: {delete mark, state, item} for a holder, {delete(state, version), item, d} where
-// no consumer holds it. It also creates r, a layout.DeadReason, behind the item. It does
-// without r if the commit would exceed the limits of the service with it, or if an outsider
-// has made that node. Each commit that deletes an item deletes its r as well, if the list
+// no consumer holds it. It also creates r, a layout.DeadReason, behind the item. It leaves r
+// out if the commit would exceed the limits of the service with it, or if an outsider has
+// made that node. Each commit that deletes an item deletes its r as well, if the list
 // showed one; an r that is gone, or cannot be deleted, is left out. Clients that do not know
 // r leave it behind, and the next consumer removes it as litter.
 //
@@ -201,10 +200,10 @@ import (
 //
 // D4. The key of a bucket of a DelayQueue is the minute of its items as long as the queue has few
 // buckets. Where it has many (two of five that it can have), an item that is due in more than a day
-// goes into a bucket whose key is the hour, and one that is due in more than thirty days into one of
-// the day, unless a list shows a bucket of its minute. No key is later than the due times of its
-// items, so a consumer of any version finds each item in time. It lists such a bucket in each walk
-// from the beginning of the span on.
+// goes into a bucket whose key is the hour, and an item that is due in more than thirty days into a
+// bucket whose key is the day, unless a list shows a bucket of its minute. No key is later than the due
+// times of its items, so a consumer of any version finds each item in time: from the beginning of that
+// hour or day on, each walk lists the bucket.
 //
 // # Waiting
 //
@@ -219,7 +218,8 @@ import (
 // W2. A consumer that claims deletes its slot in the same commit, or its waiter. Another one
 // takes the slot, and then looks for further items.
 //
-// W3. The claim of a dead consumer is a deleted child of a bucket that is watched.
+// W3. When the session of a dead consumer ends, its mark is deleted. The mark is a child of a bucket that
+// the holders of slots watch.
 //
 // W4. The callers of one Queue value share one waiter, one set of watches and one
 // claim: see feed.go.
@@ -230,7 +230,7 @@ import (
 // the item may be free, and it precedes the others. If it was read after a Sync and
 // another consumer has the item, a race was lost. In a Queue, the next attempt then
 // skips a random, small number of items, because the competitors look at the same
-// head; in a PriorityQueue it is for the first item again. An item that has
+// head; in a PriorityQueue the next attempt tries the first item again. An item that has
 // vanished is not a lost race. If it vanishes twice in a row, the tree of the server
 // has diverged from those of the others: the list comes from this server, and the
 // refusal from the leader. The client ignores the item for a minute, as in T7. No
@@ -261,16 +261,16 @@ import (
 // W8. A put wakes all holders of slots, and one of them gets the item. A holder whose claim has
 // failed since it took its slot calls Sync before its next list, with a probability of two in
 // three. So, of k holders, about two claim at once, and the others mostly see an item that is
-// claimed already, and send no claim. If those who claim at once are dead, the item waits for one
-// round trip more. A holder that nobody was faster than never waits.
+// claimed already, and send no claim. If the holders that claim at once are dead, the item waits for one
+// round trip more. A holder that has lost no race sends no Sync.
 //
 // W9. A put that makes a bucket in a DelayQueue writes the key into the directory of items, with the
 // commit that increments its version (P2). A holder of a slot whose list showed no bucket that is
 // due, when it sees a change of the directory, reads that node instead of the list. If the version
 // is that of its list, or one more with a key that is not before the first of its list, nothing has
 // come that is due before, and it watches the directory again from that read on. So a put for
-// a new minute costs a waiting client two small requests, however many minutes there are. A put of
-// a version that does not write the key costs it a list. (Other changes of the directory do not
+// a new minute costs a waiting client two small requests, however many minutes there are. A put by an
+// earlier version of coord, which does not write the key, costs it a list. (Other changes of the directory do not
 // matter then: a bucket that follows a full one has the key of that one.)
 //
 // # Limits
@@ -285,9 +285,9 @@ import (
 // of out wrap like the numbers.
 //
 // L3. A producer puts by the numbers that it remembers, if they show room. A stale out makes the
-// queue seem longer than it is, and a stale in fails the commit. Without room, it reads both
-// nodes, if need be after a Sync. It reads in first: if the queue seems to be full, then it was
-// full at the time at which out was read.
+// queue seem longer than it is, and with a stale in the commit fails. If the numbers show no room, the
+// producer reads both nodes, if need be after a Sync. It reads in first: if the queue seems to be full,
+// then it was full at the time at which out was read.
 //
 // L4. A consumer learns from any list of items that there is a node out, also if it has no MaxLen
 // itself. A producer with MaxLen makes the node in or before the commit of its first item, so
@@ -309,7 +309,7 @@ import (
 // counts again. So a queue that is emptied without being counted does not block it for ever.
 // The callers of one queue value take turns, see limit: one of them watches. Of the producers of
 // different clients, those that have slots watch (roomSlots of them, see slotLine). One that has
-// put its items, or gives up, vacates its slot. What has left since it read out wakes the next one
+// put its items, or gives up, vacates its slot. If items have left since it read out, the next one wakes
 // at once.
 
 const (

@@ -219,11 +219,11 @@ func (p *slotPlace) take(ctx context.Context, free []int) (bool, error) {
 	}
 }
 
-// stand waits, for a waiter, until it was evicted or has taken a slot, or until something else
-// has changed. wait returns when one of its channels is ready, or earlier.
+// stand waits until the waiter is evicted, has taken a slot, or must look again. wait returns when one
+// of its channels is ready, or earlier.
 //
-// While this client fills a slot that it has vacated, its new waiter does not take it before the
-// others, unless it is the first: fill evicts those that are dead.
+// While this client still fills a slot that it has vacated, its new waiter takes a free slot only if it
+// is the first in the line: fill evicts the dead waiters ahead of it.
 func (p *slotPlace) stand(ctx context.Context, wait func(changed, filled <-chan struct{}) error) error {
 	l, s := p.l, p.s
 	l.mu.Lock()

@@ -21,19 +21,19 @@ import (
 // to and including i, in the order of their numbers. S(i) never grows, since no request
 // is inserted before another.
 //
-// The turn of i comes at the first moment at which S(i) is within the limit, and stays
-// come. The requests whose turn has come are always a prefix of the queue: if S(i) is
+// The turn of i comes at the first moment at which S(i) is within the limit. A later, lower limit
+// does not take it back. The requests whose turn has come are always a prefix of the queue: if S(i) is
 // within the limit, so is the sum of every earlier request. So at the moment of each
 // turn the sum over all requests whose turn has come, granted or not yet, is S of the
 // last of them and within the limit of that moment: the limit is never exceeded.
 //
-// A client knows that its turn has come in three cases. It reads the queue and then,
-// not before, the limit: both were so at the time of the second read. Or it reads the
-// queue while a watch on the limit is armed that was armed before. Or it is alone in
-// the directory when its node is created, and wants one permit: no limit is lower. That
-// the client accepts the limit is then a condition of the creation, so it reads
-// nothing. (For more permits this is not sufficient: a limit node that was deleted and
-// created anew can have the same version.)
+// A client knows that its turn has come in three cases. First, it reads the queue and then, not
+// before, the limit: as S never grows, S was within the limit at the time of the second read. Second,
+// it reads the queue, and a watch on the limit that it armed before has not fired. Third, it is alone in
+// the directory when its node is created, and wants one permit: no limit is lower. Then it reads
+// nothing: the creation has the condition that the limit is one that the client accepts. (For more
+// permits this is not sufficient: a limit node that was deleted and created anew can have the same
+// version.)
 //
 // A waiter is woken by its own node, by the limit, and by one of
 //
@@ -42,15 +42,14 @@ import (
 //     leaves. When the turn of the predecessor comes, its owner marks the node.
 //
 // The second case requires certainty that the predecessor will be marked. Every granted
-// request is marked, except for one whose turn came at the very creation of its node:
-// its client has read the same sum as at that moment, under a limit that has not
-// changed since. So an unmarked node will be marked if its S exceeded the limit at its
-// creation. That is known if its S exceeds the limit now, and the limit is the one
-// under which it was created: its czxid is above the limit's mzxid. Once known of a
-// node this stays true, whatever becomes of the limit, and the node stays the
-// predecessor until it is deleted. Where it is not known (the limit was changed, and
-// the predecessor may have been granted since without a mark), the waiter watches the
-// children too: a superfluous wake-up, never a missing one.
+// request is marked, except for a request whose turn came with the creation of its node: its
+// client has read the same sum as at that moment, under a limit that has not changed since.
+// So an unmarked node will be marked if its S exceeded the limit at its creation. A waiter
+// knows this if the node's S exceeds the limit now, and the limit has not changed since the
+// creation: the node's czxid is above the limit's mzxid. This stays true when the limit
+// changes later, and the node stays the predecessor until it is deleted. If the waiter does not
+// know it (the limit was changed, and the predecessor may have been granted since without a
+// mark), it watches the children too. That can cause a superfluous wake-up, never a missing one.
 //
 // If any of these conditions is left out, the exhaustive model in the tests finds a
 // lost wake-up or an exceeded limit.
