@@ -23,13 +23,3 @@ func RemoveWithDir(ctx context.Context, s *core.Session, path, dir string) error
 	}
 	return s.Remove(ctx, path) // dir not empty, denied, or outcome unknown: the own node must go
 }
-
-// Release removes the node of a hold, whose number in dir is seq. If the number is high,
-// it deletes dir too, provided that dir is otherwise empty.
-func Release(h *core.Hold, seq int64, dir string) error {
-	if !IsHighNumber(h.On(), seq) {
-		return h.Remove(nil)
-	}
-	_, err := h.RemoveWith(dir)
-	return err
-}

@@ -127,6 +127,7 @@ func (b *Barrier) present(ctx context.Context, s *core.Session, names []string, 
 // owner is an Entry as the owner of its hold.
 type owner Entry
 
+// Release deletes the member's node, and ready with the node of the last member. A Leave under way does so itself.
 func (o *owner) Release(h *core.Hold) error {
 	if o.leaving.Load() {
 		return nil
@@ -139,10 +140,12 @@ func (o *owner) Release(h *core.Hold) error {
 	return err
 }
 
+// Leftovers has no nodes: the node of a lost hold goes with its session, or was deleted.
 func (o *owner) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	return
 }
 
+// Lost does nothing.
 func (o *owner) Lost(*core.Hold) {}
 
 // removeLast removes the node of the last member of a round, together with ready.

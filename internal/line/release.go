@@ -84,10 +84,15 @@ func (q *localQueue) Leftovers(*core.Hold, error) (dir string, paths []string, r
 	return
 }
 
-// Release deletes the node of a released hold.
+// Release deletes the node of a released hold. If the number of the node is high, it deletes the directory
+// too, provided that this is otherwise empty.
 func (l *Line) Release(h *core.Hold) error {
 	q, _ := l.kinds.Parse(nodepath.Base(h.Path()))
-	return contender.Release(h, q.Seq, l.dir)
+	if contender.IsHighNumber(h.On(), q.Seq) {
+		_, err := h.RemoveWith(l.dir)
+		return err
+	}
+	return h.Remove(nil)
 }
 
 // Lost does nothing: no local caller waits for the turn.

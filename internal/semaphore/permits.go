@@ -130,15 +130,22 @@ func (s *Semaphore) readContenders(ctx context.Context, ss *core.Session) ([]Con
 // owner is a Semaphore as the recipe of its holds.
 type owner Semaphore
 
+// Release deletes the node of a released hold, and the directory as a line does.
 func (s *owner) Release(h *core.Hold) error {
 	q, _ := layout.ParsePermit(nodepath.Base(h.Path()))
-	return contender.Release(h, q.Seq, s.requests)
+	if contender.IsHighNumber(h.On(), q.Seq) {
+		_, err := h.RemoveWith(s.requests)
+		return err
+	}
+	return h.Remove(nil)
 }
 
+// Leftovers has no nodes: the node of a lost hold goes with its session, or was deleted.
 func (s *owner) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	return
 }
 
+// Lost does nothing.
 func (s *owner) Lost(*core.Hold) {}
 
 // checkNumber returns nil for a request whose number is valid. Otherwise it removes the
