@@ -41,7 +41,7 @@ func (b *Barrier) Enter(ctx context.Context) (*Entry, error) {
 			span.Over(ctx, err)
 			return nil, err
 		}
-		b.c.Log().Debug("coord: entering the double barrier again", "path", b.path.Full(), "error", err)
+		b.c.Log().Debug("coord: lost the place in a double barrier, entering it again", "path", b.path.Full(), "error", err)
 		span.Requeued(ctx, err)
 	}
 }

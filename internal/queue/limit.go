@@ -306,7 +306,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 		case p.doubts(c):
 			c, err = p.recount(ctx, c)
 		case q.reject, p.now:
-			return 0, fmt.Errorf("%w: it has %d items", errs.ErrFull, c.length())
+			return 0, fmt.Errorf("%w: the queue has %d items", errs.ErrFull, c.length())
 		case !p.told:
 			return 0, errs.ErrAgain
 		default:

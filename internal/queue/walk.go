@@ -260,7 +260,7 @@ func (q *Queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, lit
 	}
 	_, err := s.Backend().Commit(ctx, ops...)
 	if err != nil && !errs.Raced(err) && !backend.IsUncertain(err) && !errs.IsOver(err) && ctx.Err() == nil {
-		s.Client().Log().Warn("coord: cannot remove an empty bucket of a queue", "path", b.Path, "error", err)
+		s.Client().Log().Warn("coord: cannot remove an empty bucket of a queue, leaving it to the next consumer", "path", b.Path, "error", err)
 	}
 	return err == nil
 }

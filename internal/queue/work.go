@@ -192,7 +192,7 @@ func (cl *Claim) settle(err error, gaveUp, disbanded bool) {
 		op, err = "nack", cl.Nack(retryDelay(cl.attempt), err)
 	}
 	if err != nil && !errs.IsClosed(err) && !errors.Is(err, errs.ErrReleased) {
-		cl.q.c.Log().Warn("coord: cannot end the claim of an item after its handler", "operation", op, "path", cl.e.Path(), "error", err)
+		cl.q.c.Log().Warn("coord: cannot end the claim of an item after its handler, retrying unless the claim is lost", "operation", op, "path", cl.e.Path(), "error", err)
 	}
 }
 

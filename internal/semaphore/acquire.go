@@ -370,7 +370,7 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 		}
 		counted = append(counted, name)
 		if held += q.Weight; held+a.n > want {
-			return fmt.Errorf("%w: it holds %d of %d permits", errs.ErrHeld, held, want)
+			return fmt.Errorf("%w: the caller holds %d of %d permits", errs.ErrHeld, held, want)
 		}
 	}
 	return nil
@@ -410,7 +410,7 @@ func (a *acquisition) behindOwn(ctx context.Context, s *core.Session, queue []la
 				return err
 			}
 		}
-		return fmt.Errorf("%w: it holds %d of %d permits", errs.ErrHeld, own, l.n)
+		return fmt.Errorf("%w: the caller holds %d of %d permits", errs.ErrHeld, own, l.n)
 	}
 	return nil
 }

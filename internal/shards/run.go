@@ -119,7 +119,7 @@ func (w *worker) run(ctx context.Context, g grant) {
 			return
 		}
 		late := ctx.Err() != nil
-		g.hold.On().Client().Log().Error("coord: the function of a shard failed", "path", g.hold.Path(), "shard", g.index, "ended", late, "error", err)
+		g.hold.On().Client().Log().Error("coord: the function of a shard failed, it is called again unless the shard has moved or Restart ends Run", "path", g.hold.Path(), "shard", g.index, "ended", late, "error", err)
 		if time.Since(began) > backoff.Most {
 			failures = 0
 			pause.Reset()
