@@ -50,8 +50,8 @@ func (n *Node) addPin(ctx context.Context, s *core.Session, w misdirected) error
 	}
 }
 
-// errIfLost returns the error of a write whose node is gone. Without a pin it can have been a
-// container that the service has removed, with what was written.
+// errIfLost returns the error of a write whose node is gone. If the node had no pin, it can have been a
+// container that the service has removed together with the written data.
 func (n *Node) errIfLost(s *core.Session, w misdirected) error {
 	if w.pin != layout.NoPin || !s.Backend().Features().Has(backend.Containers) {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// misdirected is a write that has reached another node than the one that the client has examined: the
-// node was deleted, and created again, before the write.
+// misdirected is a write that has reached another node than the client has examined: the examined node was
+// deleted, and created again, before the write.
 type misdirected struct {
 	stat      backend.Stat    // after the write
 	pin       layout.PinState // what the write has ensured

@@ -23,11 +23,11 @@ const ownDir = "/_coord"
 type journalEntry struct{ path string }
 
 // CommitOnce applies ops exactly once or not at all, and reports which. If the outcome
-// of the commit is unknown, it reads the journal entry after a Sync: the id is in the journal entry if
+// of the commit is unknown, it reads its journal entry after a Sync: the entry has the id of the commit if
 // and only if the commit was applied. If it was not applied, CommitOnce sends it again.
-// The error matches ErrUncertain only if the session, or ctx, ends first, or if the
-// journal entry cannot be read: an outsider has deleted it, for example. Without space on the service
-// CommitOnce deletes all the same, see commitWithout.
+// The error matches ErrUncertain only if the session, or ctx, ends first, or if the entry cannot be
+// read, since an outsider has deleted it for example. If the service has no space for an entry,
+// CommitOnce carries out mere deletions without an entry, see commitWithout.
 //
 // The results are nil if the commit was found to be applied after its reply was lost;
 // zxid is known either way. The error of an operation carries its index in ops.
@@ -36,9 +36,9 @@ func (s *Session) CommitOnce(ctx context.Context, ops ...backend.Op) (results []
 	return results, proof.Mzxid, err
 }
 
-// CommitProof is CommitOnce that also tells when the commit was made. proof is the Stat of the journal
-// entry, which the commit has set, so its Mzxid is the position of the commit, and its Mtime is the time.
-// Of a commit without a journal entry, it has no time.
+// CommitProof is CommitOnce, and also tells when the commit was made. proof is the Stat of the journal
+// entry, which the commit has set: its Mzxid is the position of the commit, and its Mtime the time. The
+// proof of a commit without a journal entry has no time.
 func (s *Session) CommitProof(ctx context.Context, ops ...backend.Op) (results []backend.Result, proof backend.Stat, err error) {
 	for {
 		id := s.c.NewGUID(ops[0].Path)
@@ -60,8 +60,9 @@ func (s *Session) CommitProof(ctx context.Context, ops ...backend.Op) (results [
 	}
 }
 
-// commitWithout is CommitProof without a journal entry, for deletions on a service that has no space for one. If the reply is
-// lost, the error matches ErrUncertain, since nothing proves which client has deleted the nodes.
+// commitWithout is CommitProof without a journal entry, for deletions on a service that has no space for an
+// entry. If the reply is lost, the error matches ErrUncertain, since nothing proves which client has
+// deleted the nodes.
 func (s *Session) commitWithout(ctx context.Context, ops []backend.Op) (results []backend.Result, proof backend.Stat, err error) {
 	results, err = s.b.Commit(ctx, ops...)
 	if err != nil {
@@ -124,7 +125,7 @@ func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, o
 	}
 }
 
-// Proof is an operation as large as the one that CommitOnce adds to a commit.
+// Proof returns an operation that is as large as the operation that CommitOnce adds to a commit.
 func (c *Client) Proof() backend.Op {
 	return backend.SetData(c.root+journalDir+"/"+c.NewGUID(journalDir), make([]byte, layout.GUIDLen), backend.AnyVersion)
 }
@@ -153,9 +154,9 @@ func (s *Session) takeEntry(ctx context.Context) (*journalEntry, error) {
 	return &journalEntry{path}, nil
 }
 
-// NotSent returns the error of a call that failed with err in a step before its own
-// write, such as the creation of a directory. The outcome of that step is uncertain,
-// but the write was not sent.
+// NotSent returns the error of a call that failed with err in a step before its own write, such as the
+// creation of a directory. If err matches ErrUncertain, the error of the call must not: the outcome of
+// the step is uncertain, but the call did not send its write.
 func (s *Session) NotSent(ctx context.Context, err error) error {
 	if !backend.IsUncertain(err) {
 		return err

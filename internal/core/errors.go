@@ -60,8 +60,9 @@ func (c *Client) AfterAttempt(ctx context.Context, err error) (final error, agai
 	return err, again
 }
 
-// ContextError returns the error of ctx, nil while it lasts. If there is no contact, it says so, since
-// when and why, so that it differs from that of a call which waited for another client.
+// ContextError returns the error of ctx, or nil while ctx lasts. If there is no contact with the service,
+// it returns a NoContactError with the duration and the reason, so that the error differs from the error of
+// a call that waited for another client.
 func (s *Session) ContextError(ctx context.Context) error {
 	err := backend.ContextError(ctx)
 	if err == nil {

@@ -12,8 +12,8 @@ func (c *Client) Call(what string, attrs []any, f func() error) error {
 	return err
 }
 
-// LogFailure logs that a function of the program did not return, if err says so. The value of a
-// panic is not logged: it can contain data.
+// LogFailure logs that a function of the program panicked or ended its goroutine, if err is such a
+// failure. It does not log the value of a panic, which can contain data.
 func (c *Client) LogFailure(what string, attrs []any, err error) {
 	if f := usercode.As(err); f != nil {
 		c.log.Error("coord: a function of the program panicked or ended its goroutine",

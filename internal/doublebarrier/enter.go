@@ -266,7 +266,7 @@ type snapshot struct {
 }
 
 // read reads the whole state. It reads the version of the directory first: if a later
-// commit finds that version unchanged, ready is still the one that was read.
+// commit finds that version unchanged, ready has not changed since it was read.
 func (w *waiter) read(ctx context.Context) (snapshot, error) {
 	data, stat, err := w.s.Backend().Get(ctx, w.b.path.Full(), nil)
 	if err != nil {

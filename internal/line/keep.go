@@ -69,8 +69,8 @@ type keptLock struct {
 	entry *list.Element // of keptIdle, in idle of the client; guarded by its idleMu
 }
 
-// listIdle adds k to the idle kept locks of the client. If there are too many, the one that is idle for
-// the longest time is told to end.
+// listIdle adds k to the idle kept locks of the client. If there are too many, it tells the kept lock that
+// was idle longest to end.
 func (k *keptLock) listIdle() {
 	x := linesOf(k.s.Client())
 	x.idleMu.Lock()

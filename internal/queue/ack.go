@@ -13,16 +13,15 @@ import (
 )
 
 // Acks that are called while another Ack is under way go together, in one commit,
-// as soon as that one is done. So goroutines that acknowledge concurrently pay
-// about two requests for all of them, and a single goroutine pays and waits as if
-// it were alone. There is no timer. The operations are those of single Acks (T4),
-// so the commit is applied if and only if each of them would be. If it is refused,
-// nothing of it was applied, and the Acks that caused the refusal, or all of them,
-// are sent alone.
+// when that Ack is done. So goroutines that acknowledge concurrently send about
+// two requests for all Acks, and the Ack of a single goroutine does not wait. There is
+// no timer. The operations are those of single Acks (T4), so the commit is applied if
+// and only if each single Ack would be. If the service refuses the commit, nothing of it
+// was applied. Then the Acks that caused the refusal, or all Acks, are sent alone.
 
-// maxRefused is the number of attempts at a combined commit, each without the Ack
-// that made the one before it fail. After that, each Ack is sent alone, all
-// concurrently.
+// maxRefused is the number of attempts at a combined commit. Each attempt leaves out
+// the Ack that made the previous attempt fail. After the last attempt the remaining
+// Acks are sent alone, concurrently.
 const maxRefused = 3
 
 // acking is an Ack under way.

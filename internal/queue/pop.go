@@ -327,7 +327,7 @@ func (q *Queue) popUnclaimed(ctx context.Context, decode func([]byte) error) (po
 	return false, nil
 }
 
-// decodes decodes an item that nobody has claimed. It reports false if the codec fails
+// decodes decodes an item that no consumer has claimed. It reports false if the codec fails
 // or panics: then the item is claimed first, so that this counts as an attempt.
 func decodes(decode func([]byte) error, data []byte) (ok bool) {
 	defer func() {

@@ -20,8 +20,8 @@ import (
 )
 
 // slotLine is a directory in which any number of clients wait for the same things, while
-// only a few of them watch these things. No dead client comes to be one of those, and what a
-// change wakes does not grow with the number of clients.
+// only a few of them watch these things. No dead client becomes one of the few, and the number of
+// clients that a change wakes does not grow with the number of waiting clients.
 //
 //	<dir>/slot-<i>               a slot, one of k; ephemeral
 //	<dir>/_c_<guid>-<infix><seq> a waiter; ephemeral
@@ -36,25 +36,25 @@ import (
 //
 // S3. A client that sees no free slot creates a waiter, and then lists the directory. Whatever
 // its place in the line is, it takes a free slot, by the commit {create slot, delete waiter}.
-// (While it fills a slot itself, S6, it leaves that to the others, unless it is the first, and
-// lists again when it is done.)
+// (While it fills a slot itself, S6, it takes none, unless it is the first of the line, and lists
+// again when the fill is done.)
 //
 // S4. A client that was woken arms its watches again, no later than it reads.
 //
 // S5. A holder that gets what it waits for deletes its slot, in the same commit.
 //
 // S6. A client that has vacated a slot lists the directory until no slot is free or no waiter
-// is left (fill). In between it evicts waiters: it deletes the first of the line. How many, and
-// how soon, does not matter for the guarantee. A waiter watches its own node. If it was evicted,
-// it begins again. If the service refuses, the client tries again later.
+// is left (fill). In between it evicts waiters: it deletes the first of the line. How many it evicts,
+// and how soon, does not matter for the guarantee. A waiter watches its own node, and begins again
+// when it was evicted. If the service refuses the eviction, the client tries again later.
 //
-// S7. The first waiter watches the slots, each other waiter the one before it.
+// S7. The first waiter watches the slots. Each other waiter watches its predecessor.
 //
 // S8. A client whose commit is refused calls Sync before it lists again.
 //
-// The guarantee is that no change stays unseen while a live client waits, unless k clients that
-// held slots are dead: each of them as a holder, or before it has done its part of S6. If all
-// holders are dead, the expiry of any of them ends that, unless the first waiter is dead as well.
+// The guarantee is that no change stays unseen while a live client waits, unless k clients have died
+// that held slots, or that had vacated one and not finished S6. If all holders are dead, the first
+// waiter takes over when the session of one of them expires, unless that waiter is dead as well.
 // A session that its client has lost counts as a dead client until the service has ended it, also
 // while the client waits on its next session.
 type slotLine struct {

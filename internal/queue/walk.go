@@ -366,9 +366,9 @@ func (q *Queue) nextLocked(s *core.Session, want int) []layout.QueueEntry {
 	return found
 }
 
-// choose returns the items of a list to claim in one commit, want at most, and those behind them. If other consumers take
-// from the head of the queue, it passes over a few, but of four lists in turn it takes one from its
-// head: nobody else may take the first item.
+// choose returns the items of a list to claim in one commit, want at most, and the items behind them. If
+// other consumers take from the head of the queue, it skips a few items. But from every fourth list it
+// takes the head: there may be no other consumer that takes the first item.
 func (q *Queue) choose(items []layout.QueueEntry, want int) (found, rest []layout.QueueEntry) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

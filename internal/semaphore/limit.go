@@ -158,9 +158,9 @@ func (a *acquisition) limit(ctx context.Context, s *core.Session, watch bool) (s
 	}
 }
 
-// limitUnchanged returns the condition that the limit is still the one that was last seen,
-// and that this client accepts it. Its Kind is zero if there is none. (It does not
-// detect that the node was deleted and created again.)
+// limitUnchanged returns the condition that the limit is still the limit that the client has read last,
+// and accepts. The Kind of the condition is zero if the client has read no such limit. (The condition
+// does not detect that the node was deleted and created again.)
 func (s *Semaphore) limitUnchanged() backend.Op {
 	seen := s.seen.Load()
 	if seen == nil || seen.version < 0 || !s.adopt && int64(seen.n) != s.want.Load() {

@@ -124,7 +124,7 @@ func (t *Span) SetItem(item Item) {
 	}
 }
 
-// BeginWith makes the span begin with that of another call, the one that receives the hold.
+// BeginWith gives the span the beginning of the span of call, the call that receives the hold.
 func (t *Span) BeginWith(call *Span) {
 	if t != nil && call != nil {
 		t.began = call.began

@@ -177,8 +177,8 @@ func (b *branchWork) woken(ctx context.Context) (*layout.Outcome, error) {
 }
 
 // step takes the next steps, to the end if nothing prevents that. o is the decision,
-// or nil if there is none. step returns errs.ErrAgain if what was read does not hold any
-// more.
+// or nil if there is none. step returns errs.ErrAgain if the state has changed since it was
+// read.
 func (b *branchWork) step(ctx context.Context, o *layout.Outcome) error {
 	if e := b.doubt(o); e != nil {
 		return b.inDoubt(ctx, e)
