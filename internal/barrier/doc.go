@@ -7,4 +7,6 @@
 //
 // Package cell writes in a directory, and removes what is set there, for a Barrier as for a Value.
 // Package coord has the public type and its documentation.
+//
+// TestBarrier of internal/recipetest tests it.
 package barrier

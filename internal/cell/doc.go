@@ -16,4 +16,6 @@
 // Each commit is applied exactly once or not at all, see core.Session.CommitOnce. Watches decode the
 // data by a function that package coord gives them. Package barrier uses the pin and the removal for a
 // Barrier. Package coord has the public types, their codecs and their documentation.
+//
+// TestValue, TestCounter and TestDirectory of internal/recipetest test it.
 package cell

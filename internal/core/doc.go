@@ -19,4 +19,6 @@
 // latest-wins channels (latest). Loops over changes are above it (follow).
 //
 // Package coord has the public types and their documentation.
+//
+// TestHold, TestClient, TestKind and TestGiveUp of internal/recipetest test it.
 package core

@@ -6,4 +6,7 @@
 //	leave.go    Leave: a member of a round waits for the others; removal of a member's nodes
 //
 // Package coord has the public types and their documentation.
+//
+// TestDoubleBarrier of internal/recipetest tests it, and
+// internal/model/doublebarrier_*_test.go explores the rules.
 package doublebarrier

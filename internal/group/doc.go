@@ -8,4 +8,6 @@
 //	picker.go   Picker: one member for each piece of work
 //
 // Package coord has the public types, their codecs and their documentation.
+//
+// TestGroup of internal/recipetest tests it.
 package group

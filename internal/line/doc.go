@@ -11,4 +11,7 @@
 //	contenders.go  reads the contenders, and the owners of shards
 //
 // Package coord has the public types and their documentation.
+//
+// TestMutex, TestRWMutex, TestLockAll and TestRevoke of internal/recipetest test it, and internal/model explores
+// the rules (line_*_test.go, keep_test.go, lockall_test.go).
 package line

@@ -8,4 +8,6 @@
 //	view.go      View: one decoded value for each version of a node
 //
 // Package coord has the public types and their documentation.
+//
+// TestCache of internal/recipetest tests it.
 package mirror

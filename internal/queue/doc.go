@@ -15,4 +15,7 @@
 //	purge.go     Peek, Len and Purge; stats.go: Stats
 //
 // Package coord has the public types, their documentation and the codecs; a Taker calls the codec.
+//
+// TestQueue, TestPriorityQueue, TestDelayQueue and TestWork of internal/recipetest test it, and
+// internal/model/queue_slots_*_test.go explores the rules of the waiting clients.
 package queue

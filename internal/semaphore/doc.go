@@ -6,4 +6,6 @@
 //	limit.go     the limit on the service, and the limit that a client expects
 //
 // Package coord has the public types and their documentation.
+//
+// TestSemaphore of internal/recipetest tests it, and internal/model/semaphore_test.go explores the protocol.
 package semaphore

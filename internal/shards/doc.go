@@ -7,4 +7,7 @@
 // The members are those of a group (package group). Package assign computes the assignment. The owner of
 // a shard is the holder of its lock (package line). Package coord has the public types and
 // their documentation.
+//
+// TestShards of internal/recipetest tests it, and internal/model/shards_test.go
+// explores the rules.
 package shards

@@ -14,4 +14,7 @@
 //
 // Package coord has the public types and their documentation. It applies the codec: the engine gets
 // functions that encode and decode a payload.
+//
+// TestTwoPhase of internal/recipetest tests it, and internal/model/twophase_test.go explores the
+// rules.
 package twophase
