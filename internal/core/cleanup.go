@@ -21,7 +21,7 @@ const (
 // item that no handler received, the record of a finished transaction. It is
 // independent of the call's ctx.
 //
-// The call waits for its clean-up (wait) as long as the service can be expected to
+// The call waits for its clean-up (Wait) as long as the service can be expected to
 // answer. A clean-up that is not done when the call returns is noted, and the next
 // acquisition of this client in the same directory waits for it first
 // (Client.AwaitCleanUps): a client never waits for its own leftovers. A service that answers,

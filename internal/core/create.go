@@ -262,10 +262,9 @@ func (s *Session) removeAttempt(sp *Spec) {
 	sp.Left.Wait(s, sp.Dir)
 }
 
-// RemoveAttemptsLater removes in the background the nodes that attempts to create, all in one
-// directory, may have made. It looks at least twice, and until it finds none. Nodes that
-// are counted it removes over the next session if this one is lost: the service may not
-// know of the loss yet.
+// RemoveAttemptsLater removes in the background the nodes that may have been created for specs, all in
+// one directory. It looks at least twice, and until it finds no node. If the session is lost, it
+// removes counted nodes over the next session: the service may not know of the loss yet.
 func (s *Session) RemoveAttemptsLater(specs ...Spec) *CleanUp {
 	if s.c.IsClosing() {
 		return nil // it goes with the session

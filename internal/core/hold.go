@@ -51,10 +51,10 @@ type Owner interface {
 	// Release removes the node of a hold that its holder released, by Hold.Remove, and
 	// hands the lock to the next local waiter, if any.
 	Release(*Hold) error
-	// Leftovers returns what a hold leaves on the service when it is lost for cause while
-	// its session lives on: the nodes at paths, in the order in which they are to be removed, by
-	// remove. The next acquisition of the client in dir waits for that. It is called before the
-	// hold is marked as lost and again after that.
+	// Leftovers returns the nodes to remove when a hold is lost for cause while its session lives
+	// on: their paths, in the order of the removal, and the function that removes each. The next
+	// acquisition of the client in dir waits for the removal. Leftovers is called before the hold
+	// is marked as lost, and again afterwards.
 	Leftovers(h *Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error)
 	// Lost is called once, after a hold ended early. It must not do I/O.
 	Lost(*Hold)

@@ -12,8 +12,8 @@ import (
 
 // Move moves the hold to another node: one commit creates that node, with data, and deletes the
 // node of the hold. next returns the path of the other node, or the reason why the hold cannot move; moving
-// says that it is about to move already. Move returns the path from which the hold has moved, or is to
-// move. If ctx ends first, the error matches ErrUncertain, and the move continues in the background.
+// tells next that a move is under way already. Move returns the path of the node that the hold leaves. If
+// ctx ends first, the error matches ErrUncertain, and the move continues in the background.
 func (h *Hold) Move(ctx context.Context, data []byte, next func(path string, moving bool) (string, error)) (from string, err error) {
 	from, to, err := h.beginMove(next)
 	if err != nil {

@@ -201,10 +201,10 @@ func (s *Session) ClaimKindAnew(ctx context.Context, g kinds.RecipeDir) error {
 	return s.ClaimKind(ctx, g)
 }
 
-// claimKindAbove is claimKindAnew before the client makes part, a directory of the recipe at
-// g. The path may have been deleted and created again by another recipe since the
-// client's last look. A part that is further down needs no look: its parent is a part of
-// this recipe too, and exists.
+// claimKindAbove is called before the client creates part, a directory of the recipe at g. If part is a
+// child of g.Dir, it calls ClaimKindAnew: the path may have been deleted, and created again by another
+// recipe, since the client's last look. A part further down needs no look: its parent is a part of this
+// recipe too, and exists.
 func (s *Session) claimKindAbove(ctx context.Context, part string, g kinds.RecipeDir) error {
 	if nodepath.Parent(part) != g.Dir {
 		return nil
@@ -243,11 +243,11 @@ func (s *Session) wrote(g kinds.RecipeDir, seq int64, dir backend.Stat) (now kin
 }
 
 // examineAnew returns a KindError if nodes of another kind are at g, where a client
-// that knew an earlier directory created the node at path and wrote a mark. czxid is
-// that of the directory, or 0 if it is not known. If the call ends before that is
-// decided, and the mark removed, the client goes on in the background, over the next
+// that knew an earlier directory created the node at path and wrote a mark. czxid is the
+// czxid of the directory, or 0 if it is not known. If the call ends before the directory is
+// examined and a wrong mark removed, the client continues in the background, over the next
 // sessions: the mark would keep the other kind out. listed reports whether the
-// directory, as it was examined, still had the node at path.
+// directory still had the node at path when it was examined.
 func (s *Session) examineAnew(ctx context.Context, g kinds.RecipeDir, path string, czxid int64) (listed bool, err error) {
 	found, listed, err := s.undoMark(ctx, g, path, czxid)
 	switch {

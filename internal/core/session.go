@@ -277,8 +277,8 @@ func (s *Session) Remove(ctx context.Context, path string) error {
 }
 
 // CommitAgain repeats a commit while its outcome is unknown and the session and ctx
-// last. Its error is that of the last attempt: ErrExists or ErrNotFound can be the
-// effect of an earlier attempt. It is for operations that are idempotent, because their
+// last. It returns the error of the last attempt: ErrExists or ErrNotFound can be the
+// effect of an earlier attempt. The operations must be idempotent, because their
 // names are never used again or because of their conditions.
 func (s *Session) CommitAgain(ctx context.Context, ops ...backend.Op) error {
 	pause := NewPauses(s.c)
@@ -315,10 +315,10 @@ func OnSession[T any](ctx context.Context, c *Client, f func(*Session) (T, error
 	}
 }
 
-// OverSessions runs f, for a clean-up, on one session after the other until it has run
-// on one that still lives. The nodes that f removes can belong to an earlier session,
-// and a removal on a session that is lost in turn proves nothing about them. It returns
-// early if the client closes.
+// OverSessions runs f, for a clean-up, on one session after the other until the session is still
+// alive when f returns. The nodes that f removes can belong to an earlier session, and a removal
+// on a session that is lost proves nothing about them. OverSessions returns early if the client
+// closes.
 func (c *Client) OverSessions(ctx context.Context, f func(s *Session)) {
 	OnSession(ctx, c, func(s *Session) (struct{}, error) {
 		f(s)

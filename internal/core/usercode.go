@@ -3,9 +3,9 @@ package core
 import "github.com/go-coord/coord/internal/usercode"
 
 // Call calls a function of the program on a goroutine of its own, and returns its error. If the
-// function panics or ends that goroutine, this is an error too, and is logged; so it ends neither the
-// program nor what the client does besides. what is the name of the function for the log, and attrs
-// say what it was called for.
+// function panics or ends that goroutine, Call logs that and returns an error. So the failure ends
+// neither the program nor other work of the client. what is the name of the function for the log, and
+// attrs name the path, item or shard for which it was called.
 func (c *Client) Call(what string, attrs []any, f func() error) error {
 	err := usercode.Call(f)
 	c.LogFailure(what, attrs, err)

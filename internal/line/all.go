@@ -134,10 +134,10 @@ func neighbours(ctx context.Context, lockers []Locker) []joint {
 	return list
 }
 
-// lockTogether acquires neighbours, and adds their holds to the set: the first n of the list.
-// The next lock, if any, is one for whose local turn the call has to wait, or the first one had
-// a node of the previous holder, which must not go unwatched during a commit. together reports
-// whether all n were free.
+// lockTogether acquires the first n locks of the list, and adds their holds to the set. It stops before a
+// lock for whose local turn the call would have to wait. If the previous holder of the first lock has
+// handed its node over, n is 1: nothing would watch that node during a joint commit. together reports
+// whether all n locks were free.
 func lockTogether(ctx context.Context, s *holdset.Set, list []joint) (n int, wait context.Context, together bool, err error) {
 	ctx = s.Within(ctx)
 	for i := range list {

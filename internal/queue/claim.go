@@ -66,8 +66,8 @@ const (
 //	lost, ended: final
 //
 // The hold decides which call or loss ends a held claim: exactly one Release of a hold
-// begins, and none after its loss. The call that begins it commits the verb, and end says
-// what follows from the result. A later call waits, and returns what outcome says. If a
+// begins, and none after its loss. The call that begins it commits the verb, and end derives
+// the next state from the result. A later call waits, and returns outcome. If a
 // claim is lost, or ends without its commit, the item is delivered again, since its mark
 // is gone or goes with the session. Until then no other consumer gets it.
 type claimState int8
@@ -357,10 +357,9 @@ func (cl *Claim) tooLate() {
 	}
 }
 
-// offer is called before the item is offered to a receiver on a channel. The caller ends
-// the claim if the item was not received when late is ready: only the caller knows that
-// at the moment at which the time has passed. It reports false as receive does; then the caller calls
-// tooLate.
+// offer is called before the item is offered to a receiver on a channel. When late is ready, the caller
+// ends the claim if the item was not received: only the caller knows that at this moment. offer
+// reports false if the item must not be handed out, as receive does; then the caller calls tooLate.
 func (cl *Claim) offer() (late <-chan time.Time, ok bool) {
 	if cl.q.claimTimeout == 0 {
 		return nil, true

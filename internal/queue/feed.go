@@ -409,8 +409,8 @@ func (f *feeder) yields() bool {
 
 // takeAhead claims items that an earlier list has shown. It returns no claims if there is no such
 // list. If an item cannot be claimed, another consumer has had it, and takeAhead tries the next
-// one. It returns errs.ErrAgain after two of them, or if one of several items cannot be claimed: the
-// others precede the next ones.
+// item. It returns errs.ErrAgain after two failures, or if one of several items in a commit cannot be
+// claimed: the other items of the commit precede the next item.
 func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 	if f.place.slot || f.stale {
 		return nil, nil

@@ -83,12 +83,12 @@ func (cl *Claim) undecodable() claimVerb {
 	return verbBury
 }
 
-// openClaims reads claimed items, has decode decode each, and accept take those that are to be handed out. It moves items that cannot be
-// decoded to the dead letters, and leaves out items that have vanished. If it
-// fails, it gives all of them back. If the codec panics, it gives all back but the
-// item being decoded: that item counts as a failed attempt, or it would be the
-// first of the queue for ever. If too many items in a row cannot be decoded, it gives back
-// the one beyond and those behind it; it fails if it has no item then.
+// openClaims reads claimed items, calls decode with each, and calls accept with each item to hand out. It
+// moves items that cannot be decoded to the dead letters, and leaves out items that have vanished. If it
+// fails, it gives all items back. If the codec panics, it gives all back but the item being decoded: that
+// item counts as a failed attempt, or it would stay the first of the queue for ever. After too many
+// undecodable items in a row, it gives back the next undecodable item and the items behind it, and fails
+// if it then has no item to hand out.
 func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(cl *Claim, data []byte) error, accept func(*Claim)) (err error) {
 	opened := 0
 	var decoding *Claim

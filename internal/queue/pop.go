@@ -286,10 +286,10 @@ func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped
 	return false, nil
 }
 
-// popUnclaimed pops the next item on a service that has no space for a claim: it reads the item and deletes it in one
-// commit, see T9 in queue.go. Nothing tells whether the item was due when that commit was made (W7): no server that
-// reports a lack of space has a clock that counts. If it reports false without an error, nothing was deleted, and there is no item that
-// can be popped so.
+// popUnclaimed pops the next item on a service that has no space for a claim: it reads the item and deletes
+// it in one commit, see T9 in queue.go. It cannot tell whether the item was due at the time of the commit
+// (W7): no service that reports a lack of space has a clock that counts. If popUnclaimed reports false
+// without an error, it has deleted nothing, and there is no item that it can pop.
 func (q *Queue) popUnclaimed(ctx context.Context, decode func([]byte) error) (popped bool, err error) {
 	s, err := q.c.Live(ctx)
 	if err != nil {

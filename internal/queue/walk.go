@@ -60,9 +60,9 @@ func (l *bucketList) read(ctx context.Context, s *core.Session, w *backend.Watch
 // nodes that it reads; they fire on every change that can make an item available.
 // It ignores the items whose paths are in stuck, until the time given there.
 //
-// In a Queue it lists the bucket that was first before it lists the buckets: none comes before it.
-// In a PriorityQueue it lists both at the same time, since one can, but seldom does. So does a walk
-// of a Queue with watches, which needs both.
+// In a Queue it lists the bucket that was first at the last take before it lists the buckets: no new
+// bucket can precede it. In a PriorityQueue a new bucket can, but seldom does: so the walk lists both at
+// the same time. So does a walk of a Queue with watches, which needs both lists.
 //
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or

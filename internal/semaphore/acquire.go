@@ -200,9 +200,9 @@ func (a *acquisition) attempt(ctx context.Context) (*core.Hold, error) {
 }
 
 // look returns ErrLocked if a try would fail now, before the try creates a node, see
-// Line.look of package line. Here too a failure means that another request was granted: of the requests
-// made since the look of the failing one, the first was granted, or failed because it
-// was heavier.
+// Line.look of package line. Here too a failure means that another request was granted: the first of the
+// requests that were made after the failing call had looked was granted, or it failed because it wanted
+// more permits.
 func (a *acquisition) look(ctx context.Context, s *core.Session) error {
 	names, err := contender.LookAt(ctx, s, a.sem.requests)
 	if err != nil {
