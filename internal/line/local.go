@@ -21,6 +21,19 @@ import (
 //
 // A localQueue exists as long as a caller has or wants the lock, or the client keeps its
 // node: see keptLock.
+//
+// The following rules make this safe. Model checking (internal/model/local_test.go) found, for
+// each rule left out, two turns, a caller that waits for a turn that nobody has, or a node that
+// nobody removes.
+//   - A caller looks for the queue, and joins it, under the mutex under which the queue ends.
+//   - Whatever ends a turn passes it on, once: a release, the loss of a hold, a call that fails, also if its
+//     ctx had ended before it was served. A hold is either released or lost.
+//   - A waiter that gives up leaves the list, or if it was called is marked as gone. Then the holder
+//     passes the turn on, and removes the node that it has created for that waiter. It notes the
+//     removal first, so that no caller creates a node behind it.
+//   - The hand-over deletes the holder's node in the commit that creates the next one, and is repeated
+//     until that node is gone, or the service refuses. Then no earlier attempt can be applied. If one may have been, the next caller looks for its node, also if its ctx has ended.
+//     It takes no node of another session.
 type localQueue struct {
 	l Line
 
