@@ -32,8 +32,9 @@ import (
 //     passes the turn on, and removes the node that it has created for that waiter. It notes the
 //     removal first, so that no caller creates a node behind it.
 //   - The hand-over deletes the holder's node in the commit that creates the next one, and is repeated
-//     until that node is gone, or the service refuses. Then no earlier attempt can be applied. If one may have been, the next caller looks for its node, also if its ctx has ended.
-//     It takes no node of another session.
+//     until that node is gone, or the service refuses. Then no earlier attempt can be applied. If one
+//     may have been, the next caller looks for its node, also if its ctx has ended. It takes no node of
+//     another session.
 type localQueue struct {
 	l Line
 

@@ -223,6 +223,53 @@ func TestDelayQueue_OfSeveralClaimedItemsThoseThatAreNotDueGoBack(t *testing.T) 
 	})
 }
 
+// A client that has not noticed a step of the service's clock counts the delays of PutAfter and Nack from the
+// time that the clock would show without the step. With its write it has noticed.
+func TestDelayQueue_ADelayIsWrongByAStepThatTheClientHasNotNoticed(t *testing.T) {
+	const delay = time.Minute
+	for _, jump := range []time.Duration{10 * time.Second, -10 * time.Second} {
+		t.Run(jump.String(), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				ctx := context.Background()
+				now := w.serviceTime()
+				passed := func(q *coord.DelayQueue[int], n int, want time.Duration) *coord.Item[int] {
+					began := time.Now()
+					it := mustTakeWithin(w.T, q, n, time.Hour)
+					if got := time.Since(began); got < want || got > want+lateness {
+						w.T.Errorf("item %d was taken after %v, want %v", n, got, want)
+					}
+					return it
+				}
+				p, q := w.delays("p", 0, nil), w.delays("q", 0, nil)
+				for i := range 2 {
+					if _, err := p.Put(ctx, now, i); err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				put := func(n int, want time.Duration) {
+					if _, err := p.PutAfter(ctx, delay, n); err != nil {
+						w.T.Fatal(err)
+					}
+					mustAck(w.T, passed(q, n, want))
+				}
+				it, next := passed(q, 0, 0), passed(q, 1, 0)
+				w.setClock(jump)
+				if err := it.Nack(delay); err != nil {
+					w.T.Fatal(err)
+				}
+				mustAck(w.T, passed(q, 0, delay-jump))
+				w.setClock(2 * jump)
+				put(2, delay-2*jump)
+				put(3, delay)
+				if err := next.Nack(delay); err != nil {
+					w.T.Fatal(err)
+				}
+				mustAck(w.T, passed(q, 1, delay))
+			})
+		})
+	}
+}
+
 // takenAfter checks that an item was not claimed before a time, by the service's clock.
 func takenAfter(w *world, it *coord.Item[int], due time.Time) {
 	w.T.Helper()
