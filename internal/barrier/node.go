@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// A Barrier is set while its node exists and is no directory. The node is persistent and carries the
-// mark of the recipe, or it is ephemeral, and the service removes it with the session of its setter.
+// A Barrier is set while its node exists and is no directory. Set creates the node with the mark of the
+// recipe, persistent or ephemeral. The service removes an ephemeral node with the session of its setter.
 type Barrier struct {
 	c         *core.Client
 	path      nodepath.Path
