@@ -113,7 +113,7 @@ func (s *Session) resolved(ctx context.Context, path string, applied bool) {
 // If the directory carries the mark of the recipe, the same commit carries the mark (backend.Carry).
 // Then the reply of every service has the czxid of the new node and the number of its siblings, so an
 // uncontended acquisition costs one round trip. If the directory has foreign data, or the service denies
-// that operation, the caller reads what the reply lacks. See kinds.go.
+// that operation, the caller reads what the reply lacks. See package kinds.
 func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 	op := backend.Create(sp.Prefix, sp.Data, backend.EphemeralSequential)
 	f, err := s.DirState(ctx, sp.RecipeDir)
