@@ -11,6 +11,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // item is one value in the queue, by the servers' logs.
@@ -316,14 +317,14 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 }
 
 // checkCopy compares a cache with the tree.
-func checkCopy(name string, got report, tree map[string]nodeIs) (wrong []string) {
-	for what, has := range map[string]map[string]nodeIs{"the copy of " + name: got.Tree, "the folded events of " + name + " add up to": got.Folded} {
-		if d := differs(what, has, tree); d != "" {
-			wrong = append(wrong, d)
+func checkCopy(name string, got report, tree map[string]coordtest.NodeState) (wrong []string) {
+	for what, has := range map[string]map[string]coordtest.NodeState{"the copy of " + name: got.Tree, "what the events of " + name + " add up to": got.Folded} {
+		if d := coordtest.Difference(has, tree); d != "" {
+			wrong = append(wrong, what+": "+d)
 		}
 	}
-	if got.Wrong > 0 {
-		wrong = append(wrong, fmt.Sprintf("%d events of %s do not follow from earlier ones", got.Wrong, name))
+	if n := len(got.Wrong); n > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d events of %s do not follow from earlier ones: %s", n, name, shorten(got.Wrong, 5)))
 	}
 	if got.Text != "" {
 		wrong = append(wrong, name+": "+got.Text)

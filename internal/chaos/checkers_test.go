@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // A checker that has never found a violation is untested. Each checker gets a valid history,
@@ -247,32 +247,25 @@ func TestTheCheckOfTheFenceFindsAStaleToken(t *testing.T) {
 }
 
 func TestTheCheckOfACopyFindsADifference(t *testing.T) {
-	tree := map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 5, "x"}}
+	type state = coordtest.NodeState
+	root := state{Czxid: 1, Mzxid: 1}
+	tree := map[string]state{"/t": root, "/t/a": {Czxid: 2, Mzxid: 5, Data: "x"}}
 	for _, tc := range []struct {
-		name   string
-		copy   map[string]nodeIs
-		events []coord.CacheEvent
-		wrong  int
-		want   string
+		name string
+		copy map[string]state
+		want string
 	}{
-		{name: "equal", copy: tree},
-		{name: "lacks a node", copy: map[string]nodeIs{"/t": {1, 1, ""}}, want: "lacks /t/a"},
-		{name: "has one too many", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 5, "x"}, "/t/b": {3, 3, ""}}, want: "which the tree does not have"},
-		{name: "old data", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {2, 2, "w"}}, want: "at /t/a"},
-		{name: "another creation", copy: map[string]nodeIs{"/t": {1, 1, ""}, "/t/a": {3, 5, "x"}}, want: "at /t/a"},
+		{"equal", tree, ""},
+		{"lacks a node", map[string]state{"/t": root}, "lacks /t/a"},
+		{"has one too many", map[string]state{"/t": root, "/t/a": tree["/t/a"], "/t/b": root}, "which the tree does not have"},
+		{"old data", map[string]state{"/t": root, "/t/a": {Czxid: 2, Mzxid: 2, Data: "w"}}, "at /t/a"},
+		{"another creation", map[string]state{"/t": root, "/t/a": {Czxid: 3, Mzxid: 5, Data: "x"}}, "at /t/a"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			verdict(t, checkCopy("p", report{Tree: tc.copy, Folded: tree}, tree), tc.want)
 			verdict(t, checkCopy("p", report{Tree: tree, Folded: tc.copy}, tree), tc.want)
 		})
 	}
-	verdict(t, checkCopy("p", report{Tree: tree, Folded: tree, Wrong: 1}, tree), "do not follow")
-	folded := make(map[string]nodeIs)
-	created := coord.CacheEvent{Kind: coord.NodeCreated, Path: "/t"}
-	if wrong := fold(folded, []coord.CacheEvent{created, {Kind: coord.NodeChanged, Path: "/t"}, {Kind: coord.NodeDeleted, Path: "/t"}}); wrong != 0 || len(folded) != 0 {
-		t.Errorf("%d wrong, %v", wrong, folded)
-	}
-	if wrong := fold(folded, []coord.CacheEvent{created, created, {Kind: coord.NodeDeleted, Path: "/x"}, {Kind: coord.NodeChanged, Path: "/y"}}); wrong != 3 {
-		t.Errorf("%d wrong, want 3", wrong)
-	}
+	verdict(t, checkCopy("p", report{Tree: tree, Folded: tree, Wrong: []string{"twice"}}, tree), "do not follow")
+	verdict(t, checkCopy("p", report{Tree: tree, Folded: tree, Text: "the cache has ended"}, tree), "has ended")
 }

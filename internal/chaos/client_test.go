@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/trace"
 )
@@ -71,14 +72,14 @@ type client struct {
 // report is one line of a client's standard output.
 type report struct {
 	Kind    string
-	Counts  map[string]int64  `json:",omitempty"`
-	Session int64             `json:",omitempty"`
-	Tree    map[string]nodeIs `json:",omitempty"` // the cache's copy
-	Folded  map[string]nodeIs `json:",omitempty"` // the tree folded from its events
-	Wrong   int               `json:",omitempty"` // events that do not follow from earlier ones
-	Members *membersReport    `json:",omitempty"`
-	Shards  map[int]int64     `json:",omitempty"` // the tokens of the shards that it owns
-	Text    string            `json:",omitempty"`
+	Counts  map[string]int64               `json:",omitempty"`
+	Session int64                          `json:",omitempty"`
+	Tree    map[string]coordtest.NodeState `json:",omitempty"` // the cache's copy
+	Folded  map[string]coordtest.NodeState `json:",omitempty"` // the tree folded from its events
+	Wrong   []string                       `json:",omitempty"` // events that do not follow from earlier ones
+	Members *membersReport                 `json:",omitempty"`
+	Shards  map[int]int64                  `json:",omitempty"` // the tokens of the shards that it owns
+	Text    string                         `json:",omitempty"`
 }
 
 func newClient() *client {

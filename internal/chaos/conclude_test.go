@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/proc"
 )
 
@@ -69,7 +70,7 @@ func (r *run) compareServers() string {
 	if r.other != nil {
 		return "" // its reads are linearizable
 	}
-	var trees []map[string]nodeIs
+	var trees []map[string]coordtest.NodeState
 	for _, s := range r.e.Servers() {
 		ctx, cancel := context.WithTimeout(r.t.Context(), limit)
 		session, err := openAt(ctx, s.Addr())
@@ -78,9 +79,9 @@ func (r *run) compareServers() string {
 			r.t.Errorf("server %d: %v", s.ID(), err)
 			return ""
 		}
-		all := make(map[string]nodeIs)
+		all := make(map[string]coordtest.NodeState)
 		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath, shardsPath, queuePaths["priority"], queuePaths["delay"]} {
-			tree, err := realTree(ctx, session, root)
+			tree, err := coordtest.ReadTree(ctx, session, "", root, 1)
 			if err != nil {
 				r.t.Errorf("server %d: %v", s.ID(), err)
 			}
@@ -91,8 +92,8 @@ func (r *run) compareServers() string {
 		trees = append(trees, all)
 	}
 	for i, tree := range trees[1:] {
-		if d := differs(fmt.Sprintf("server %d", i+2), tree, trees[0]); d != "" {
-			return fmt.Sprintf("the servers disagree: %s, by server 1", d)
+		if d := coordtest.Difference(tree, trees[0]); d != "" {
+			return fmt.Sprintf("the servers disagree: server %d, by server 1: %s", i+2, d)
 		}
 	}
 	return ""
@@ -110,7 +111,7 @@ func (r *run) copies(s backend.Session) (wrong []string) {
 	defer c.Close()
 	_ = until("the copies equal the tree, the group its members, and each shard has its owner", limit, func() bool {
 		wrong = nil
-		tree, err := realTree(r.t.Context(), s, treePath)
+		tree, err := coordtest.ReadTree(r.t.Context(), s, "", treePath, 1)
 		if err != nil {
 			wrong = []string{err.Error()}
 			return false

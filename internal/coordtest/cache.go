@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 )
@@ -16,16 +18,21 @@ import (
 // NodeState is the node at a path: which incarnation, and what it holds.
 type NodeState struct {
 	Czxid, Mzxid int64
+	Version      int32
+	Owner        int64
 	Data         string
 }
 
-func isOf(n coord.CachedNode) NodeState { return NodeState{n.Stat.Czxid, n.Stat.Mzxid, string(n.Data)} }
+// StateOf returns the state of a node that was read.
+func StateOf(data []byte, s backend.Stat) NodeState {
+	return NodeState{s.Czxid, s.Mzxid, s.Version, s.EphemeralOwner, string(data)}
+}
 
 // CopyOf returns what a cache has, by paths.
 func CopyOf(k *coord.Cache, root string) map[string]NodeState {
 	all := make(map[string]NodeState)
 	for path, n := range k.Walk(root) {
-		all[path] = isOf(n)
+		all[path] = StateOf(n.Data, n.Stat)
 	}
 	return all
 }
@@ -33,43 +40,105 @@ func CopyOf(k *coord.Cache, root string) map[string]NodeState {
 // TreeOf returns what the service has, by paths without the namespace.
 func TreeOf(t *testing.T, s backend.Session, namespace, root string) map[string]NodeState {
 	t.Helper()
-	all := make(map[string]NodeState)
-	if err := s.Sync(context.Background(), namespace+root); err != nil {
+	all, err := ReadTree(context.Background(), s, namespace, root, 1)
+	if err != nil {
 		t.Fatal(err)
 	}
-	var read func(path string)
-	read = func(path string) {
-		data, stat, err := s.Get(context.Background(), namespace+path, nil)
-		if errors.Is(err, backend.ErrNotFound) {
-			return
-		}
-		names, _, err2 := s.Children(context.Background(), namespace+path, nil)
-		if errors.Is(err2, backend.ErrNotFound) {
-			return
-		}
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
-		all[path] = NodeState{stat.Czxid, stat.Mzxid, string(data)}
-		for _, name := range names {
-			read(path + "/" + name)
-		}
-	}
-	read(root)
 	return all
 }
 
+// ReadTree reads what TreeOf returns, with neither watches nor batches, and so many nodes at once.
+func ReadTree(ctx context.Context, s backend.Session, namespace, root string, atOnce int) (map[string]NodeState, error) {
+	if err := s.Sync(ctx, namespace+root); err != nil {
+		return nil, err
+	}
+	type answer struct {
+		is    NodeState
+		names []string
+		gone  bool // also an ephemeral node of a session that expires only now
+	}
+	read := func(p string, a *answer) error {
+		data, stat, err := s.Get(ctx, namespace+p, nil)
+		if err == nil {
+			a.is = StateOf(data, stat)
+			a.names, _, err = s.Children(ctx, namespace+p, nil)
+		}
+		if a.gone = errors.Is(err, backend.ErrNotFound); a.gone {
+			return nil
+		}
+		return err
+	}
+	all := make(map[string]NodeState)
+	for level := []string{root}; len(level) > 0; {
+		answers := make([]answer, len(level))
+		var reads errgroup.Group
+		reads.SetLimit(atOnce)
+		for i, p := range level {
+			if atOnce > 1 {
+				reads.Go(func() error { return read(p, &answers[i]) })
+			} else if err := read(p, &answers[i]); err != nil {
+				return nil, err
+			}
+		}
+		if err := reads.Wait(); err != nil {
+			return nil, err
+		}
+		var next []string
+		for i, a := range answers {
+			if a.gone {
+				continue
+			}
+			all[level[i]] = a.is
+			for _, name := range a.names {
+				next = append(next, level[i]+"/"+name)
+			}
+		}
+		level = next
+	}
+	return all, nil
+}
+
+// Difference describes how a copy differs from the tree, or returns "".
+func Difference(copied, tree map[string]NodeState) string {
+	for path, n := range tree {
+		if c, ok := copied[path]; !ok {
+			return fmt.Sprintf("it lacks %s, %+v", path, n)
+		} else if c != n {
+			return fmt.Sprintf("it has %+v at %s, the tree %+v", c, path, n)
+		}
+	}
+	for path, n := range copied {
+		if _, ok := tree[path]; !ok {
+			return fmt.Sprintf("it has %s, %+v, which the tree does not have", path, n)
+		}
+	}
+	return ""
+}
+
+// Flash says when a reader may be told of a deletion that has not happened, and then of the creation
+// of the same node.
+type Flash int
+
+const (
+	FlashAlways     Flash = iota // a Fold counts it
+	FlashWithParent              // when the parent was created again, as caches do without trees
+	FlashNever
+)
+
 // A Fold is a reader of Cache.Events that applies the events to a tree, and checks that
 // they can be applied: a node is created once and under its parent, and deleted without
-// children.
+// children, and no event tells of a state that is older than what was told before.
 type Fold struct {
-	root string
-	Pace func() // called after each batch
+	root  string
+	Flash Flash
+	Pace  func()                                       // called after each batch
+	Judge func(path string, is NodeState) (why string) // of each state that is told, why it is wrong, or ""
 
 	Mu      sync.Mutex
 	Tree    map[string]NodeState
 	kids    map[string]int
-	newest  map[string]int64 // czxid of the latest node at a path
+	told    map[string]telling
+	states  int // that were told
 	Counts  map[coord.CacheEventKind]int
 	Seen    map[string]int // events of each path
 	Batches int
@@ -78,89 +147,133 @@ type Fold struct {
 	Err     error // of the end
 }
 
+// telling is what was told of a path.
+type telling struct {
+	czxid, mzxid int64 // of the latest node, and of its latest state
+	shown        int   // the number of the latest state
+	created      int   // and of the latest creation
+}
+
 // NewFold returns a reader of the events at root and below.
 func NewFold(root string) *Fold {
-	return &Fold{root: root, Tree: make(map[string]NodeState), kids: make(map[string]int), newest: make(map[string]int64),
+	return &Fold{root: root, Tree: make(map[string]NodeState), kids: make(map[string]int), told: make(map[string]telling),
 		Counts: make(map[coord.CacheEventKind]int), Seen: make(map[string]int)}
 }
 
 // Follow applies the events until ctx or the cache ends.
 func (f *Fold) Follow(ctx context.Context, k *coord.Cache) {
 	for batch, err := range k.Events(ctx) {
-		f.Mu.Lock()
 		if err != nil {
+			f.Mu.Lock()
 			f.Err = err
-		} else {
-			f.apply(batch)
+			f.Mu.Unlock()
+			continue
 		}
-		f.Mu.Unlock()
-		if f.Pace != nil && err == nil {
+		f.Apply(batch)
+		if f.Pace != nil {
 			f.Pace()
 		}
 	}
 }
 
-func (f *Fold) apply(batch []coord.CacheEvent) {
-	fail := func(e coord.CacheEvent, why string) {
-		f.Wrong = append(f.Wrong, fmt.Sprintf("batch %d: %v %s: %s", f.Batches, e.Kind, e.Path, why))
-	}
+// Apply applies a batch.
+func (f *Fold) Apply(batch []coord.CacheEvent) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
 	f.Batches++
 	for _, e := range batch {
 		f.Counts[e.Kind]++
 		f.Seen[e.Path]++
-		parent := path.Dir(e.Path)
-		if e.Path == "/" {
-			parent = ""
-		}
-		old, there := f.Tree[e.Path]
-		is := isOf(e.Node)
-		switch e.Kind {
-		case coord.NodeCreated:
-			if there {
-				fail(e, "it is there")
-			}
-			if _, ok := f.Tree[parent]; !ok && e.Path != f.root {
-				fail(e, "it has no parent")
-			}
-			switch last := f.newest[e.Path]; {
-			case is.Czxid < last:
-				fail(e, "an older node came back")
-			case is.Czxid == last:
-				f.Flashes++
-			}
-			f.newest[e.Path] = is.Czxid
-			f.kids[parent]++
-			f.Tree[e.Path] = is
-		case coord.NodeChanged:
-			if !there || old.Czxid != is.Czxid || is.Mzxid <= old.Mzxid {
-				fail(e, fmt.Sprintf("%+v after %+v", is, old))
-			}
-			f.Tree[e.Path] = is
-		case coord.NodeDeleted:
-			if !there || f.kids[e.Path] != 0 || is.Czxid != 0 {
-				fail(e, fmt.Sprintf("there: %t, children: %d", there, f.kids[e.Path]))
-			}
-			f.kids[parent]--
-			delete(f.Tree, e.Path)
-		default:
-			fail(e, "no such kind")
+		if why := f.event(e); why != "" {
+			f.Wrong = append(f.Wrong, fmt.Sprintf("batch %d: %v %s: %s", f.Batches, e.Kind, e.Path, why))
 		}
 	}
 }
 
+// event applies an event, and returns why it does not follow from those before it.
+func (f *Fold) event(e coord.CacheEvent) (wrong string) {
+	parent := path.Dir(e.Path)
+	if e.Path == "/" {
+		parent = ""
+	}
+	old, there := f.Tree[e.Path]
+	is := StateOf(e.Node.Data, e.Node.Stat)
+	switch e.Kind {
+	case coord.NodeDeleted:
+		if there {
+			f.kids[parent]--
+			delete(f.Tree, e.Path)
+		}
+		switch {
+		case !there:
+			return "there is none"
+		case f.kids[e.Path] != 0:
+			return "it has children"
+		case is.Czxid != 0:
+			return fmt.Sprintf("it has the state %+v", is)
+		}
+		return ""
+	case coord.NodeCreated, coord.NodeChanged:
+	default:
+		return "no such kind"
+	}
+	created := e.Kind == coord.NodeCreated
+	f.states++
+	before := f.told[e.Path]
+	after := telling{is.Czxid, max(before.mzxid, is.Mzxid), f.states, before.created}
+	if created {
+		after.created = f.states
+	}
+	_, below := f.Tree[parent]
+	if !there {
+		f.kids[parent]++
+	}
+	f.Tree[e.Path], f.told[e.Path] = is, after
+	switch {
+	case created && there:
+		return fmt.Sprintf("it is there as %+v", old)
+	case !created && !there:
+		return "there is none"
+	case !below && e.Path != f.root:
+		return "it has no parent"
+	case !created && is.Czxid != old.Czxid:
+		return fmt.Sprintf("%+v is another node than %+v", is, old)
+	case created && is.Czxid == before.czxid && is.Mzxid >= before.mzxid:
+		f.Flashes++
+		if f.Flash == FlashNever || f.Flash == FlashWithParent && f.told[parent].created <= before.shown {
+			return fmt.Sprintf("%+v is not later than what was told before: it had not been deleted", is)
+		}
+	case created && is.Czxid <= before.mzxid, !created && is.Mzxid <= before.mzxid:
+		return fmt.Sprintf("%+v is not later than what was told before, %#x", is, before.mzxid)
+	}
+	if f.Judge != nil {
+		return f.Judge(e.Path, is)
+	}
+	return ""
+}
+
 // Equals reports whether the events add up to tree.
-func (f *Fold) Equals(tree map[string]NodeState) bool {
+func (f *Fold) Equals(tree map[string]NodeState) bool { return f.Difference(tree) == "" }
+
+// Difference describes how what the events add up to differs from the tree, or returns "".
+func (f *Fold) Difference(tree map[string]NodeState) string {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
-	return maps.Equal(f.Tree, tree)
+	return Difference(f.Tree, tree)
+}
+
+// Sum returns what the events add up to, and those that do not follow from earlier ones.
+func (f *Fold) Sum() (tree map[string]NodeState, wrong []string) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return maps.Clone(f.Tree), f.Wrong[:len(f.Wrong):len(f.Wrong)]
 }
 
 // Check reports what could not be applied.
 func (f *Fold) Check(t *testing.T) {
 	t.Helper()
-	f.Mu.Lock()
-	defer f.Mu.Unlock()
-	for _, s := range f.Wrong {
+	_, wrong := f.Sum()
+	for _, s := range wrong {
 		t.Error(s)
 	}
 }

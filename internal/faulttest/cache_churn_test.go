@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -26,6 +27,8 @@ const (
 	churnDirs  = 8  // directories at the top
 	mostChurn  = 60 // the largest subtree that one commit deletes
 	churnUsers = 20 // sessions that write
+
+	readsAtOnce = 32
 )
 
 // churn changes the tree.
@@ -189,8 +192,8 @@ type follower struct {
 	name    string
 	x       *contender
 	k       *coord.Cache
-	repeats bool // of its loops: the service has no trees
-	loops   []*folded
+	flash   coordtest.Flash // of its loops
+	loops   []*coordtest.Fold
 	halt    func()       // ends Run
 	passes  atomic.Int64 // complete ones
 	probes  int          // requests for a tree that were not of the cache
@@ -207,7 +210,7 @@ func follow(t *testing.T, name string, all *sightings, x *contender, pauses ...t
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &follower{name: name, x: x, k: coord.NewCache(x.c, churned, nil), repeats: !session.Features().Has(backend.Trees)}
+	f := &follower{name: name, x: x, k: coord.NewCache(x.c, churned, nil), flash: flashes(session)}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.probes = f.arms()
 	f.ongoing.Go(func() {
@@ -229,11 +232,12 @@ func follow(t *testing.T, name string, all *sightings, x *contender, pauses ...t
 
 // read begins a loop over the events.
 func (f *follower) read(all *sightings, pause time.Duration) {
-	loop := newFolded(all, f.repeats)
+	loop := all.fold(f.flash)
+	loop.Pace = func() { time.Sleep(pause) }
 	f.loops = append(f.loops, loop)
 	f.ongoing.Go(func() {
-		if err := loop.follow(f.ctx, f.k, pause); err != nil {
-			f.x.tb.Errorf("%s: the events end: %v", f.name, err)
+		if loop.Follow(f.ctx, f.k); loop.Err != nil {
+			f.x.tb.Errorf("%s: the events end: %v", f.name, loop.Err)
 		}
 	})
 }
@@ -263,7 +267,7 @@ func (f *follower) end() {
 // arms returns the number of requests for a watch of the tree. A copy by watches of single nodes
 // makes none.
 func (f *follower) arms() int {
-	if f.repeats {
+	if f.flash != coordtest.FlashNever {
 		return 0
 	}
 	return f.x.way.requests()[zkproxy.OpAddWatch] - f.probes
@@ -282,17 +286,16 @@ func (f *follower) expire() {
 }
 
 // judge compares the copy and the folded events with the tree. now can pass; ever cannot.
-func (f *follower) judge(tree map[string]nodeIs) (now, ever []string) {
-	copied, err := cachedTree(f.k, churned)
-	if err != nil {
+func (f *follower) judge(tree map[string]coordtest.NodeState) (now, ever []string) {
+	if err := checkCounts(f.k, churned); err != nil {
 		now = append(now, fmt.Sprintf("%s: %v", f.name, err))
 	}
-	if d := differs(copied, tree); d != "" {
+	if d := coordtest.Difference(coordtest.CopyOf(f.k, churned), tree); d != "" {
 		now = append(now, fmt.Sprintf("the copy of %s: %s", f.name, d))
 	}
 	for i, loop := range f.loops {
-		d, wrong := loop.differs(tree)
-		if d != "" {
+		sum, wrong := loop.Sum()
+		if d := coordtest.Difference(sum, tree); d != "" {
 			now = append(now, fmt.Sprintf("the events of %s, loop %d: %s", f.name, i, d))
 		}
 		for _, w := range wrong {
@@ -311,10 +314,10 @@ func (c *churn) check(t *testing.T, when string, followers ...*follower) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*limit)
 	defer cancel()
 	for began := time.Now(); ; coordtest.Pause(began) {
-		var tree map[string]nodeIs
+		var tree map[string]coordtest.NodeState
 		reader, err := c.s.link("reader").Open(ctx)
 		if err == nil {
-			tree, err = realTree(ctx, reader, c.s.root, churned)
+			tree, err = coordtest.ReadTree(ctx, reader, c.s.root, churned, readsAtOnce)
 			reader.Close()
 		}
 		now, ever := []string{fmt.Sprint(err)}, []string(nil)
@@ -340,7 +343,7 @@ func (c *churn) check(t *testing.T, when string, followers ...*follower) int {
 // than sessions take to expire. No client can cause that: ZooKeeper has had such defects when
 // servers are killed.
 func (c *churn) compareServers() (difference string) {
-	read := func(addr string) (map[string]nodeIs, error) {
+	read := func(addr string) (map[string]coordtest.NodeState, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		s, err := backendAt([]string{addr}, killTimeout, 0).Open(ctx)
@@ -348,11 +351,11 @@ func (c *churn) compareServers() (difference string) {
 			return nil, err
 		}
 		defer s.Close()
-		return realTree(ctx, s, c.s.root, churned)
+		return coordtest.ReadTree(ctx, s, c.s.root, churned, readsAtOnce)
 	}
 	for began := time.Now(); time.Since(began) < 2*killTimeout; {
 		difference = ""
-		var first map[string]nodeIs
+		var first map[string]coordtest.NodeState
 		for i, addr := range c.e.Addrs() {
 			tree, err := read(addr)
 			if err != nil {
@@ -360,7 +363,7 @@ func (c *churn) compareServers() (difference string) {
 			}
 			if i == 0 {
 				first = tree
-			} else if d := differs(tree, first); d != "" {
+			} else if d := coordtest.Difference(tree, first); d != "" {
 				difference = fmt.Sprintf("THE SERVERS DIFFER: server %d from server 0: %s", i, d)
 			}
 		}
@@ -410,7 +413,7 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	c.plant(t, plain)
 	plain.Close()
 
-	all := &sightings{seen: make(map[sighting]nodeIs)}
+	all := &sightings{seen: make(map[sighting]coordtest.NodeState)}
 	a := follow(t, "the first cache", all, s.contender("a"), 0, 300*time.Millisecond)
 	defer a.end()
 	if large == 0 {
@@ -560,11 +563,13 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 	for _, f := range followers() {
 		var told []string
 		for _, loop := range f.loops {
-			counts := loop.kinds()
+			loop.Mu.Lock()
+			counts, batches := maps.Clone(loop.Counts), loop.Batches
+			loop.Mu.Unlock()
 			if counts[coord.NodeCreated] == 0 || counts[coord.NodeDeleted] == 0 {
 				t.Errorf("%s: a loop was told %v: not tested", f.name, counts)
 			}
-			told = append(told, fmt.Sprintf("%v in %d batches", counts, loop.batches))
+			told = append(told, fmt.Sprintf("%v in %d batches", counts, batches))
 		}
 		t.Logf("figure: %s: %d watches of the tree, %d passes, %d changes followed between faults; its loops were told %s",
 			f.name, f.arms(), f.passes.Load(), f.steady, strings.Join(told, "; "))

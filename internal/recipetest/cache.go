@@ -318,7 +318,7 @@ func (on cacheTests) ACacheOfTheRootHasTheWholeTree(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return coordtest.NodeState{Czxid: stat.Czxid, Mzxid: stat.Mzxid, Data: string(data)}
+			return coordtest.StateOf(data, stat)
 		}
 		for path := "/"; path != ns; {
 			above[path] = look(path)
