@@ -2,25 +2,11 @@ package coord
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
-	"slices"
-	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
-	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/kinds"
-	"github.com/go-coord/coord/internal/latest"
-	"github.com/go-coord/coord/internal/line"
-	"github.com/go-coord/coord/internal/nodepath"
-
-	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/trace"
+	"github.com/go-coord/coord/internal/election"
 )
 
 // ElectionOptions may be nil.
@@ -59,33 +45,16 @@ type ElectionOptions struct {
 // also describes the nodes.
 //
 // An Election is safe for concurrent use and needs no closing.
-type Election struct {
-	c        *core.Client
-	path     nodepath.Path
-	own      layout.Candidate
-	stepDown bool
-}
+type Election struct{ e election.Election }
 
 // NewElection returns the election at path. It does no I/O; a bad path is
 // reported by the first call.
 func NewElection(c *Client, path string, o *ElectionOptions) *Election {
-	e := &Election{c: c.core(), path: c.core().Path(path)}
+	var opts ElectionOptions
 	if o != nil {
-		e.own = layout.Candidate{ID: o.ID, Data: slices.Clone(o.Data)}
-		e.stepDown = o.StepDownOnSuspend
+		opts = *o
 	}
-	return e
-}
-
-// A Term is the time for which a candidate leads. Release resigns. A Term is safe for
-// concurrent use.
-type Term struct {
-	*Hold
-	led *leading
-}
-
-func (e *Election) line() *line.Line {
-	return line.New(e.c, e.path.Full(), layout.LatchLine, kinds.RecipeDir{})
+	return &Election{election.New(c.core(), path, election.Config(opts))}
 }
 
 // Campaign waits until the candidate leads, or ctx ends. ctx bounds the campaign
@@ -95,26 +64,8 @@ func (e *Election) line() *line.Line {
 //
 // The errors are those of Mutex.Lock.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
-	const op = "campaign"
-	if err := e.path.Check(op); err != nil {
-		return nil, err
-	}
-	if !utf8.ValidString(e.own.ID) {
-		return nil, errs.Op(op, e.path.Full(), fmt.Errorf("%w: the ID is not valid UTF-8", ErrInvalid))
-	}
-	if err := backend.ContextError(ctx); err != nil {
-		return nil, errs.Op(op, e.path.Full(), err)
-	}
-	data, err := e.own.Encode()
-	if err != nil {
-		return nil, errs.Op(op, e.path.Full(), err)
-	}
-	led := &leading{l: e.line()}
-	h, err := led.l.Campaign(ctx, op, data, led, e.stepDown)
-	if err != nil {
-		return nil, err
-	}
-	return &Term{&Hold{h}, led}, nil
+	t, err := e.e.Campaign(ctx)
+	return termOf(t), err
 }
 
 // Run campaigns, and when the candidate leads it calls f, with a context that ends
@@ -130,29 +81,9 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 // ctx; and when it cannot campaign, see Campaign. ErrInvalid: f is nil.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
 	if f == nil {
-		return errs.Op("run", e.path.Full(), errs.ErrNoFunction)
+		return e.e.Run(ctx, nil)
 	}
-	for {
-		again := false
-		var t *Term
-		campaign := func(ctx context.Context) (h *core.Hold, err error) {
-			if t, err = e.Campaign(ctx); err != nil {
-				return nil, err
-			}
-			return t.h, nil
-		}
-		err := core.Do(ctx, e.path.Full(), campaign, func(held context.Context, _ *core.Hold) error {
-			err := f(held, t)
-			again = errors.Is(t.Err(), ErrLost)
-			if again && err != nil {
-				e.c.Log().Info("coord: the function of Run returned an error after its term was lost, campaigning again", "path", t.Path(), "error", err)
-			}
-			return err
-		})
-		if !again {
-			return err
-		}
-	}
+	return e.e.Run(ctx, func(ctx context.Context, t *election.Term) error { return f(ctx, termOf(t)) })
 }
 
 // Leadership campaigns, and sends each term that it gains on the channel. It campaigns
@@ -170,19 +101,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 // Guard is refused. Err is the error of Campaign, which matches neither ErrLost nor
 // ErrReleased.
 func (e *Election) Leadership(ctx context.Context) <-chan *Term {
-	core.NeedContext(ctx)
-	out := latest.NewSignal[*Term]()
-	if !e.c.GoWork(func() {
-		unclaimed := e.lead(ctx, out)
-		close(out.Ch)
-		if unclaimed != nil {
-			unclaimed.Release()
-		}
-	}) {
-		out.Put(noTerm(errs.Op("campaign", e.path.Full(), ErrClosed)))
-		close(out.Ch)
-	}
-	return out.Ch
+	return election.Leadership(ctx, &e.e, termOf)
 }
 
 // Terms returns an iterator that campaigns and yields each term that it gains. The
@@ -195,29 +114,9 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 // fails permanently, the last pair is nil and the error of Campaign. A Release that fails ends
 // the loop in the same way, unless the body breaks off or the term was lost: see Hold.Release.
 func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
-	core.NeedContext(ctx)
+	terms := e.e.Terms(ctx)
 	return func(yield func(*Term, error) bool) {
-		for ctx.Err() == nil {
-			t, err := e.Campaign(ctx)
-			if err != nil {
-				if ctx.Err() == nil || !errs.OfContext(err) {
-					yield(nil, err)
-				}
-				return
-			}
-			goOn := false
-			func() {
-				defer func() { err = t.Release() }() // also if the body panics
-				goOn = yield(t, nil)
-			}()
-			switch {
-			case !goOn:
-				return
-			case err != nil && !errors.Is(err, ErrLost):
-				yield(nil, err)
-				return
-			}
-		}
+		terms(func(t *election.Term, err error) bool { return yield(termOf(t), err) })
 	}
 }
 
@@ -226,56 +125,30 @@ func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 // a leader, Revoke returns nil. In all else it is as Mutex.Revoke. The candidate that arrived
 // first leads next; a former leader that campaigns again is behind all waiting candidates.
 func (e *Election) Revoke(ctx context.Context, o *RevokeOptions) error {
-	return e.line().Revoke(ctx, &e.path, o.config())
+	return e.e.Revoke(ctx, o.config())
 }
 
-// noTerm returns a term that never stood.
-func noTerm(err error) *Term { return &Term{Hold: &Hold{core.EndedHold(err)}} }
+// A Term is the time for which a candidate leads. Release resigns. A Term is safe for
+// concurrent use.
+type Term struct {
+	*Hold
+	t *election.Term
+}
 
-// lead campaigns until ctx ends. It returns a term that the caller must resign, or
-// nil.
-func (e *Election) lead(ctx context.Context, out latest.Signal[*Term]) *Term {
-	for {
-		t, err := e.Campaign(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				if !errors.Is(err, ErrClosed) {
-					e.c.Log().Error("coord: campaigning failed, this candidate stops", "path", e.path.Full(), "error", err)
-				}
-				out.Put(noTerm(err))
-			}
-			return nil
-		}
-		out.Put(t)
-		unclaimed := time.NewTimer(t.h.On().Backend().Timeout())
-		select {
-		case <-t.Done():
-		case <-unclaimed.C:
-		case <-ctx.Done():
-		}
-		unclaimed.Stop()
-		if t.Err() == nil {
-			// The channel decides whether the term was received: Untaken returns it
-			// only if not.
-			if mine, ok := out.Untaken(); ok {
-				if ctx.Err() != nil {
-					return mine
-				}
-				mine.Release()
-			}
-		}
-		select {
-		case <-t.Done():
-		case <-ctx.Done():
-			return nil
-		}
+// termOf returns the face of a term.
+func termOf(t *election.Term) *Term {
+	if t == nil {
+		return nil
 	}
+	return &Term{&Hold{t.Hold()}, t}
 }
 
-// leading is the recipe of a term.
-type leading struct {
-	l         *line.Line
-	announced atomic.Bool // a node of an announcement may exist
+// engine returns the engine of the term. A Term that no campaign has returned has only its Hold.
+func (t *Term) engine() *election.Term {
+	if t.t == nil {
+		return election.TermOf(t.core())
+	}
+	return t.t
 }
 
 // Announce publishes, with data, that the leader has taken over and is ready: the
@@ -286,88 +159,84 @@ type leading struct {
 // error is that of Err. If ctx ends while the outcome is unknown, the error matches
 // ErrUncertain: the announcement may be visible.
 func (t *Term) Announce(ctx context.Context, data []byte) error {
-	const op = "announce"
-	path := t.Path()
-	if err := t.Err(); err != nil {
-		return errs.Op(op, path, err)
-	}
-	ready := layout.ReadyPath(path)
-	t.led.announced.Store(true) // before the node can exist, because Release reads it
-	doubt := false              // an earlier attempt may have been applied
-	fail := func(err error) error {
-		if doubt {
-			err = backend.Uncertain(err)
-		}
-		return errs.Op(op, path, err)
-	}
-	pause := core.NewPauses(t.h.On().Client())
-	for {
-		if err := t.Err(); err != nil {
-			return errs.Op(op, path, err)
-		}
-		// The write is conditional on the version that was read, so an attempt of an
-		// earlier call that gave up cannot take effect after this one.
-		_, stat, err := t.h.On().Backend().Get(ctx, ready, nil)
-		write := backend.SetData(ready, data, stat.Version)
-		if errs.IsNotFound(err) {
-			err = nil
-			write = backend.Create(ready, data, backend.Ephemeral)
-		}
-		if err == nil {
-			_, err = t.h.On().Backend().Commit(ctx, backend.Check(path, backend.AnyVersion), write)
-		}
-		var e *backend.Error
-		switch {
-		case err == nil:
-			t.h.Emit(ctx, func(at trace.Subject, led time.Duration) trace.Event {
-				return trace.LeaderAnnounced{Subject: at, Token: t.Token(), After: led}
-			})
-			return nil
-		case errs.IsNotFound(err) && errors.As(err, &e) && e.Index == 0:
-			t.h.NodeGone(ctx, path)
-		case errs.IsOver(err):
-			t.h.Lose(err)
-		case errs.IsNotFound(err), errs.Answers(err, backend.ErrBadVersion), errs.Answers(err, backend.ErrExists):
-			// Another call wrote in between, or the read was stale.
-			if err := t.h.On().Backend().Sync(ctx, ready); err != nil && !errs.IsOver(err) {
-				return fail(err)
-			}
-		case !backend.IsUncertain(err) || ctx.Err() != nil:
-			return fail(err)
-		default:
-			doubt = true
-			pause.Wait(ctx.Done(), t.Done())
-		}
-	}
+	return t.engine().Announce(ctx, data)
 }
 
-// Release resigns. The same commit removes the announcement.
-func (x *leading) Release(h *core.Hold) error {
-	if !x.announced.Load() {
-		return x.l.Release(h)
-	}
-	ready := layout.ReadyPath(h.Path())
-	both, err := h.RemoveWith(ready)
-	if !both {
-		// Once the leader's node is gone, no attempt to announce can succeed any
-		// more, so a ready node that exists now is the last one.
-		h.On().RemoveLater(ready)
-	}
-	return err
+// A Candidate is a contender for leadership.
+type Candidate struct {
+	ID      string
+	Data    []byte
+	Path    string    // of its node, absolute
+	Token   int64     // the Token of its term, present or future
+	Session int64     // the session that owns the node
+	Since   time.Time // when it arrived, by the service's clock
+
+	// Ready reports that the candidate leads and has called Announce, with
+	// Announcement.
+	Ready        bool
+	Announcement []byte
 }
 
-// Leftovers are, if the session lives on, first the node of a leader that has stepped down,
-// then the announcement. In the other order, an Announce under way could create the
-// announcement again.
-func (x *leading) Leftovers(h *core.Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
-	path := h.Path()
-	if errors.Is(cause, ErrSuspended) {
-		paths = append(paths, path)
-	}
-	if x.announced.Load() {
-		paths = append(paths, layout.ReadyPath(path))
-	}
-	return nodepath.Parent(path), paths, h.On().Remove
+// A Leader is the candidate that leads, or reports that no candidate leads; see Vacant.
+type Leader struct {
+	Candidate
+
+	// Err is set only in the last element that WatchLeader sends, if WatchLeader
+	// cannot go on.
+	Err error
 }
 
-func (x *leading) Lost(*core.Hold) {}
+// Vacant reports that no candidate leads.
+func (l Leader) Vacant() bool { return l.Token == 0 && l.Err == nil }
+
+// String returns a text for logs.
+func (l Leader) String() string {
+	switch {
+	case l.Err != nil:
+		return l.Err.Error()
+	case l.Vacant():
+		return "nobody"
+	}
+	return fmt.Sprintf("%q (token %d, ready %t)", l.ID, l.Token, l.Ready)
+}
+
+func leaderOf(x election.Candidate, err error) Leader { return Leader{Candidate(x), err} }
+
+// Leader returns the candidate that leads, which is the head of the queue. That
+// candidate may not know yet that it leads, or may be about to leave. The zero
+// Leader, which is Vacant, means that no candidate leads. The result is a snapshot of
+// a past moment, but not older than the call, also on an ensemble. Leader costs three
+// requests, four with an announcement.
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	x, err := e.e.Leader(ctx)
+	return leaderOf(x, nil), err
+}
+
+// WatchLeader returns a channel that delivers the current leader, and then every
+// change: another leader, no leader, an announcement. The channel keeps the latest
+// element only: a slow reader misses intermediate elements, never the newest.
+// A lost session does not end it. The channel is closed when ctx ends. If
+// WatchLeader fails permanently, the last element has Err set. It costs nothing while
+// nothing changes; candidates that come and go behind the leader do not wake it.
+//
+// While the client has no contact, the latest element remains; WatchState reports the
+// loss of contact.
+func (e *Election) WatchLeader(ctx context.Context) <-chan Leader {
+	return election.Watch(ctx, &e.e, leaderOf)
+}
+
+// Leaders is WatchLeader as a loop: it yields the elements of WatchLeader until ctx ends, the
+// watch fails for good, or the body breaks off. The end of the loop ends the watch, and waits
+// for that.
+func (e *Election) Leaders(ctx context.Context) iter.Seq[Leader] {
+	return each(ctx, e.WatchLeader)
+}
+
+// Contenders lists the leader and the candidates that wait, in order. The result is a
+// snapshot of a past moment, as for Leader. Contenders costs two requests, and one read
+// for each candidate and for an announcement. If the service has batches, one request
+// carries 128 of these reads.
+func (e *Election) Contenders(ctx context.Context) ([]Candidate, error) {
+	list, err := e.e.Contenders(ctx)
+	return faces(list, func(x election.Candidate) Candidate { return Candidate(x) }), err
+}

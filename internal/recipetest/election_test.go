@@ -240,3 +240,14 @@ func TestElection_ACandidateThatSteppedDownWaitsForTheRemovalOfItsNode(t *testin
 		coordtest.MustRelease(w.T, term.Hold)
 	})
 }
+
+// A program can put a Term together from a Hold: in a test of its own, say.
+func TestElection_ATermThatNoCampaignHasReturned(t *testing.T) {
+	onMemory(t, func(w *world) {
+		led := mustLead(w.T, w.candidate("a", nil))
+		term := &coord.Term{Hold: led.Hold}
+		coordtest.MustRelease(w.T, term.Hold)
+		coordtest.WantErr(w.T, term.Announce(context.Background(), nil), coord.ErrReleased)
+		w.Empty("/e")
+	})
+}

@@ -111,6 +111,7 @@ func TestHold_ALockUnderTheContextOfAFailedTerm(t *testing.T) {
 		c := w.Open("a", nil)
 		term := <-coord.NewElection(c, "no path", nil).Leadership(context.Background())
 		coordtest.WantErr(w.T, term.Err(), coord.ErrBadPath)
+		coordtest.WantErr(w.T, term.Announce(context.Background(), nil), coord.ErrBadPath)
 		ctx := term.Context(context.Background())
 		rw := coord.NewRWMutex(c, "/rw", nil)
 		_, err := rw.Lock(ctx)

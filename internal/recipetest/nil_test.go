@@ -140,7 +140,7 @@ func TestNil_AFunction(t *testing.T) {
 
 // LockAll refuses a lock that no constructor has made, as a nil one. A Hold that no recipe has granted
 // has not ended, and has no node, nor has such a Membership: users have some in tests of their own
-// functions.
+// functions. An Election that no constructor has made refuses what it can refuse without a client.
 func TestNil_ZeroValues(t *testing.T) {
 	for name, l := range map[string]coord.Locker{
 		"Mutex": new(coord.Mutex), "RWMutex": new(coord.RWMutex), "RLocker": new(coord.RWMutex).RLocker(), "permits": new(coord.Semaphore).Locker(1),
@@ -158,6 +158,12 @@ func TestNil_ZeroValues(t *testing.T) {
 	if m.Err() != nil || m.ID() != "" {
 		t.Errorf("a Membership: error %v, id %q", m.Err(), m.ID())
 	}
+	var e coord.Election
+	ended, end := context.WithCancel(context.Background())
+	end()
+	_, err := e.Campaign(ended)
+	coordtest.WantErr(t, err, context.Canceled)
+	coordtest.WantErr(t, e.Run(context.Background(), nil), coord.ErrInvalid)
 	for what, c := range map[string]<-chan struct{}{"Done": h.Done(), "Revoked": h.Revoked(), "Done of a Membership": m.Done()} {
 		select {
 		case <-c:

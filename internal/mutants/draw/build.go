@@ -20,7 +20,7 @@ import (
 // packages are the directories of the packages in which mutants are made.
 var packages = []string{
 	".", "inspect", "internal/layout", "internal/core", "internal/line", "internal/cell", "internal/queue", "internal/mirror",
-	"internal/semaphore", "internal/barrier", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/txn", "internal/twophase",
+	"internal/semaphore", "internal/election", "internal/barrier", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/txn", "internal/twophase",
 	"backend/memory", "backend/zookeeper", "backend/etcd",
 }
 

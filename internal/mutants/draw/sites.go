@@ -334,7 +334,7 @@ func rewrite(src []byte, sites []*site) []byte {
 var areas = map[string]string{
 	"lock": "locks", "hold": "locks", "mutex": "locks", "rwmutex": "locks", "internal/line/": "locks",
 	"semaphore": "semaphore", "internal/semaphore/": "semaphore",
-	"election": "election", "group": "group", "internal/group/": "group",
+	"election": "election", "internal/election/": "election", "group": "group", "internal/group/": "group",
 	"shards": "shards", "internal/shards/": "shards", "internal/assign/": "shards",
 	"barrier": "barriers", "internal/barrier/": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers",
 	"queue": "queues", "internal/queue/": "queues",

@@ -1,4 +1,4 @@
-package coord
+package election
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/core"
 )
 
 // A leader steps down, and the goroutine that ends its term is held up. The removal of
@@ -15,12 +16,12 @@ import (
 func TestElection_ACampaignDoesNotMeetTheTermThatHasSteppedDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := memory.New(nil).Link("a")
-		c, err := Open(t.Context(), l, nil)
+		c, err := core.Open(t.Context(), l, core.Config{}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		e := NewElection(c, "/e", &ElectionOptions{StepDownOnSuspend: true})
+		e := New(c, "/e", Config{StepDownOnSuspend: true})
 		term, err := e.Campaign(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -29,15 +30,15 @@ func TestElection_ACampaignDoesNotMeetTheTermThatHasSteppedDown(t *testing.T) {
 		defer close(until)
 		term.h.WhenEnded(func(error) { <-until })
 		l.Partition()
-		<-term.Done()
+		<-term.h.Done()
 		l.Heal()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		next, err := e.Campaign(ctx)
 		if err != nil {
-			t.Fatalf("the term ended with %v, and the next campaign: %v", term.Err(), err)
+			t.Fatalf("the term ended with %v, and the next campaign: %v", term.h.Err(), err)
 		}
-		if err := next.Release(); err != nil {
+		if err := next.h.Release(); err != nil {
 			t.Error(err)
 		}
 	})

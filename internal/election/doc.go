@@ -1,0 +1,13 @@
+// Package election is the engine of an Election: candidates queue on one path, and the head of the queue leads.
+//
+//	campaign.go     Election: a campaign, and the loops Run and Terms
+//	leadership.go   Leadership: a channel of terms, and a term that nobody receives
+//	term.go         Term: the announcement, and the removal of what a term leaves
+//	observe.go      the leader, its changes, and the list of the candidates
+//
+// The queue is a line of exclusive contenders (package line). Package coord has the public types and their
+// documentation.
+//
+// TestElection of internal/recipetest tests it, and TestLeadersAreReplaced of internal/faulttest tests it with
+// processes that are paused and killed.
+package election
