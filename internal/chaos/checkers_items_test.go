@@ -122,11 +122,11 @@ func TestTheCheckOfTheLivesOfItemsCountsTheirAttempts(t *testing.T) {
 		{"deleted under a claim", put.claim(1, 1).and(opDelete(itemAt)), []call{take(1, 1)}, "deleted from under a claim"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			verdict(t, livesOf(tc.log, "priority", most, made(tc.takes...)).wrong, tc.want)
+			verdict(t, livesOf(tc.log, "priority", most, made(tc.takes...)).Wrong, tc.want)
 		})
 	}
-	verdict(t, livesOf(failed.bury(2), "priority", 0, made(twice...)).wrong, "moved to the dead letters after 2 attempts of 0")
-	verdict(t, livesOf(failed.expire(2).claim(3, 3).ack(3), "priority", 0, made(append(twice, take(3, 3))...)).wrong, "")
+	verdict(t, livesOf(failed.bury(2), "priority", 0, made(twice...)).Wrong, "moved to the dead letters after 2 attempts of 0")
+	verdict(t, livesOf(failed.expire(2).claim(3, 3).ack(3), "priority", 0, made(append(twice, take(3, 3))...)).Wrong, "")
 }
 
 func TestTheCheckOfTheQueueKnowsDeadLetters(t *testing.T) {

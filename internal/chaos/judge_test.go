@@ -109,7 +109,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	for work := range queuePaths {
 		takes := callsOf(all, work, "take")
 		items := livesOf(log, work, mostAttempts[work], callsOf(all, work, "take", "giveback"))
-		f.add(work, items.wrong)
+		f.add(work, items.Wrong)
 		f.add(work, checkQueue(callsOf(all, work, "put", "tryput"), takes, callsOf(all, work, "ack", "nack", "giveback"), items.byValue()))
 		f.add(work, checkLetters(callsOf(all, work, "redrive", "remove"), items))
 		f.add(work, checkRetries(takes, callsOf(all, work, "nack")))

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/internal/itemlog"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
 )
@@ -105,7 +106,7 @@ func TestTheCheckOfAFleetFindsViolations(t *testing.T) {
 	// The item fails for good.
 	buried := func(s *scene) {
 		s.log[3] = txnOf(4, 8, 500, append(claimOf(fleetID, "y", 2), delayEnds(fleetID, 500))...)
-		s.log[4] = txnOf(5, 8, 510, claimEnds(fleetID, "y"), stateGone(fleetID), itemGone(fleetID, 0), creates(fleetDead+"i-"+fleetID+"-0-0000000000", "a"))
+		s.log[4] = txnOf(5, 8, 510, claimEnds(fleetID, "y"), stateGone(fleetID), itemGone(fleetID, 0), creates(fleetDead+"i-"+fleetID+"-0-0000000000", "a"), creates(fleetDead+"r-"+fleetID, "{}"))
 		s.lines["c"] = []line{said("took", 505, second), said("nacking", 508, second), said("nacked", 512, with(second, "ok", 0))}
 		s.dead[fleetID] = "a"
 	}
@@ -130,10 +131,10 @@ func TestTheCheckOfAFleetFindsViolations(t *testing.T) {
 		{"put twice", func(s *scene) { s.log = append(s.log, txnOf(6, 6, 600, itemPut(fleetOther, "a", 0))) }, "was put as " + fleetID, 0},
 		{"put off and claimed early", func(s *scene) { s.log[3].Time = at(499) }, "1ms early", 0},
 		{"due and claimed early", func(s *scene) { s.log[0].Ops[0] = itemPut(fleetID, "a", at(11).UnixMilli()) }, "1ms early", 0},
-		{"claimed while claimed", func(s *scene) { s.log[2].Ops = nil }, "has the claim", 0},
-		{"claimed when it was gone", func(s *scene) { s.log = append(s.log, txnOf(6, 9, 600, claimOf(fleetID, "z", 1)...)) }, `is "acked"`, 0},
-		{"an attempt that is not counted", func(s *scene) { s.log[3].Ops[0].Data = []byte("1") }, "with attempt 1 after 1", 0},
-		{"an attempt that counts twice", func(s *scene) { s.log[3].Ops[0].Data = []byte("3") }, "with attempt 3 after 1", 0},
+		{"claimed while claimed", func(s *scene) { s.log[2].Ops = nil }, "claimed twice at a time", 0},
+		{"claimed when it was gone", func(s *scene) { s.log = append(s.log, txnOf(6, 9, 600, claimOf(fleetID, "z", 1)...)) }, "claimed, and it is deleted", 0},
+		{"an attempt that is not counted", func(s *scene) { s.log[3].Ops[0].Data = []byte("1") }, "claimed as attempt 1 after 1", 0},
+		{"an attempt that counts twice", func(s *scene) { s.log[3].Ops[0].Data = []byte("3") }, "claimed as attempt 3 after 1", 0},
 		{"given back", func(s *scene) {
 			s.log[2] = txnOf(3, 7, 20, claimEnds(fleetID, "x"), stateGone(fleetID))
 			s.log[3] = txnOf(4, 8, 500, claimOf(fleetID, "y", 1)...)
@@ -143,12 +144,13 @@ func TestTheCheckOfAFleetFindsViolations(t *testing.T) {
 		{"a claim that another commit ends", func(s *scene) { s.log[4].Ops[0] = claimEnds(fleetID, "x") }, "lost the claim", 0},
 		{"buried too soon", func(s *scene) {
 			buried(s)
-			s.log[3].Ops[0].Data = []byte("1")
+			s.log[2] = txnOf(3, 7, 20, claimEnds(fleetID, "x"), stateGone(fleetID))
+			s.log[3] = txnOf(4, 8, 500, claimOf(fleetID, "y", 1)...)
 		}, "after 1 attempts of 2", 0},
 		{"buried with another value", func(s *scene) {
 			buried(s)
 			s.log[4].Ops[3].Data = []byte("b")
-		}, `is "b" in the dead letters`, 0},
+		}, `moved to the dead letters as "b"`, 0},
 		{"buried and not in the dead letters", func(s *scene) {
 			buried(s)
 			delete(s.dead, fleetID)
@@ -156,14 +158,14 @@ func TestTheCheckOfAFleetFindsViolations(t *testing.T) {
 		{"in the dead letters and in the queue", func(s *scene) {
 			buried(s)
 			s.log[4].Ops = slices.Delete(s.log[4].Ops, 2, 3)
-		}, "in the dead letters and in the queue", 0},
+		}, "not deleted in the queue", 0},
 		{"in the dead letters and acknowledged", func(s *scene) {
 			buried(s)
 			s.lines["c"] = sound().lines["c"]
 		}, "and acknowledged", 0},
 		{"in the dead letters and never put", func(s *scene) { s.dead[fleetOther] = "b" }, "never put, and in the dead letters", 0},
 		{"an ack that is reported as lost", func(s *scene) { s.lines["c"][2].Text = "lost" }, `the log says "acked"`, 0},
-		{"an ack that only gives the item back", func(s *scene) { s.log[4].Ops = s.log[4].Ops[:1] }, `the log says "back"`, 0},
+		{"an ack that only gives the item back", func(s *scene) { s.log[4].Ops = s.log[4].Ops[:1] }, `the log says "failed"`, 0},
 		{"an ack that nobody sent", func(s *scene) { s.lines["c"] = s.lines["c"][:1] }, "acknowledged by no handler", 0},
 		{"a nack that did not end the claim", func(s *scene) { s.log[2] = expired }, `the log says "session"`, 0},
 		{"a claim of another session", func(s *scene) { s.log[3].Session = 9 }, "no such claim", 0},
@@ -191,21 +193,21 @@ func TestTheCheckOfAFleetFindsViolations(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := sound()
 			tc.spoil(s)
-			h := newQueueHistory(map[string]string{"/queue": "q"}, 2)
+			h := itemlog.New(map[string]itemlog.Queue{"/queue": {Name: "q", Most: 2}})
 			for _, x := range s.log {
-				h.apply(x)
+				h.Apply(x)
 			}
 			p := newPassage()
 			for _, who := range []string{"p", "b", "c", "d"} {
 				p.add(who, s.lines[who])
 			}
 			p.dead = s.dead
-			for session, ended := range h.ended {
+			for session, ended := range h.Ended {
 				p.ended[session] = time.Duration(ended.Sub(at(0)))
 			}
 			p.check()
-			h.check(p)
-			wrong := append(p.wrong, h.wrong...)
+			compareItems(h, p)
+			wrong := append(p.wrong, h.Wrong...)
 			found := slices.ContainsFunc(wrong, func(text string) bool { return strings.Contains(text, tc.want) })
 			if tc.want == "" && len(wrong) > 0 || tc.want != "" && !found || p.late != tc.late {
 				t.Errorf("found %q and %d late, want %q and %d", wrong, p.late, tc.want, tc.late)
@@ -216,7 +218,7 @@ func TestTheCheckOfAFleetFindsViolations(t *testing.T) {
 
 // The ready times of an item go from when it can be taken to its next claim.
 func TestTheHistoryOfAQueueKnowsWhenAnItemIsReady(t *testing.T) {
-	h := newQueueHistory(map[string]string{"/queue": "q"}, 2)
+	h := itemlog.New(map[string]itemlog.Queue{"/queue": {Name: "q", Most: 2}})
 	for _, x := range []zklog.Txn{
 		txnOf(1, 6, 0, itemPut(fleetID, "a", at(50).UnixMilli())),
 		txnOf(2, 7, 60, claimOf(fleetID, "x", 1)...),
@@ -224,19 +226,19 @@ func TestTheHistoryOfAQueueKnowsWhenAnItemIsReady(t *testing.T) {
 		txnOf(4, 8, 510, append(claimOf(fleetID, "y", 2), delayEnds(fleetID, 500))...),
 		{Zxid: 5, Session: 8, Time: at(600), Type: zklog.CloseSession, Ops: []zklog.Op{claimEnds(fleetID, "y")}},
 		// No consumer claims it again: it was taken too often.
-		txnOf(6, 9, 620, stateGone(fleetID), itemGone(fleetID, at(50).UnixMilli()), creates(fleetDead+"i-"+fleetID+"-0-0000000000", "a")),
+		txnOf(6, 9, 620, stateGone(fleetID), itemGone(fleetID, at(50).UnixMilli()), creates(fleetDead+"i-"+fleetID+"-0-0000000000", "a"), creates(fleetDead+"r-"+fleetID, "{}")),
 	} {
-		h.apply(x)
+		h.Apply(x)
 	}
-	if len(h.wrong) > 0 {
-		t.Error(h.wrong)
+	if len(h.Wrong) > 0 {
+		t.Error(h.Wrong)
 	}
-	want := []window[time.Time]{{at(50), at(60)}, {at(500), at(510)}, {at(600), at(620)}}
-	if got := h.items[fleetID].ready; !slices.Equal(got, want) {
+	want := []itemlog.Window{{From: at(50), To: at(60)}, {From: at(500), To: at(510)}, {From: at(600), To: at(620)}}
+	if got := h.Items[fleetID].Ready; !slices.Equal(got, want) {
 		t.Errorf("ready %v, want %v", got, want)
 	}
-	if got := len(h.taken["q"]); got != 3 || h.put != 1 || h.off != 1 || h.dead[fleetID] != "a" {
-		t.Errorf("taken %d times, %d due, %d put off, dead letters %v", got, h.put, h.off, h.dead)
+	if got := len(h.Taken["q"]); got != 3 || h.Due != 1 || h.Off != 1 || h.Items[fleetID].Moves != 1 {
+		t.Errorf("taken %d times, %d due, %d put off, %+v", got, h.Due, h.Off, h.Items[fleetID])
 	}
 }
 
@@ -336,8 +338,8 @@ func TestTheCareerOfAConsumer(t *testing.T) {
 		finished: sec(30, 0).from, died: map[*actor]time.Duration{a: sec(18, 0).from},
 		stopped: map[*actor]spans{a: {sec(8, 12)}}, cutOff: map[*actor]spans{a: {sec(15, 16)}},
 	}
-	h := newQueueHistory(nil, 2)
-	h.ended = map[int64]time.Time{7: time.Unix(10, 0), 8: time.Unix(22, 0)}
+	h := itemlog.New(nil)
+	h.Ended = map[int64]time.Time{7: time.Unix(10, 0), 8: time.Unix(22, 0)}
 	c := f.careerOf(a, h)
 	// It loses a session that the service ends only after the next one has begun, and is killed at 5.
 	a2 := &actor{Worker: proc.Reported(phase(1, "connected", 7), phase(2, "suspended", 7), phase(3, "lost", 7), phase(3.5, "connected", 8))}

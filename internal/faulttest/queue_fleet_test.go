@@ -19,6 +19,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/itemlog"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
@@ -515,11 +516,11 @@ func (f *fleet) conclude() (broken error) {
 	if err != nil {
 		return err
 	}
-	h := newQueueHistory(map[string]string{f.path: "q", f.delayed: "d"}, fleetAttempts)
+	h := itemlog.New(map[string]itemlog.Queue{f.path: {Name: "q", Most: fleetAttempts}, f.delayed: {Name: "d", Most: fleetAttempts}})
 	for _, x := range log {
-		h.apply(x)
+		h.Apply(x)
 	}
-	for session, at := range h.ended {
+	for session, at := range h.Ended {
 		p.ended[session] = f.monotonicOf(at)
 	}
 	for _, a := range f.all {
@@ -530,7 +531,7 @@ func (f *fleet) conclude() (broken error) {
 	}
 	for path, owner := range left {
 		// On etcd a key goes with its lease, so there what is left is ours.
-		at, ended := h.ended[owner]
+		at, ended := h.Ended[owner]
 		killed, dead := f.killed(owner)
 		switch {
 		case f.e.other != nil:
@@ -548,11 +549,11 @@ func (f *fleet) conclude() (broken error) {
 		t.Errorf("%d values put, want %d", len(p.puts), want)
 	}
 	p.check()
-	h.check(p)
-	if len(p.wrong)+len(h.wrong) > 0 {
-		t.Errorf("%d violations by the reports, %d by the log; %d transactions stand in a log and were dropped", len(p.wrong), len(h.wrong), len(dropped))
+	compareItems(h, p)
+	if len(p.wrong)+len(h.Wrong) > 0 {
+		t.Errorf("%d violations by the reports, %d by the log; %d transactions stand in a log and were dropped", len(p.wrong), len(h.Wrong), len(dropped))
 	}
-	p.wrong = append(h.wrong, p.wrong...)
+	p.wrong = append(h.Wrong, p.wrong...)
 	waits, silence := f.waits(h, outages)
 	f.summarize(p, h, log, waits, silence)
 	p.report(t)
@@ -676,17 +677,17 @@ func (f *fleet) monotonicOf(t time.Time) time.Duration { return time.Duration(t.
 // waits finds the longest waits of ready items for idle consumers. The second result is the
 // longest time in which a consumer was silent and its session lived: servers on a busy machine end
 // a session late.
-func (f *fleet) waits(h *queueHistory, outages spans) (waits []wait, silence time.Duration) {
+func (f *fleet) waits(h *itemlog.Log, outages spans) (waits []wait, silence time.Duration) {
 	var items []available
-	for _, it := range h.items {
-		a := available{name: it.String(), lane: it.lane}
-		for _, r := range it.ready {
-			a.ready = append(a.ready, window[time.Duration]{f.monotonicOf(r.from), f.monotonicOf(r.to)})
+	for _, it := range h.Items {
+		a := available{name: it.String(), lane: it.Queue.Name}
+		for _, r := range it.Ready {
+			a.ready = append(a.ready, window[time.Duration]{f.monotonicOf(r.From), f.monotonicOf(r.To)})
 		}
 		items = append(items, a)
 	}
 	hind := hindrances{outages: outages, starved: f.control.gaps, claims: make(map[string][]time.Duration)}
-	for lane, all := range h.taken {
+	for lane, all := range h.Taken {
 		for _, at := range all {
 			hind.claims[lane] = append(hind.claims[lane], f.monotonicOf(at))
 		}
@@ -732,7 +733,7 @@ type sessionLife struct {
 	silent spans // the consumer was dead, paused, without contact or had another session
 }
 
-func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
+func (f *fleet) careerOf(a *actor, h *itemlog.Log) (c career) {
 	end, dead := f.died[a]
 	if !dead {
 		end = f.finished
@@ -756,7 +757,7 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 		if contact.session == 0 {
 			return
 		}
-		if ended, ok := h.ended[contact.session]; ok {
+		if ended, ok := h.Ended[contact.session]; ok {
 			at = min(at, f.monotonicOf(ended))
 		}
 		had := window[time.Duration]{contact.from, at}
@@ -798,7 +799,7 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 	c.connected = union(c.connected)
 	for _, s := range sessions {
 		to := f.finished
-		if ended, ok := h.ended[s.session]; ok {
+		if ended, ok := h.Ended[s.session]; ok {
 			to = min(to, f.monotonicOf(ended))
 		}
 		life := spans{{s.from, to}}
@@ -814,7 +815,7 @@ func (f *fleet) careerOf(a *actor, h *queueHistory) (c career) {
 
 // summarize prints the figures, and fails the test if there was too little of a fault, or if an
 // item waited for too long.
-func (f *fleet) summarize(p *passage, h *queueHistory, log []zklog.Txn, waits []wait, silence time.Duration) {
+func (f *fleet) summarize(p *passage, h *itemlog.Log, log []zklog.Txn, waits []wait, silence time.Duration) {
 	t := f.t
 	t.Helper()
 	c := p.counts()
@@ -823,7 +824,7 @@ func (f *fleet) summarize(p *passage, h *queueHistory, log []zklog.Txn, waits []
 	}
 	round := func(d time.Duration) time.Duration { return d.Round(time.Second / 10) }
 	say("items", "%d, %d of them with a due time; %d producers and %d consumers; %v, after %v to start, and %v to judge",
-		c.values, h.put, len(f.producers), len(f.consumers), round(f.finished-f.began), round(f.began-f.setUp), round(proc.Now()-f.finished))
+		c.values, h.Due, len(f.producers), len(f.consumers), round(f.finished-f.began), round(f.began-f.setUp), round(proc.Now()-f.finished))
 	for _, kind := range slices.Sorted(maps.Keys(f.faults)) {
 		say("fault", "%s: %d", kind, f.faults[kind])
 	}
@@ -883,7 +884,7 @@ func (f *fleet) summarize(p *passage, h *queueHistory, log []zklog.Txn, waits []
 			tell(w)
 		}
 	}
-	if c.again == 0 || len(p.dead) == 0 || c.nacked == 0 || c.delayed == 0 || c.hung == 0 || ended == 0 || h.put == 0 || f.cuts == 0 || f.servers == 0 {
+	if c.again == 0 || len(p.dead) == 0 || c.nacked == 0 || c.delayed == 0 || c.hung == 0 || ended == 0 || h.Due == 0 || f.cuts == 0 || f.servers == 0 {
 		t.Error("too few faults of some kind")
 	}
 }
