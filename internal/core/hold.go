@@ -48,9 +48,10 @@ type Hold struct {
 
 // Owner is the recipe that granted a hold.
 type Owner interface {
-	// Release removes the node of a hold that its holder released, by Hold.Remove, and
-	// hands the lock to the next local waiter, if any.
-	Release(*Hold) error
+	// RemoveNode is called by Hold.Release when the hold has ended. It removes the node by
+	// Hold.Remove, or keeps it for later holds (NodeKeeper), and hands the lock to the next local
+	// waiter, if any.
+	RemoveNode(*Hold) error
 	// Leftovers returns the nodes to remove when a hold is lost for cause while its session lives
 	// on: their paths, in the order of the removal, and the function that removes each. The next
 	// acquisition of the client in dir waits for the removal. Leftovers is called before the hold

@@ -26,7 +26,7 @@ import (
 //     continues in the background.
 func (h *Hold) Release() error {
 	if h.BeginRelease() {
-		h.EndRelease(h.owner.Release(h))
+		h.EndRelease(h.owner.RemoveNode(h))
 	}
 	return h.releaseOutcome()
 }

@@ -127,8 +127,9 @@ func (b *Barrier) present(ctx context.Context, s *core.Session, names []string, 
 // owner is an Entry as the owner of its hold.
 type owner Entry
 
-// Release deletes the member's node, and ready with the node of the last member. A Leave under way does so itself.
-func (o *owner) Release(h *core.Hold) error {
+// RemoveNode deletes the member's node, together with ready if the member is the last one. A Leave under way
+// deletes the node itself.
+func (o *owner) RemoveNode(h *core.Hold) error {
 	if o.leaving.Load() {
 		return nil
 	}

@@ -91,10 +91,10 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 	}
 }
 
-// Release resigns. The same commit removes the announcement.
-func (x *leading) Release(h *core.Hold) error {
+// RemoveNode resigns. The same commit removes the announcement.
+func (x *leading) RemoveNode(h *core.Hold) error {
 	if !x.announced.Load() {
-		return x.l.Release(h)
+		return x.l.RemoveNode(h)
 	}
 	ready := layout.ReadyPath(h.Path())
 	both, err := h.RemoveWith(ready)

@@ -9,13 +9,12 @@ import (
 	"github.com/go-coord/coord/internal/nodepath"
 )
 
-// core.Hold.Release ends a hold, and then calls its owner, which deletes the node. A localQueue is the
-// owner of the holds of a Mutex, and a Line of the holds of an RWMutex. The owners of terms and of shards
-// call the method of the Line.
+// core.Hold.Release ends a hold, and then calls RemoveNode of its owner. A localQueue is the owner of the
+// holds of a Mutex, and a Line of the holds of an RWMutex. The owners of terms and of shards call
+// RemoveNode of their Line.
 
-// Release ends the turn of a holder. It keeps the holder's node if it can, for the next
-// local caller.
-func (q *localQueue) Release(h *core.Hold) error {
+// RemoveNode ends the turn of a holder. If it can, it keeps the holder's node for the next local caller.
+func (q *localQueue) RemoveNode(h *core.Hold) error {
 	if k, ok := h.Keeper().(*keptLock); ok && k.keepAt(h) {
 		return nil
 	}
@@ -28,7 +27,7 @@ func (q *localQueue) Release(h *core.Hold) error {
 func (q *localQueue) removeAndCall(h *core.Hold) error {
 	w := q.call()
 	if w == nil {
-		err := q.l.Release(h)
+		err := q.l.RemoveNode(h)
 		q.advance() // a caller may have come meanwhile
 		return err
 	}
@@ -48,7 +47,7 @@ func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 	s := h.On()
 	own, _ := l.kinds.Parse(nodepath.Base(h.Path()))
 	if contender.IsHighNumber(s, own.Seq) {
-		return b, l.Release(h)
+		return b, l.RemoveNode(h)
 	}
 	n, doubt, err := h.HandOver(l.recipeDir(), layout.LockInfix, data)
 	switch {
@@ -84,9 +83,9 @@ func (q *localQueue) Leftovers(*core.Hold, error) (dir string, paths []string, r
 	return
 }
 
-// Release deletes the node of a released hold. If the number of the node is high, it deletes the directory
+// RemoveNode deletes the node of a released hold. If the number of the node is high, it deletes the directory
 // too, provided that this is otherwise empty.
-func (l *Line) Release(h *core.Hold) error {
+func (l *Line) RemoveNode(h *core.Hold) error {
 	q, _ := l.kinds.Parse(nodepath.Base(h.Path()))
 	if contender.IsHighNumber(h.On(), q.Seq) {
 		_, err := h.RemoveWith(l.dir)

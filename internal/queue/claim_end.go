@@ -181,16 +181,16 @@ func (cl *Claim) failure() claimVerb {
 	return verbNack
 }
 
-// Release implements recipe, for a caller that released the hold itself: it gives the
-// item back.
-func (cl *Claim) Release(*core.Hold) error {
+// RemoveNode is for a caller that released the hold itself: it gives the item back, which deletes the mark,
+// the node of the hold.
+func (cl *Claim) RemoveNode(*core.Hold) error {
 	ctx := context.Background()
 	cl.decided(verbGiveBack, 0)
 	return cl.end(ctx, cl.commit(ctx, verbGiveBack))
 }
 
-// Lost implements recipe. The mark is gone, or goes with its session; that makes
-// the item available to other consumers.
+// Lost ends the claim. The mark is gone, or goes with its session; that makes the item available to other
+// consumers.
 func (cl *Claim) Lost(*core.Hold) { cl.move(claimLose) }
 
 // Leftovers is the mark, if the claim has timed out, or Work has ended it since the client closes.

@@ -130,8 +130,8 @@ func (s *Semaphore) readContenders(ctx context.Context, ss *core.Session) ([]Con
 // owner is a Semaphore as the recipe of its holds.
 type owner Semaphore
 
-// Release deletes the node of a released hold, and the directory as a line does.
-func (s *owner) Release(h *core.Hold) error {
+// RemoveNode deletes the node of a released hold, and the directory as a line does.
+func (s *owner) RemoveNode(h *core.Hold) error {
 	q, _ := layout.ParsePermit(nodepath.Base(h.Path()))
 	if contender.IsHighNumber(h.On(), q.Seq) {
 		_, err := h.RemoveWith(s.requests)

@@ -517,14 +517,15 @@ func (x *shard) unassign(by, why string) {
 // its session.
 func (x *shard) giveBack() { x.r.s.c.GoWork(func() { x.hold.Release() }) }
 
-// Release, Leftovers and Lost make a shard the owner of its hold.
-
-func (x *shard) Release(h *core.Hold) error {
-	err := x.l.Release(h)
+// RemoveNode, Leftovers and Lost make a shard the owner of its hold. RemoveNode deletes the node, and reports that
+// the shard has ended.
+func (x *shard) RemoveNode(h *core.Hold) error {
+	err := x.l.RemoveNode(h)
 	x.report(func() { x.ended = true })
 	return err
 }
 
+// Lost reports that the shard has ended.
 func (x *shard) Lost(*core.Hold) { x.report(func() { x.ended = true }) }
 
 // Leftovers is the node of a shard that ended by force.
