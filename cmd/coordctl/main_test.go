@@ -208,6 +208,23 @@ func onEach(t *testing.T, f func(t *testing.T, v *servers)) {
 	t.Run("etcd", func(t *testing.T) { t.Parallel(); f(t, onEtcd(t)) })
 }
 
+var used = struct {
+	sync.Mutex
+	times map[string]int
+}{times: make(map[string]int)}
+
+// fresh returns path, with a number after it if this process has used it already: the shared
+// server keeps the nodes of an earlier run of the same test.
+func fresh(path string) string {
+	used.Lock()
+	defer used.Unlock()
+	used.times[path]++
+	if n := used.times[path]; n > 1 {
+		return fmt.Sprint(path, "-", n)
+	}
+	return path
+}
+
 // stage is one lock, a coordctl that uses it, and the next contender.
 type stage struct {
 	*servers
@@ -220,7 +237,7 @@ type stage struct {
 
 func newStage(t *testing.T, v *servers) *stage {
 	t.Helper()
-	s := &stage{servers: v, t: t, path: "/" + strings.ReplaceAll(t.Name(), "/", "-"), file: t.TempDir() + "/beats"}
+	s := &stage{servers: v, t: t, path: fresh("/" + strings.ReplaceAll(t.Name(), "/", "-")), file: t.TempDir() + "/beats"}
 	for _, addr := range v.addrs {
 		p, err := v.proxy(addr)
 		if err != nil {

@@ -28,15 +28,16 @@ var update = flag.Bool("update", false, "rewrite the stored output of coordctl, 
 type scene struct {
 	*servers
 	t         *testing.T
-	namespace string
+	name      string
+	namespace string // name, or another one if an earlier run of the test has used it
 	dir       string // where coordctl is
 	clients   map[string]*coord.Client
 }
 
 // newScene puts a scene on the servers.
-func newScene(t *testing.T, v *servers, namespace string) *scene {
+func newScene(t *testing.T, v *servers, name string) *scene {
 	t.Helper()
-	s := &scene{servers: v, t: t, namespace: namespace, dir: t.TempDir(), clients: make(map[string]*coord.Client)}
+	s := &scene{servers: v, t: t, name: name, namespace: fresh(name), dir: t.TempDir(), clients: make(map[string]*coord.Client)}
 	s.script("coordctl", `exec "`+os.Args[0]+`" -as-coordctl "$@"`)
 	s.script("backup.sh", "echo backup with token $COORD_TOKEN of $COORD_PATH")
 	ctx := t.Context()
@@ -205,7 +206,7 @@ func (s *scene) shell(line string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a line, and returns its output and exit status.
+// run runs a line, and returns its output, with name for the namespace, and its exit status.
 func (s *scene) run(line string) (string, int) {
 	s.t.Helper()
 	cmd := s.shell(line)
@@ -221,7 +222,7 @@ func (s *scene) run(line string) (string, int) {
 	if e := (*exec.ExitError)(nil); err != nil && !errors.As(err, &e) {
 		s.t.Fatal(err)
 	}
-	return out.String(), cmd.ProcessState.ExitCode()
+	return strings.ReplaceAll(out.String(), s.namespace, s.name), cmd.ProcessState.ExitCode()
 }
 
 // normal replaces what differs from run to run.
