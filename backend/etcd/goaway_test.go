@@ -30,7 +30,7 @@ func TestEtcd_ConnectionThatEndsInGoodOrderInterruptsNothing(t *testing.T) {
 				change(f)
 			}
 			log := new(lines)
-			o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: fmt.Sprintf("goaway-%s-%d", name, prefixes.Add(1)), Logger: slog.New(log)}
+			o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: fresh("goaway-" + name), Logger: slog.New(log)}
 			s, other := open(t, etcd.New([]string{f.addr}, o)), open(t, etcd.New([]string{shared.get(t)}, o))
 			commit(t, s, backend.Create("/d", nil, backend.Persistent), backend.Create("/quiet", nil, backend.Persistent))
 			quiet := backend.NewWatchSet()
@@ -149,7 +149,7 @@ func openHeld(t *testing.T, f *front, prefix string) backend.Session {
 	t.Helper()
 	delay := f.delay
 	f.delay = nil
-	o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: fmt.Sprint(prefix, "-", prefixes.Add(1))}
+	o := &etcd.Options{SessionTimeout: 20 * time.Second, Prefix: fresh(prefix)}
 	s := open(t, etcd.New([]string{f.addr}, o))
 	commit(t, s, backend.Create("/n", nil, backend.Persistent))
 	f.mu.Lock()

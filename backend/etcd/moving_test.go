@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/client/v3/namespace"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/etcd"
@@ -117,7 +118,9 @@ func TestMovingFromConcurrency(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cli.Close()
-	c, err := coord.Open(ctx, etcd.New([]string{addr}, &etcd.Options{Prefix: "moving"}), nil)
+	keys := fresh("before") // in which the old program has the tree for itself
+	cli.KV, cli.Watcher, cli.Lease = namespace.NewKV(cli.KV, keys), namespace.NewWatcher(cli.Watcher, keys), namespace.NewLease(cli.Lease, keys)
+	c, err := coord.Open(ctx, etcd.New([]string{addr}, &etcd.Options{Prefix: fresh("moving")}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

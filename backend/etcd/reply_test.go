@@ -140,7 +140,7 @@ func TestEtcd_DamagedReplyBreaksTheLink(t *testing.T) {
 				}
 				return body
 			}
-			o := &etcd.Options{SessionTimeout: 10 * time.Second, Prefix: "damage-" + strings.ReplaceAll(name, " ", "-")}
+			o := &etcd.Options{SessionTimeout: 10 * time.Second, Prefix: fresh("damage-" + strings.ReplaceAll(name, " ", "-"))}
 			s := open(t, etcd.New([]string{sick.addr}, o))
 			commit(t, s, backend.Create("/d", nil, backend.Persistent), backend.Create("/d/a", nil, backend.Persistent))
 			tree := backend.NewTreeWatch(100)

@@ -169,6 +169,9 @@ type service struct {
 
 var prefixes atomic.Int64
 
+// fresh returns a prefix that no other test, and no other run of this one, uses.
+func fresh(prefix string) string { return fmt.Sprint(prefix, "-", prefixes.Add(1)) }
+
 // newService returns a service whose keys have a prefix of their own.
 func newService(tb testing.TB, server string, opts etcd.Options) *service {
 	tb.Helper()

@@ -18,7 +18,7 @@ func TestEtcd_MemberThatAnswersOnlyKeepAlivesIsLeft(t *testing.T) {
 	for name, hangs := range map[string]func(string, []byte) bool{"all": isRequest, "reads": isReadOnly, "writes": isAWrite} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 6 * time.Second, Prefix: "sick-" + name}, nil)
+			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 6 * time.Second, Prefix: fresh("sick-" + name)}, nil)
 			commit(t, s, backend.Create("/e", nil, backend.Ephemeral))
 			used.sick(hangs, nil)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -50,7 +50,7 @@ func TestEtcd_SessionEndsIfNoServerAnswersRequests(t *testing.T) {
 	for name, hangs := range map[string]func(string, []byte) bool{"reads": isReadOnly, "writes": isAWrite} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 4 * time.Second, Prefix: "mute-" + name}, nil)
+			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 4 * time.Second, Prefix: fresh("mute-" + name)}, nil)
 			commit(t, s, backend.Create("/dir", nil, backend.Persistent))
 			path := commit(t, s, backend.Create("/dir/n-", nil, backend.EphemeralSequential))[0].Path
 			used.sick(hangs, nil)
@@ -79,7 +79,7 @@ func TestEtcd_MemberThatSendsNoEventsIsLeft(t *testing.T) {
 	for name, change := range map[string]func(*front){"ordered": nil, "unordered": func(f *front) { f.rewrite = oldVersion }} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := etcd.Options{SessionTimeout: 6 * time.Second, Prefix: "deaf-" + name}
+			o := etcd.Options{SessionTimeout: 6 * time.Second, Prefix: fresh("deaf-" + name)}
 			s, used, other := openAtFronts(t, o, change)
 			writer := open(t, etcd.New([]string{shared.get(t)}, &o))
 			w := backend.NewWatch()
@@ -112,7 +112,7 @@ func TestEtcd_QuietWatchStreamIsProved(t *testing.T) {
 	for name, change := range map[string]func(*front){"ordered": nil, "unordered": func(f *front) { f.rewrite = oldVersion }} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 6 * time.Second, Prefix: "quiet-" + name}, change)
+			s, used, other := openAtFronts(t, etcd.Options{SessionTimeout: 6 * time.Second, Prefix: fresh("quiet-" + name)}, change)
 			const stream, alive = "/etcdserverpb.Watch/Watch", "/etcdserverpb.Lease/LeaseKeepAlive"
 			renewals := func(n int) {
 				for end := used.count(alive) + n; used.count(alive) < end && s.Err() == nil; {
