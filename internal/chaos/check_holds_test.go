@@ -256,27 +256,3 @@ func culprit(m porcupine.Model, ops []porcupine.Operation, info porcupine.Linear
 	}
 	return text
 }
-
-// checkFence finds writes that the fenced register accepted with an old token. overlaps is
-// the number of overlaps that the register without a fence recorded.
-func checkFence(writes []event) (wrong []string, overlaps, refused int) {
-	highest := make(map[string]int64)
-	for _, w := range writes {
-		if w.Kind != "write" {
-			continue
-		}
-		stale := w.Token < highest[w.Work]
-		if stale == (w.Op == "accepted") {
-			wrong = append(wrong, fmt.Sprintf("%s with %#x after %#x: %v", w.Op, w.Token, highest[w.Work], w))
-		}
-		if w.Op == "accepted" {
-			highest[w.Work] = max(highest[w.Work], w.Token)
-		} else {
-			refused++
-		}
-		if w.Value == "overlap" {
-			overlaps++
-		}
-	}
-	return wrong, overlaps, refused
-}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/fence"
 )
 
 // A checker that has never found a violation is untested. Each checker gets a valid history,
@@ -227,23 +228,15 @@ func TestTheCheckOfReadersAndWritersAcceptsADowngrade(t *testing.T) {
 	}
 }
 
-func TestTheCheckOfTheFenceFindsAStaleToken(t *testing.T) {
-	write := func(register string, token int64, op, value string) event {
-		return event{Kind: "write", Work: register, Token: token, Op: op, Value: value}
+func TestTheHistoryOfTheResourceKeepsItsWrites(t *testing.T) {
+	for _, w := range []fence.Write{
+		{Register: "mutex", Token: 5, Hold: "a", Accepted: true},
+		{Register: "mutex", Token: 4, Hold: "b", Overlap: true},
+	} {
+		if got := written(w).write(); got != w {
+			t.Errorf("%+v, want %+v", got, w)
+		}
 	}
-	good := []event{
-		write("mutex", 5, "accepted", ""), write("election", 3, "accepted", ""), write("mutex", 7, "accepted", ""),
-		write("mutex", 5, "refused", "overlap"), write("mutex", 7, "accepted", ""),
-	}
-	wrong, overlaps, refused := checkFence(good)
-	verdict(t, wrong, "")
-	if overlaps != 1 || refused != 1 {
-		t.Errorf("%d overlaps, %d refused", overlaps, refused)
-	}
-	wrong, _, _ = checkFence(append(slices.Clone(good), write("mutex", 6, "accepted", "")))
-	verdict(t, wrong, "accepted with 0x6 after 0x7")
-	wrong, _, _ = checkFence(append(slices.Clone(good), write("mutex", 8, "refused", "")))
-	verdict(t, wrong, "refused with 0x8 after 0x7")
 }
 
 func TestTheCheckOfACopyFindsADifference(t *testing.T) {

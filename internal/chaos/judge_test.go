@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-coord/coord/internal/fence"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -43,7 +44,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	l := newLedger(log)
 	f.txns = l.txns
 	f.add("settling", settle(all, l))
-	var writes []event
+	var writes []fence.Write
 	for _, p := range all {
 		lost := make(map[int64]bool)
 		ended := make(map[int64]bool)
@@ -52,7 +53,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 			case e.Odd:
 				f.add("an unexplained error", []string{p.name + ": " + e.String()})
 			case e.Kind == "write":
-				writes = append(writes, e)
+				writes = append(writes, e.write())
 			case e.Kind == "state" && e.Op == "lost" && e.Err != "":
 				lost[e.Session] = true // it is reported again while there is no other session
 				if strings.Contains(e.Err, "has expired on the servers") {
@@ -63,7 +64,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 		f.expired += len(lost)
 		f.ended += len(ended)
 	}
-	wrong, overlaps, refused := checkFence(writes)
+	wrong, overlaps, refused := fence.Check(writes)
 	f.add("fence", wrong)
 	f.overlaps, f.refused = overlaps, refused
 

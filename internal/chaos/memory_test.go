@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/fence"
 )
 
 // onMemory is a run of one workload by three clients, on memory and with fake time: sessions end, and
@@ -92,18 +93,18 @@ func recorderAt(t *testing.T, dir, name string) *recorder {
 // checkLocksOnMemory judges the holds of a workload as those of a run.
 func checkLocksOnMemory(t *testing.T, processes []*process, work string, least int) {
 	t.Helper()
-	var writes []event
+	var writes []fence.Write
 	for _, p := range processes {
 		for _, e := range p.events {
 			if e.Odd {
 				t.Errorf("%s: %v", p.name, e)
 			}
 			if e.Kind == "write" {
-				writes = append(writes, e)
+				writes = append(writes, e.write())
 			}
 		}
 	}
-	wrong, overlaps, refused := checkFence(writes)
+	wrong, overlaps, refused := fence.Check(writes)
 	verdict(t, wrong, "")
 	list := tenures(processes, work, func(*call) int { return 1 })
 	for _, of := range eachLock(list) {

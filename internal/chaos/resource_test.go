@@ -27,16 +27,7 @@ func resourceMain(task []byte) int {
 	if err != nil {
 		return 1
 	}
-	s, err := fence.Listen(spec.Socket, func(w fence.Write) {
-		e := event{Kind: "write", Work: w.Register, Token: w.Token, ID: w.Hold, Op: "refused"}
-		if w.Accepted {
-			e.Op = "accepted"
-		}
-		if w.Overlap {
-			e.Value = "overlap"
-		}
-		rec.say(e)
-	})
+	s, err := fence.Listen(spec.Socket, func(w fence.Write) { rec.say(written(w)) })
 	if err != nil {
 		return 1
 	}
@@ -44,6 +35,23 @@ func resourceMain(task []byte) int {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 	s.Close()
 	return 0
+}
+
+// written returns the event of a write.
+func written(w fence.Write) event {
+	e := event{Kind: "write", Work: w.Register, Token: w.Token, ID: w.Hold, Op: "refused"}
+	if w.Accepted {
+		e.Op = "accepted"
+	}
+	if w.Overlap {
+		e.Value = "overlap"
+	}
+	return e
+}
+
+// write returns the write of such an event.
+func (e event) write() fence.Write {
+	return fence.Write{Register: e.Work, Token: e.Token, Hold: e.ID, Accepted: e.Op == "accepted", Overlap: e.Value == "overlap"}
 }
 
 // newResource starts it and returns its socket.

@@ -17,12 +17,6 @@ type resource struct {
 	register *fence.Register
 }
 
-type written struct {
-	token    int64
-	hold     string
-	accepted bool
-}
-
 // newResource returns a resource that lives as long as the test.
 func newResource(t *testing.T) *resource {
 	t.Helper()
@@ -44,11 +38,3 @@ func newResource(t *testing.T) *resource {
 // counts returns the accepted and refused writes of the fenced register and the overlaps that
 // the control counted.
 func (r *resource) counts() (accepted, refused, overlaps int) { return r.register.Counts() }
-
-// all returns all writes, in order.
-func (r *resource) all() (list []written) {
-	for _, w := range r.register.Writes() {
-		list = append(list, written{w.Token, w.Hold, w.Accepted})
-	}
-	return list
-}

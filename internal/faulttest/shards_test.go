@@ -12,22 +12,23 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/fence"
 	"github.com/go-coord/coord/internal/zkservice"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// shardField are the shards of a test as resources that are fenced: each refuses a token that is
-// lower than the highest that it has seen.
+// shardField are the shards of a test as resources that are fenced.
 type shardField struct {
 	t *testing.T
 	n int
 
-	mu      sync.Mutex
-	highest []int64
-	owners  []*coord.Shard
-	who     []string
-	writes  int
-	grants  int
+	registers []fence.Register
+
+	mu     sync.Mutex
+	owners []*coord.Shard
+	who    []string
+	writes int
+	grants int
 }
 
 // work writes to the shard until it is to move.
@@ -60,12 +61,11 @@ func (f *shardField) work(name string) func(context.Context, *coord.Shard) error
 func (f *shardField) write(sh *coord.Shard) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case sh.Token() >= f.highest[sh.Index]:
-		f.highest[sh.Index] = sh.Token()
+	switch w := f.registers[sh.Index].Write(sh.Token(), sh.Path()); {
+	case w.Accepted:
 		f.writes++
 	case sh.Err() == nil:
-		f.t.Errorf("shard %d: token %d of its owner is refused after %d", sh.Index, sh.Token(), f.highest[sh.Index])
+		f.t.Errorf("shard %d: token %d of its owner is refused", sh.Index, sh.Token())
 	}
 }
 
@@ -100,7 +100,7 @@ func TestShardsOnThreeServers(t *testing.T) {
 	e := zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: shortSync})
 	service := zkservice.New(t, e, zookeeper.Options{SessionTimeout: killTimeout, LossMargin: shortMargin})
 	f := &shardField{t: t, n: 64}
-	f.highest, f.owners, f.who = make([]int64, f.n), make([]*coord.Shard, f.n), make([]string, f.n)
+	f.registers, f.owners, f.who = make([]fence.Register, f.n), make([]*coord.Shard, f.n), make([]string, f.n)
 	var all sync.WaitGroup
 	t.Cleanup(all.Wait) // after the members are stopped
 	type member struct {

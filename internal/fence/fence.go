@@ -6,7 +6,10 @@
 // and counts overlapping holds. A test whose control counts none has not tested the fence.
 package fence
 
-import "sync"
+import (
+	"fmt"
+	"sync"
+)
 
 // A Write is one write as a register received it.
 type Write struct {
@@ -76,4 +79,28 @@ func (r *Register) Writes() []Write {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Write(nil), r.writes...)
+}
+
+// Check finds writes that a fenced register accepted with a token lower than one before, or refused
+// although there was none. overlaps is the number of overlaps that the controls counted.
+func Check(writes []Write) (wrong []string, overlaps, refused int) {
+	highest := make(map[string]int64)
+	for _, w := range writes {
+		did := "refused"
+		if w.Accepted {
+			did = "accepted"
+		}
+		if before := highest[w.Register]; w.Accepted == (w.Token < before) {
+			wrong = append(wrong, fmt.Sprintf("%s with %#x after %#x: %+v", did, w.Token, before, w))
+		}
+		if w.Accepted {
+			highest[w.Register] = max(highest[w.Register], w.Token)
+		} else {
+			refused++
+		}
+		if w.Overlap {
+			overlaps++
+		}
+	}
+	return wrong, overlaps, refused
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -72,5 +74,25 @@ func TestARegisterRefusesAnOldTokenAndTheControlSeesTheOverlap(t *testing.T) {
 	}
 	if len(notes) != 8 || notes[3].Register != "other" || !notes[4].Overlap {
 		t.Errorf("notes %+v", notes)
+	}
+}
+
+func TestCheck_FindsAStaleToken(t *testing.T) {
+	good := []Write{
+		{"mutex", 5, "a", true, false}, {"election", 3, "x", true, false}, {"mutex", 7, "b", true, false},
+		{"mutex", 5, "a", false, true}, {"mutex", 7, "b", true, false},
+	}
+	for _, tc := range []struct {
+		more Write
+		want string
+	}{
+		{Write{"mutex", 8, "c", true, false}, ""},
+		{Write{"mutex", 6, "c", true, false}, "accepted with 0x6 after 0x7"},
+		{Write{"mutex", 8, "c", false, false}, "refused with 0x8 after 0x7"},
+	} {
+		wrong, overlaps, refused := Check(append(slices.Clone(good), tc.more))
+		if text := strings.Join(wrong, "\n"); !strings.Contains(text, tc.want) || tc.want == "" && (text != "" || overlaps != 1 || refused != 1) {
+			t.Errorf("found %q with %d overlaps and %d refused, want %q", text, overlaps, refused, tc.want)
+		}
 	}
 }
