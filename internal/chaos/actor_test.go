@@ -42,7 +42,7 @@ func newActor(t *testing.T, r *run, index int) *actor {
 	if r.other != nil {
 		proxy = zkproxy.NewRaw
 	}
-	for _, addr := range r.addrs() {
+	for _, addr := range r.servers().Addrs() {
 		p, err := proxy(addr)
 		if err != nil {
 			t.Fatal(err)

@@ -18,7 +18,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
@@ -119,9 +118,7 @@ func seed(t *testing.T) uint64 {
 // end, or a leader wrote what the transactions before do not allow. Such a run does not test
 // the library, and another one is made.
 func TestEveryRecipeStandsAllFaults(t *testing.T) {
-	if ensemble.Elsewhere == nil {
-		zktest.Require(t)
-	}
+	ensemble.Require(t)
 	const most = 3
 	first := seed(t)
 	for i := range uint64(most) {
@@ -284,12 +281,12 @@ func (r *run) startServers(n *nemesis) {
 	r.e = zktest.Run(t, o)
 }
 
-// addrs returns the addresses of the servers.
-func (r *run) addrs() []string {
+// servers returns the servers.
+func (r *run) servers() ensemble.Servers {
 	if r.other != nil {
-		return r.other.Addrs()
+		return ensemble.Servers{Other: r.other}
 	}
-	return r.e.Addrs()
+	return ensemble.Servers{ZooKeeper: r.e}
 }
 
 // start starts everything.
@@ -331,7 +328,7 @@ func (r *run) session() backend.Session {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
 	defer cancel()
-	s, err := openAt(ctx, r.addrs()...)
+	s, err := openAt(ctx, r.servers().Addrs()...)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -344,10 +341,7 @@ func openAt(ctx context.Context, addrs ...string) (backend.Session, error) {
 
 // backendAt returns a backend for the servers. A margin of zero is the default.
 func backendAt(addrs []string, timeout, margin time.Duration) backend.Backend {
-	if ensemble.Elsewhere != nil {
-		return ensemble.Elsewhere.Backend(addrs, timeout, margin, 0)
-	}
-	return zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: timeout, LossMargin: margin})
+	return ensemble.Backend(addrs, timeout, margin, 0)
 }
 
 // progress returns the number of successful calls of each workload, by all clients but one.

@@ -104,7 +104,7 @@ func (r *run) compareServers() string {
 func (r *run) copies(s backend.Session) (wrong []string) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
 	defer cancel()
-	c, err := coord.Open(ctx, backendAt(r.addrs(), 20*tick, 0), nil)
+	c, err := coord.Open(ctx, backendAt(r.servers().Addrs(), 20*tick, 0), nil)
 	if err != nil {
 		return []string{err.Error()}
 	}

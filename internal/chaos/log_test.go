@@ -3,17 +3,15 @@
 package chaos
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/zklog"
 	"github.com/go-coord/coord/internal/zktest"
@@ -42,19 +40,18 @@ func (r *run) keepLogs() error {
 	if err != nil {
 		return err
 	}
-	mark, err := markEnd(ctx, leader)
+	mark, err := ensemble.MarkEnd(ctx, backendAt([]string{leader.Addr()}, 20*tick, 0))
 	if err != nil {
 		return err
 	}
 	// The transaction is committed, so a second server has it too, or will have it.
+	var files []zklog.Files
+	for _, s := range e.Servers() {
+		files = append(files, zklog.Files{Logs: filepath.Join(s.DataDir(), "version-2", "log.*"), Said: s.LogFile()})
+	}
 	err = until("the logs of a majority have the last transaction", limit, func() bool {
-		have := 0
-		for _, s := range e.Servers() {
-			if log, err := readLog(filepath.Join(s.DataDir(), "version-2")); err == nil && len(log) > 0 && log[len(log)-1].Zxid >= mark {
-				have++
-			}
-		}
-		return have >= 2
+		logs, _, _ := zklog.ReadAll(files)
+		return zklog.Have(logs, mark) >= 2
 	})
 	if err != nil {
 		return err
@@ -96,58 +93,12 @@ func readLogs(dir string) ([]zklog.Txn, error) {
 		var log []zklog.Txn
 		return log, json.Unmarshal(text, &log)
 	}
-	var logs [][]zklog.Txn
-	starts := make(map[int64]int64)
+	var files []zklog.Files
 	for i := range 3 {
-		log, err := readLog(filepath.Join(dir, logDir(i)+"*"))
-		if err != nil {
-			return nil, err
-		}
-		logs = append(logs, log)
-		said, err := os.ReadFile(filepath.Join(dir, logDir(i), saidFile))
-		if err != nil {
-			return nil, err
-		}
-		zklog.Starts(said, starts)
+		files = append(files, zklog.Files{Logs: filepath.Join(dir, logDir(i)+"*", "log.*"), Said: filepath.Join(dir, logDir(i), saidFile)})
 	}
-	return zklog.Merge(logs, starts)
-}
-
-// markEnd commits a transaction and returns its zxid.
-func markEnd(ctx context.Context, s *zktest.Server) (int64, error) {
-	session, err := openAt(ctx, s.Addr())
-	if err != nil {
-		return 0, err
-	}
-	defer session.Close()
-	res, err := session.Commit(ctx, backend.Create("/end-of-the-log", nil, backend.Ephemeral))
-	if err != nil {
-		return 0, err
-	}
-	return res[0].Stat.Czxid, nil
-}
-
-// readLog reads the log files of one server, in directories that match a pattern. After a
-// full disk a file can end within a record; the server continues in the next file.
-func readLog(dir string) ([]zklog.Txn, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "log.*"))
-	if err != nil {
-		return nil, err
-	}
-	var all []zklog.Txn
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		if len(b) == 0 || len(strings.Trim(string(b[:min(len(b), 16)]), "\x00")) == 0 {
-			continue // created when there was no room
-		}
-		txns, _ := zklog.Parse(b) // another file or server must have the missing transactions
-		all = append(all, txns...)
-	}
-	slices.SortStableFunc(all, func(a, b zklog.Txn) int { return cmp.Compare(a.Zxid, b.Zxid) })
-	return slices.CompactFunc(all, func(a, b zklog.Txn) bool { return a.Zxid == b.Zxid }), nil
+	_, log, err := zklog.ReadAll(files)
+	return log, err
 }
 
 // change is one change of a node in the servers' logs.

@@ -147,19 +147,8 @@ func (n *nemesis) expire(r *rand.Rand, about *event) error {
 	n.rec.say(event{Kind: "expire", Work: "fault", Session: old})
 	ctx, cancel := n.ctx()
 	defer cancel()
-	if n.r.other != nil {
-		if err := n.r.other.Expire(ctx, old); err != nil {
-			return err
-		}
-	} else {
-		// Any server that serves is suitable.
-		leader, err := n.r.e.Leader(ctx)
-		if err != nil {
-			return err
-		}
-		if err := zktest.ExpireSession(ctx, leader.Addr(), old, nil); err != nil {
-			return err
-		}
+	if err := n.r.servers().Expire(ctx, old); err != nil {
+		return err
 	}
 	return until("the client has another session", limit, func() bool { return a.session() != old })
 }

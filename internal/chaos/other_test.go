@@ -16,9 +16,9 @@ import (
 // The faults of servers that are not ZooKeeper's. Those of clients and their networks are the
 // same, except that of connections, since other servers limit none.
 var otherServerFaults = []fault{
-	{"leader killed", true, (*nemesis).killOtherLeader},
-	{"leader stopped", true, (*nemesis).stopOtherLeader},
-	{"rolling restart", true, (*nemesis).restartOthers},
+	{"leader killed", true, (*nemesis).killLeader},
+	{"leader stopped", true, (*nemesis).stopLeader},
+	{"rolling restart", true, (*nemesis).rollingRestart},
 	{"server killed", false, (*nemesis).killOther},
 	{"server stopped", false, (*nemesis).stopOther},
 	{"leader cut off", true, (*nemesis).cutOffOtherLeader},
@@ -44,86 +44,19 @@ func isBrief() bool {
 	return ensemble.Elsewhere != nil && os.Getenv("COORD_CHAOS") == "" && os.Getenv("COORD_LONG") != "1"
 }
 
-func (n *nemesis) otherLeader() (ensemble.Server, error) {
-	ctx, cancel := n.ctx()
-	defer cancel()
-	return n.r.other.Leader(ctx)
-}
-
-func (n *nemesis) relaunch(s ensemble.Server) error {
-	s.Kill()
-	if err := s.Launch(); err != nil {
-		return err
-	}
-	ctx, cancel := n.ctx()
-	defer cancel()
-	return s.Await(ctx)
-}
-
-// pause stops a server for a while. A leader of etcd that was paused for about as long as a session
-// lasts can end this session although it is renewed at the next leader (see the documentation of
-// package etcd), so that its holds overlap with the next ones. So d is shorter, and what a pause that
-// took longer may have ended is excused.
-func (n *nemesis) pause(s ensemble.Server, d time.Duration) error {
-	began := time.Now()
-	if err := s.Pause(); err != nil {
-		return err
-	}
-	time.Sleep(d) // the length of the fault
-	if time.Since(began) > longestPause+sessionTimeout/8 {
-		for _, a := range n.r.actors {
-			n.rec.say(event{Kind: "expire", Work: "fault", Session: a.session()})
-		}
-	}
-	if err := s.Resume(); err != nil {
-		return err
-	}
-	ctx, cancel := n.ctx()
-	defer cancel()
-	return s.Await(ctx)
-}
-
 // longestPause is longer than an election takes. It leaves the sessions the intervals between three
 // renewals, one of which can be lost.
 const longestPause = sessionTimeout * 5 / 8
-
-func (n *nemesis) killOtherLeader(*rand.Rand, *event) error {
-	s, err := n.otherLeader()
-	if err != nil {
-		return err
-	}
-	return n.relaunch(s)
-}
-
-// stopOtherLeader pauses the leader for so long that the others elect another one. When it
-// resumes it still believes that it leads.
-func (n *nemesis) stopOtherLeader(r *rand.Rand, _ *event) error {
-	s, err := n.otherLeader()
-	if err != nil {
-		return err
-	}
-	return n.pause(s, longestPause-time.Duration(r.IntN(500))*time.Millisecond)
-}
-
-func (n *nemesis) restartOthers(r *rand.Rand, _ *event) error {
-	servers := n.r.other.Servers()
-	for _, i := range r.Perm(len(servers)) {
-		if err := n.relaunch(servers[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 func (n *nemesis) oneOf(r *rand.Rand) ensemble.Server {
 	servers := n.r.other.Servers()
 	return servers[r.IntN(len(servers))]
 }
 
-func (n *nemesis) killOther(r *rand.Rand, _ *event) error { return n.relaunch(n.oneOf(r)) }
+func (n *nemesis) killOther(r *rand.Rand, _ *event) error { return n.restart(n.oneOf(r)) }
 
-func (n *nemesis) stopOther(r *rand.Rand, _ *event) error {
-	return n.pause(n.oneOf(r), longestPause-time.Duration(r.IntN(2000))*time.Millisecond) // it can be the leader
+func (n *nemesis) stopOther(r *rand.Rand, about *event) error {
+	return n.stop(n.oneOf(r), about, longestPause-time.Duration(r.IntN(2000))*time.Millisecond) // it can be the leader
 }
 
 // cutOff cuts a server off from the others for a while. Clients still reach it.
@@ -138,7 +71,7 @@ func (n *nemesis) cutOff(s ensemble.Server, d time.Duration) error {
 
 // cutOffOtherLeader cuts the leader off for so long that the others elect another one.
 func (n *nemesis) cutOffOtherLeader(r *rand.Rand, _ *event) error {
-	s, err := n.otherLeader()
+	s, err := n.leader()
 	if err != nil {
 		return err
 	}
@@ -160,7 +93,7 @@ func (n *nemesis) fullOtherDisk(r *rand.Rand, _ *event) error {
 	defer cancel()
 	err = n.r.other.FillDisk(ctx)
 	time.Sleep(time.Duration(500+r.IntN(1000)) * time.Millisecond) // the length of the fault
-	return errors.Join(err, n.r.other.EmptyDisk(), n.relaunch(s))
+	return errors.Join(err, n.r.other.EmptyDisk(), n.restart(s))
 }
 
 // compact makes the servers forget their history several times, also under clients that lag

@@ -220,10 +220,10 @@ func (a *actor) passTo(b *actor) (time.Duration, line) {
 }
 
 // pin moves the actors' connections to one server and refuses them at the others.
-func pin(s member, actors ...*actor) {
+func pin(s ensemble.Server, actors ...*actor) {
 	for _, a := range actors {
 		a.t.Helper()
-		at := slices.Index(a.e.members(), s)
+		at := slices.Index(a.e.All(), s)
 		for i, p := range a.proxies {
 			p.Refuse(i != at)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -396,7 +397,7 @@ func churnTime(t *testing.T) time.Duration {
 // the trees folded from the events and the servers' tree must become equal, before another
 // fault could hide that something was missed.
 func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
-	require(t)
+	ensemble.Require(t)
 	rounds, took, width, rate := 2, 1500*time.Millisecond, 12, 400
 	large := churnTime(t)
 	if large > 0 {
@@ -497,14 +498,14 @@ func TestACacheIsExactAfterChurnAndKills(t *testing.T) {
 		} else {
 			leaders++
 		}
-		a.x.moveTo(slices.Index(e.members(), victim))
+		a.x.moveTo(slices.Index(e.All(), victim))
 		time.Sleep(took / 5)
 		from := time.Now()
 		victim.Kill()
 		kills++
 		goesOn("without a server")
 		still += time.Since(from)
-		e.restart(t, victim)
+		restart(t, victim)
 		for i, fault := range faults {
 			if i%rounds == round%len(faults) {
 				fault(round)

@@ -11,46 +11,39 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zklog"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // endLog commits a transaction after all others, and returns its zxid.
-func endLog(t *testing.T, e *zktest.Ensemble) int64 {
+func endLog(t *testing.T, e servers) int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	s, err := zookeeper.New(e.Addrs(), nil).Open(ctx)
+	end, err := ensemble.MarkEnd(ctx, backendAt(e.Addrs(), mostTimeout, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	res, err := s.Commit(ctx, backend.Create("/end-of-the-log", nil, backend.Ephemeral))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res[0].Stat.Czxid
+	return end
 }
 
 // wholeLog reads the transaction log of a server once the log contains all changes.
 func wholeLog(t *testing.T, e servers) (txns []zklog.Txn) {
 	t.Helper()
-	if e.other != nil {
+	if e.Other != nil {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		txns, err := e.other.Log(ctx)
+		txns, err := e.Other.Log(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return txns
 	}
-	leader, end := leaderOf(t, e.Ensemble), endLog(t, e.Ensemble)
+	leader, end := leaderOf(t, e.ZooKeeper), endLog(t, e)
 	eventually(t, "the log has the last transaction", func() bool {
 		var err error
 		txns, err = zklog.Read(leader.DataDir())
-		return err == nil && len(txns) > 0 && txns[len(txns)-1].Zxid >= end
+		return err == nil && zklog.Have([][]zklog.Txn{txns}, end) == 1
 	})
 	return txns
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
@@ -63,7 +64,7 @@ func (c commitCell) String() string {
 // its requests. In the end the log of the servers and the reports of all processes must agree
 // with each other and with the protocol.
 func TestATransactionOfProcessesSurvivesAFaultAtEveryRequest(t *testing.T) {
-	require(t)
+	ensemble.Require(t)
 	m := newMatrix(t, startServers(t, shortSync))
 	// Without a fault, to count the requests.
 	m.run(2, []commitCell{{how: noBlow}, {how: noBlow, no: true}})

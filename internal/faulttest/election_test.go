@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/proc"
 )
 
@@ -32,7 +33,7 @@ var ways = []string{"leadership", "run"}
 // channel of Leadership and those that use Run swap half-way, and whenever a process is
 // replaced.
 func TestLeadersAreReplaced(t *testing.T) {
-	require(t)
+	ensemble.Require(t)
 	n := len(faults)
 	if long() {
 		n = 100

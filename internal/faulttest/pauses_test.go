@@ -58,7 +58,7 @@ func leaderPaused(t *testing.T, e servers) {
 	m := pace.Start(t, nil)
 	for i := range n {
 		place := waiter.wait()
-		leader, followers := leaderOf(t, e.Ensemble), followersOf(t, e.Ensemble)
+		leader, followers := leaderOf(t, e.ZooKeeper), followersOf(t, e.ZooKeeper)
 		pin(followers[0], holder)
 		pin(followers[1], waiter)
 		writer := newWriter(t, followers[i%2])
@@ -81,7 +81,7 @@ func leaderPaused(t *testing.T, e servers) {
 		resumed := proc.Now()
 		resume(t, leader)
 		<-written
-		l, lost := leaderOf(t, e.Ensemble), control.Err()
+		l, lost := leaderOf(t, e.ZooKeeper), control.Err()
 		control.Close()
 		if l != leader || lost != nil {
 			t.Logf("round %d is not judged: server %d leads after %d; a session like those of the clients: %v", i, l.ID(), leader.ID(), lost)
@@ -172,7 +172,7 @@ func leaderPausedTooLong(t *testing.T, e servers) {
 	for i := 0; i < n+saved+early && saved+early < n+4; i++ {
 		holder.hold()
 		other.wait()
-		leader, followers := leaderOf(t, e.Ensemble), followersOf(t, e.Ensemble)
+		leader, followers := leaderOf(t, e.ZooKeeper), followersOf(t, e.ZooKeeper)
 		pin(followers[i%2], holder)
 		pin(followers[i/2%2], other)
 		held := holder.ask("verify", "verified")
@@ -253,7 +253,7 @@ func marginCovers(t *testing.T, e servers) {
 	}
 	n := 0
 	for ; n < rounds(2) || pairs[1].late == 0 && n < rounds(2)+4; n++ {
-		leader, followers := leaderOf(t, e.Ensemble), followersOf(t, e.Ensemble)
+		leader, followers := leaderOf(t, e.ZooKeeper), followersOf(t, e.ZooKeeper)
 		doomed, stays := followers[n%2], followers[1-n%2]
 		for _, p := range pairs {
 			p.holder.hold()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/proc"
 )
 
@@ -26,7 +27,7 @@ const (
 // TestTwoProcesses makes two processes use one lock while one of them, the network, or a
 // server fails. Scenarios that affect only processes run concurrently on one ensemble.
 func TestTwoProcesses(t *testing.T) {
-	require(t)
+	ensemble.Require(t)
 	together(t,
 		subtest{"processes", func(t *testing.T) {
 			e := startServers(t, shortSync)

@@ -13,12 +13,13 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/ensemble"
 )
 
 // TestPrograms runs small programs as users write them, in processes that are killed, stopped and
 // paused, on three servers.
 func TestPrograms(t *testing.T) {
-	require(t)
+	ensemble.Require(t)
 	e := startServers(t, shortSync)
 	together(t,
 		subtest{"a leader that is killed in the middle of a job is followed by another", func(t *testing.T) { leaderKilledInAJob(t, e) }},

@@ -19,6 +19,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/itemlog"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/proc"
@@ -86,7 +87,7 @@ const (
 // none was delivered again after an Ack that returned nil, or before it was due, and that no
 // ready item waited for an idle consumer without a reason.
 func TestAFleetPassesItemsThroughQueuesUnderFaults(t *testing.T) {
-	require(t)
+	ensemble.Require(t)
 	const most = 3
 	for i := range most {
 		broken := runFleet(t)
@@ -381,7 +382,7 @@ func (f *fleet) killProducer(i int) {
 }
 
 // killServer kills a server and starts it again. It does not wait until the server serves.
-func (f *fleet) killServer(s member) {
+func (f *fleet) killServer(s ensemble.Server) {
 	f.t.Helper()
 	s.Kill()
 	if err := s.Launch(); err != nil {
@@ -534,7 +535,7 @@ func (f *fleet) conclude() (broken error) {
 		at, ended := h.Ended[owner]
 		killed, dead := f.killed(owner)
 		switch {
-		case f.e.other != nil:
+		case f.e.Other != nil:
 		case ended && f.monotonicOf(at)+limit/2 < looked[path]:
 			broken = fmt.Errorf("a server has %s of the session %x, which ended at %v", path, owner, at)
 			continue
@@ -574,10 +575,10 @@ func (f *fleet) killed(session int64) (at time.Duration, dead bool) {
 // that the servers broke their own guarantees.
 func (f *fleet) log() (log []zklog.Txn, dropped map[int64]bool, broken error) {
 	f.t.Helper()
-	if f.e.other != nil {
+	if f.e.Other != nil {
 		return wholeLog(f.t, f.e), nil, nil
 	}
-	log, dropped = allLogs(f.t, f.e.Ensemble)
+	log, dropped = allLogs(f.t, f.e)
 	return log, dropped, zklog.Replay(log)
 }
 

@@ -3,16 +3,12 @@
 package faulttest
 
 import (
-	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/go-coord/coord/internal/itemlog"
 	"github.com/go-coord/coord/internal/zklog"
-	"github.com/go-coord/coord/internal/zktest"
 )
 
 // window is a time from one moment to another.
@@ -69,56 +65,30 @@ func compareItems(h *itemlog.Log, p *passage) {
 // allLogs returns what the servers of an ensemble have committed from its beginning, in order, and
 // the zxids of the transactions that stand in a log and are not committed: at the end of an epoch.
 // The servers must run with wholeLogs.
-func allLogs(t *testing.T, e *zktest.Ensemble) (txns []zklog.Txn, dropped map[int64]bool) {
+func allLogs(t *testing.T, e servers) (txns []zklog.Txn, dropped map[int64]bool) {
 	t.Helper()
 	end := endLog(t, e)
+	var files []zklog.Files
+	for _, s := range e.ZooKeeper.Servers() {
+		files = append(files, zklog.Files{Logs: filepath.Join(s.DataDir(), "version-2", "log.*"), Said: s.LogFile()})
+	}
+	var logs [][]zklog.Txn
 	eventually(t, "two servers have the last transaction in their logs", func() bool {
-		var logs [][]zklog.Txn
-		starts := make(map[int64]int64)
-		have := 0
-		for _, s := range e.Servers() {
-			files, err := filepath.Glob(filepath.Join(s.DataDir(), "version-2", "log.*"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var log []zklog.Txn
-			for _, file := range files {
-				b, err := os.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
-				// A server that was killed leaves the last record torn, and goes on in
-				// another file. The logs of others must have what is missing.
-				part, _ := zklog.Parse(b)
-				log = append(log, part...)
-			}
-			slices.SortStableFunc(log, func(a, b zklog.Txn) int { return cmp.Compare(a.Zxid, b.Zxid) })
-			log = slices.CompactFunc(log, func(a, b zklog.Txn) bool { return a.Zxid == b.Zxid })
-			if len(log) > 0 && log[len(log)-1].Zxid >= end {
-				have++
-			}
-			logs = append(logs, log)
-			said, err := os.ReadFile(s.LogFile())
-			if err != nil {
-				t.Fatal(err)
-			}
-			zklog.Starts(said, starts)
-		}
 		var err error
-		if txns, err = zklog.Merge(logs, starts); err != nil {
+		if logs, txns, err = zklog.ReadAll(files); err != nil {
 			t.Logf("not yet: %v", err)
 		}
-		dropped = make(map[int64]bool)
-		for _, log := range logs {
-			for _, x := range log {
-				dropped[x.Zxid] = x.Zxid < end
-			}
-		}
-		for _, x := range txns {
-			delete(dropped, x.Zxid)
-		}
-		return have >= 2 && err == nil
+		return err == nil && zklog.Have(logs, end) >= 2
 	})
+	dropped = make(map[int64]bool)
+	for _, log := range logs {
+		for _, x := range log {
+			dropped[x.Zxid] = x.Zxid < end
+		}
+	}
+	for _, x := range txns {
+		delete(dropped, x.Zxid)
+	}
 	return txns, dropped
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/proc"
 )
 
@@ -19,7 +20,7 @@ const queueTimeout = 4 * time.Second
 // own, pass items through one queue on three servers. Every process reports each step before
 // and after it, and all reports together must be consistent.
 func TestItemsPassAQueueBetweenProcesses(t *testing.T) {
-	require(t)
+	ensemble.Require(t)
 	e := startServers(t, shortSync)
 	t.Run("without a fault no item is delivered twice", func(t *testing.T) { queueWithoutFaults(t, e) })
 	t.Run("one consumer gets all items in order", func(t *testing.T) { queueInOrder(t, e) })

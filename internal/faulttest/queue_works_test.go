@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/ensemble"
 )
 
 // works is a queue and the processes that use it.
@@ -221,11 +222,10 @@ func (w *works) expire(a *actor) {
 	})
 }
 
-func (w *works) restart(s member) {
+func (w *works) restart(s ensemble.Server) {
 	w.t.Helper()
 	began := time.Now()
-	s.Kill()
-	w.e.restart(w.t, s)
+	restart(w.t, s)
 	w.restarts = append(w.restarts, time.Since(began))
 }
 

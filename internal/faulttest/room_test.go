@@ -74,7 +74,7 @@ func (r *room) linkWithout(name string, without backend.Features) *link {
 		line.OnFrame(l.saw)
 		l.lines, addrs = append(l.lines, line), append(addrs, line.Addr())
 	}
-	l.Backend = backendWithout(addrs, r.timeout, r.margin, without)
+	l.Backend = ensemble.Backend(addrs, r.timeout, r.margin, without)
 	r.links[name] = l
 	return l
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -36,39 +37,22 @@ func outage(t *testing.T, control backend.Session, began time.Duration) (time.Du
 
 func leaderOf(t *testing.T, e *zktest.Ensemble) *zktest.Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	leader, err := e.Leader(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return leader
+	return inTime(t, e.Leader)
 }
 
 // followersOf returns all servers but the leader once they follow it.
-func followersOf(t *testing.T, e *zktest.Ensemble) []*zktest.Server {
+func followersOf(t *testing.T, e *zktest.Ensemble) (followers []*zktest.Server) {
 	t.Helper()
-	var followers []*zktest.Server
-	eventually(t, "two servers follow the third", func() bool {
-		followers = e.Followers(t.Context())
-		return len(followers) == 2
-	})
-	return followers
-}
-
-func restart(t *testing.T, s *zktest.Server) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	if err := s.Restart(ctx); err != nil {
-		t.Fatal(err)
+	for _, s := range (servers{ensemble.Servers{ZooKeeper: e}}).followers(t) {
+		followers = append(followers, s.(*zktest.Server))
 	}
+	return followers
 }
 
 // survive plays rounds in which a server is killed. before prepares a round and returns the
 // server. No client may lose anything, and when the server is back the lock is handed over. If the
 // machine is so slow that an election takes longer than a session lasts, the rounds end there.
-func survive(t *testing.T, e servers, what string, n int, before func(round int, holder, waiter *actor) member) {
+func survive(t *testing.T, e servers, what string, n int, before func(round int, holder, waiter *actor) ensemble.Server) {
 	s := newStage(t, e)
 	var back, handOver figures[time.Duration]
 	violations := 0
@@ -89,11 +73,11 @@ func survive(t *testing.T, e servers, what string, n int, before func(round int,
 		victim.Kill()
 		if took, alive := outage(t, control, killed); took > mostOutage || !alive {
 			t.Logf("round %d is not judged: no server answered for %v, and a session lasts for %v", i, took, mostOutage)
-			e.restart(t, victim)
+			restart(t, victim)
 			return
 		}
 		back.add(holder.stands().At - killed)
-		e.restart(t, victim)
+		restart(t, victim)
 		// The reply comes after all events that this server had to send to the holder.
 		holder.stands()
 		failed := t.Failed()
@@ -116,7 +100,7 @@ func survive(t *testing.T, e servers, what string, n int, before func(round int,
 
 // leaderKilled: an election keeps all sessions, and so all holds.
 func leaderKilled(t *testing.T, e servers) {
-	survive(t, e, "leader", rounds(2), func(round int, holder, waiter *actor) member {
+	survive(t, e, "leader", rounds(2), func(round int, holder, waiter *actor) ensemble.Server {
 		leader := e.leader(t)
 		if round%2 == 0 {
 			pin(leader, holder)
@@ -131,7 +115,7 @@ func leaderKilled(t *testing.T, e servers) {
 
 // followerKilled: both clients lose their connection and find another server.
 func followerKilled(t *testing.T, e servers) {
-	survive(t, e, "the clients' follower", rounds(2), func(round int, holder, waiter *actor) member {
+	survive(t, e, "the clients' follower", rounds(2), func(round int, holder, waiter *actor) ensemble.Server {
 		follower := e.followers(t)[round%2]
 		pin(follower, holder, waiter)
 		unpin(holder, waiter)

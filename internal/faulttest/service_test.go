@@ -4,164 +4,78 @@ package faulttest
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/ensemble"
-	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// servers is three servers with one tree: of ZooKeeper, or of ensemble.Elsewhere.
-type servers struct {
-	*zktest.Ensemble                   // nil elsewhere
-	other            ensemble.Ensemble // nil on ZooKeeper
-}
-
-// A server is one of them.
-type member interface {
-	Launch() error
-	Kill()
-	Pause() error
-	Resume() error
-}
+// servers is three servers with one tree, of ZooKeeper or of ensemble.Elsewhere.
+type servers struct{ ensemble.Servers }
 
 func elsewhere() bool { return ensemble.Elsewhere != nil }
-
-// require skips a test if there are no servers.
-func require(t *testing.T) {
-	t.Helper()
-	if !elsewhere() {
-		zktest.Require(t)
-	}
-}
 
 // startServers starts three servers. The arguments are for ZooKeeper's.
 func startServers(t *testing.T, syncLimit int, args ...string) servers {
 	t.Helper()
 	if elsewhere() {
-		return servers{other: ensemble.Elsewhere.Start(t)}
+		return servers{ensemble.Servers{Other: ensemble.Elsewhere.Start(t)}}
 	}
-	return servers{Ensemble: zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit, JavaArgs: args})}
+	return servers{ensemble.Servers{ZooKeeper: zktest.Run(t, &zktest.Options{Servers: 3, TickTime: tick, SyncLimit: syncLimit, JavaArgs: args})}}
 }
 
-func (e servers) Addrs() []string {
-	if e.other != nil {
-		return e.other.Addrs()
-	}
-	return e.Ensemble.Addrs()
-}
-
-// members returns the servers in the order of Addrs.
-func (e servers) members() (all []member) {
-	if e.other != nil {
-		for _, s := range e.other.Servers() {
-			all = append(all, s)
-		}
-		return all
-	}
-	for _, s := range e.Ensemble.Servers() {
-		all = append(all, s)
-	}
-	return all
-}
-
-func (e servers) leader(t *testing.T) member {
+func (e servers) leader(t *testing.T) ensemble.Server {
 	t.Helper()
-	if e.other == nil {
-		return leaderOf(t, e.Ensemble)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	leader, err := e.other.Leader(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return leader
+	return inTime(t, e.Leader)
 }
 
 // followers returns all servers but the leader once they follow it.
-func (e servers) followers(t *testing.T) (all []member) {
+func (e servers) followers(t *testing.T) []ensemble.Server {
 	t.Helper()
-	if e.other == nil {
-		for _, s := range followersOf(t, e.Ensemble) {
-			all = append(all, s)
-		}
-		return all
-	}
-	leader := e.leader(t)
-	return slices.DeleteFunc(e.members(), func(s member) bool { return s == leader })
+	return inTime(t, e.Followers)
 }
 
-// restart starts a server that was killed, and waits until it serves.
-func (e servers) restart(t *testing.T, s member) {
+// restart starts a server again, and waits until it serves.
+func restart(t *testing.T, s ensemble.Server) {
 	t.Helper()
-	if e.other == nil {
-		restart(t, s.(*zktest.Server))
-		return
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	killed := s.(ensemble.Server)
-	if err := killed.Launch(); err != nil {
+	s.Kill()
+	if err := s.Launch(); err != nil {
 		t.Fatal(err)
 	}
-	if err := killed.Await(ctx); err != nil {
-		t.Fatal(err)
-	}
+	inTime(t, func(ctx context.Context) (any, error) { return nil, s.Await(ctx) })
 }
 
 // expire ends a session, as if it had timed out.
 func (e servers) expire(t *testing.T, session int64) {
 	t.Helper()
-	var err error
-	if e.other != nil {
-		err = e.other.Expire(t.Context(), session)
-	} else {
-		err = zktest.ExpireSession(t.Context(), e.Addrs()[0], session, nil)
-	}
+	inTime(t, func(ctx context.Context) (any, error) { return nil, e.Expire(ctx, session) })
+}
+
+// inTime returns what the servers answer, which must not fail.
+func inTime[T any](t *testing.T, ask func(ctx context.Context) (T, error)) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	v, err := ask(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return v
 }
 
 func backendAt(addrs []string, timeout, margin time.Duration) backend.Backend {
-	return backendWithout(addrs, timeout, margin, 0)
-}
-
-// backendWithout returns a backend whose sessions lack some features.
-func backendWithout(addrs []string, timeout, margin time.Duration, without backend.Features) backend.Backend {
-	if elsewhere() {
-		return ensemble.Elsewhere.Backend(addrs, timeout, margin, without)
-	}
-	return zookeeper.New(addrs, &zookeeper.Options{SessionTimeout: timeout, LossMargin: margin, Without: without})
+	return ensemble.Backend(addrs, timeout, margin, 0)
 }
 
 // newLine returns a line to a server, which ends with the test.
 func newLine(t *testing.T, addr string) ensemble.Line {
 	t.Helper()
-	var l ensemble.Line
-	var err error
-	if elsewhere() {
-		l, err = ensemble.Elsewhere.Line(addr)
-	} else {
-		var p *zkproxy.Proxy
-		p, err = zkproxy.New(addr)
-		l = zkLine{p}
-	}
+	l, err := ensemble.NewLine(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
 	return l
-}
-
-// zkLine is a proxy for ZooKeeper.
-type zkLine struct{ *zkproxy.Proxy }
-
-func (l zkLine) Drop(match func(zkproxy.Frame) bool, what zkproxy.DropWhat) ensemble.Fault {
-	return l.Proxy.Drop(match, what)
 }

@@ -209,7 +209,7 @@ func waiterKeepsPlace(t *testing.T, e servers) {
 		if i%3 == 2 {
 			victim = e.leader(t)
 		}
-		at := slices.Index(e.members(), victim)
+		at := slices.Index(e.All(), victim)
 		b.moveTo(at)
 		held := a.lock()
 		first := b.queue()
@@ -218,7 +218,7 @@ func waiterKeepsPlace(t *testing.T, e servers) {
 		// A reply to b arrives from another server.
 		b.way.lines[at].Refuse(true)
 		b.verifyContact()
-		e.restart(t, victim)
+		restart(t, victim)
 		b.way.lines[at].Refuse(false)
 		b.pending()
 		c.pending()

@@ -131,7 +131,7 @@ func (x *cell) lossy() bool {
 
 // join adds a player without a client.
 func (x *cell) join(name string) *player {
-	proxy, err := newLine(x.addr)
+	proxy, err := ensemble.NewLine(x.addr)
 	if err != nil {
 		x.violation("no proxy: %v", err)
 		return nil

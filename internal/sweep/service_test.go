@@ -6,9 +6,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
-	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/internal/ensemble"
-	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -23,10 +21,7 @@ func oneServer(t *testing.T) string {
 }
 
 func backendAt(addr string, timeout time.Duration, without backend.Features) backend.Backend {
-	if ensemble.Elsewhere != nil {
-		return ensemble.Elsewhere.Backend([]string{addr}, timeout, 0, without)
-	}
-	return zookeeper.New([]string{addr}, &zookeeper.Options{SessionTimeout: timeout, Without: without})
+	return ensemble.Backend([]string{addr}, timeout, 0, without)
 }
 
 func expire(ctx context.Context, addr string, session int64) error {
@@ -34,18 +29,4 @@ func expire(ctx context.Context, addr string, session int64) error {
 		return ensemble.Elsewhere.Expire(ctx, addr, session)
 	}
 	return zktest.ExpireSession(ctx, addr, session, nil)
-}
-
-func newLine(addr string) (ensemble.Line, error) {
-	if ensemble.Elsewhere != nil {
-		return ensemble.Elsewhere.Line(addr)
-	}
-	p, err := zkproxy.New(addr)
-	return line{p}, err
-}
-
-type line struct{ *zkproxy.Proxy }
-
-func (l line) Drop(match func(zkproxy.Frame) bool, what zkproxy.DropWhat) ensemble.Fault {
-	return l.Proxy.Drop(match, what)
 }

@@ -1,7 +1,10 @@
 package zklog
 
 import (
+	"cmp"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -51,6 +54,60 @@ func Merge(logs [][]Txn, starts map[int64]int64) ([]Txn, error) {
 	}
 	slices.Reverse(all)
 	return all, nil
+}
+
+// Files are what a server has written.
+type Files struct {
+	Logs string // a pattern of the names of its logs
+	Said string // its output
+}
+
+// ReadAll reads the files of the servers of an ensemble, and returns their logs, and what they have
+// committed, see Merge. A server that was killed, or had no room, leaves a torn record or an empty
+// file and continues in another file. The other servers must have what is missing.
+func ReadAll(servers []Files) (logs [][]Txn, committed []Txn, err error) {
+	starts := make(map[int64]int64)
+	for _, s := range servers {
+		log, err := readPieces(s.Logs)
+		if err != nil {
+			return nil, nil, err
+		}
+		logs = append(logs, log)
+		said, err := os.ReadFile(s.Said)
+		if err != nil {
+			return nil, nil, fmt.Errorf("zklog: %w", err)
+		}
+		Starts(said, starts)
+	}
+	committed, err = Merge(logs, starts)
+	return logs, committed, err
+}
+
+func readPieces(pattern string) (log []Txn, err error) {
+	files, err := filepath.Glob(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("zklog: %w", err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("zklog: %w", err)
+		}
+		part, _ := Parse(b)
+		log = append(log, part...)
+	}
+	slices.SortStableFunc(log, func(a, b Txn) int { return cmp.Compare(a.Zxid, b.Zxid) })
+	return slices.CompactFunc(log, func(a, b Txn) bool { return a.Zxid == b.Zxid }), nil
+}
+
+// Have returns how many of the logs reach a transaction.
+func Have(logs [][]Txn, zxid int64) (n int) {
+	for _, log := range logs {
+		if len(log) > 0 && log[len(log)-1].Zxid >= zxid {
+			n++
+		}
+	}
+	return n
 }
 
 // leading matches two lines of a leader's output. When a server begins to follow it, the

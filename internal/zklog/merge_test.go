@@ -1,8 +1,11 @@
 package zklog
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -81,5 +84,49 @@ func TestTheLogsOfServersAreMergedWithoutHoles(t *testing.T) {
 		if (err != nil) != tc.fail || !slices.Equal(zxids, tc.want) {
 			t.Errorf("%s: %#x, %v", tc.name, zxids, err)
 		}
+	}
+}
+
+// The transaction 0x100000002 is torn in one log of the first server and whole in the next file.
+func TestReadAll_FillsTornRecordsFromOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	entryOf := func(zxid int64) []byte {
+		data := record(CloseSession)
+		binary.BigEndian.PutUint64(data[12:], uint64(zxid))
+		return entry(data)
+	}
+	const header = len(logHeader) + 8
+	first, second := entryOf(1<<32+1), entryOf(1<<32+2)
+	write := func(name string, b []byte) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	said := write("said", fmt.Appendf(nil, supporters, 0, int64(1)<<32))
+	write("a-log.1", append(slices.Clone(first), second[header:len(second)-3]...))
+	write("a-log.2", second)
+	write("a-log.3", make([]byte, 64)) // made when there was no room
+	write("b-log.1", append(slices.Clone(first), second[header:]...))
+	write("c-log.1", nil)
+	var servers []Files
+	for _, name := range []string{"a", "b", "c"} {
+		servers = append(servers, Files{Logs: filepath.Join(dir, name+"-log.*"), Said: said})
+	}
+	logs, committed, err := ReadAll(servers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(committed) != 2 || committed[1].Zxid != 1<<32+2 || len(logs[0]) != 2 || len(logs[2]) != 0 {
+		t.Errorf("committed %+v of %+v", committed, logs)
+	}
+	if Have(logs, 1<<32+2) != 2 || Have(logs, 1<<32+3) != 0 {
+		t.Errorf("%d logs reach the second transaction, %d a third", Have(logs, 1<<32+2), Have(logs, 1<<32+3))
+	}
+	servers[0].Said = filepath.Join(dir, "none")
+	if _, _, err := ReadAll(servers); err == nil {
+		t.Error("a missing file is no error")
 	}
 }
