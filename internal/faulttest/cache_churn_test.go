@@ -20,7 +20,6 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/ensemble"
-	"github.com/go-coord/coord/internal/zkproxy"
 )
 
 const (
@@ -186,124 +185,6 @@ func (c *churn) write(ctx context.Context, t *testing.T, user int) {
 			return
 		}
 	}
-}
-
-// follower is a cache with a client of its own, and with loops over its events.
-type follower struct {
-	name    string
-	x       *contender
-	k       *coord.Cache
-	flash   coordtest.Flash // of its loops
-	loops   []*coordtest.Fold
-	halt    func()       // ends Run
-	passes  atomic.Int64 // complete ones
-	probes  int          // requests for a tree that were not of the cache
-	steady  int64        // changes that were followed while the watch of the tree stood
-	ctx     context.Context
-	cancel  context.CancelFunc
-	ongoing sync.WaitGroup
-}
-
-// follow begins a follower. Its loops make these pauses after each batch.
-func follow(t *testing.T, name string, all *sightings, x *contender, pauses ...time.Duration) *follower {
-	t.Helper()
-	session, err := x.c.Session(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	f := &follower{name: name, x: x, k: coord.NewCache(x.c, churned, nil), flash: flashes(session)}
-	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.probes = f.arms()
-	f.ongoing.Go(func() {
-		for {
-			select {
-			case <-x.synced:
-				f.passes.Add(1)
-			case <-f.ctx.Done():
-				return
-			}
-		}
-	})
-	for _, pause := range pauses {
-		f.read(all, pause)
-	}
-	f.run()
-	return f
-}
-
-// read begins a loop over the events.
-func (f *follower) read(all *sightings, pause time.Duration) {
-	loop := all.fold(f.flash)
-	loop.Pace = func() { time.Sleep(pause) }
-	f.loops = append(f.loops, loop)
-	f.ongoing.Go(func() {
-		if loop.Follow(f.ctx, f.k); loop.Err != nil {
-			f.x.tb.Errorf("%s: the events end: %v", f.name, loop.Err)
-		}
-	})
-}
-
-func (f *follower) run() {
-	ctx, cancel := context.WithCancel(f.ctx)
-	done := make(chan struct{})
-	f.halt = func() {
-		cancel()
-		<-done
-	}
-	go func() {
-		defer close(done)
-		if err := f.k.Run(ctx); ctx.Err() == nil || !errors.Is(err, context.Canceled) {
-			f.x.tb.Errorf("%s: Run ended: %v", f.name, err)
-		}
-	}()
-}
-
-// end ends everything but the client.
-func (f *follower) end() {
-	f.cancel()
-	f.halt()
-	f.ongoing.Wait()
-}
-
-// arms returns the number of requests for a watch of the tree. A copy by watches of single nodes
-// makes none.
-func (f *follower) arms() int {
-	if f.flash != coordtest.FlashNever {
-		return 0
-	}
-	return f.x.way.requests()[zkproxy.OpAddWatch] - f.probes
-}
-
-// expire ends the session of the client.
-func (f *follower) expire() {
-	ctx, cancel := context.WithTimeout(f.ctx, limit)
-	defer cancel()
-	session, err := f.x.c.Session(ctx)
-	if err != nil {
-		f.x.tb.Error(err)
-		return
-	}
-	f.x.way.expire(session.ID())
-}
-
-// judge compares the copy and the folded events with the tree. now can pass; ever cannot.
-func (f *follower) judge(tree map[string]coordtest.NodeState) (now, ever []string) {
-	if err := checkCounts(f.k, churned); err != nil {
-		now = append(now, fmt.Sprintf("%s: %v", f.name, err))
-	}
-	if d := coordtest.Difference(coordtest.CopyOf(f.k, churned), tree); d != "" {
-		now = append(now, fmt.Sprintf("the copy of %s: %s", f.name, d))
-	}
-	for i, loop := range f.loops {
-		sum, wrong := loop.Sum()
-		if d := coordtest.Difference(sum, tree); d != "" {
-			now = append(now, fmt.Sprintf("the events of %s, loop %d: %s", f.name, i, d))
-		}
-		for _, w := range wrong {
-			ever = append(ever, fmt.Sprintf("the events of %s, loop %d: %s", f.name, i, w))
-		}
-	}
-	return now, ever
 }
 
 // check pauses the writers until all copies and folded events equal the tree, and returns the

@@ -14,7 +14,6 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/pace"
-	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -146,7 +145,7 @@ type sender struct {
 
 func newMatrix(t *testing.T, e servers) *matrix {
 	t.Helper()
-	m := &matrix{t: t, e: e, clock: wallClock(), struck: make(map[string]int), requests: make(map[part]int64)}
+	m := &matrix{t: t, e: e, clock: wallOffset(), struck: make(map[string]int), requests: make(map[part]int64)}
 	var err error
 	m.c, err = coord.Open(t.Context(), backendAt(e.Addrs(), mostTimeout, 0), nil)
 	if err != nil {
@@ -160,9 +159,6 @@ func newMatrix(t *testing.T, e servers) *matrix {
 	})
 	return m
 }
-
-// wallClock returns the offset of the wall clock from the monotonic clock.
-func wallClock() time.Duration { return time.Duration(time.Now().UnixNano()) - proc.Now() }
 
 // run runs cells, as many at once as there are lanes.
 func (m *matrix) run(lanes int, cells []commitCell) {
@@ -221,7 +217,7 @@ func (m *matrix) conclude() {
 			late++
 		}
 	}
-	drift := wallClock() - m.clock
+	drift := wallOffset() - m.clock
 	for _, l := range m.lines {
 		h.said(l, m.clock, drift.Abs()+2*time.Millisecond)
 	}

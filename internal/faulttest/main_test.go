@@ -84,3 +84,15 @@ func receive[T any](tb testing.TB, ch <-chan T, what string) T {
 		panic("unreachable")
 	}
 }
+
+// wallOffset returns the difference of the wall clock and the clock of monotonic.
+func wallOffset() time.Duration {
+	best, offset := time.Hour, time.Duration(0)
+	for range 10 {
+		from, wall, to := proc.Now(), time.Now(), proc.Now()
+		if to-from < best {
+			best, offset = to-from, time.Duration(wall.UnixNano())-from-(to-from)/2
+		}
+	}
+	return offset
+}
