@@ -349,3 +349,29 @@ func TestElection_AnAnnouncementUnderWayWhileSteppingDownIsRemoved(t *testing.T)
 		w.Empty("/e")
 	})
 }
+
+// An Announce is under way while the leader resigns: its commit is applied between the commit that
+// would remove both nodes, which is refused, and the removal of the leader's node.
+func TestElection_AnAnnouncementUnderWayWhileResigningIsRemoved(t *testing.T) {
+	onMemory(t, func(w *world) {
+		deny := true
+		c := w.Open("a", &backendtest.Hooks{Before: func(ctx context.Context, c backendtest.Call) error {
+			switch {
+			case c.Op != "commit" || c.Ops[0].Kind == backend.OpCreate:
+			case deny && len(c.Ops) == 2:
+				deny = false
+				return backend.ErrDenied // of the announcement, so that there is none yet
+			case len(c.Ops) == 1 && c.Ops[0].Kind == backend.OpDelete && strings.Contains(c.Path, "-latch-"):
+				ready := strings.Replace(c.Path, "-latch-", "-ready-", 1)
+				if _, err := c.Session.Commit(ctx, backend.Check(c.Path, backend.AnyVersion), backend.Create(ready, nil, backend.Ephemeral)); err != nil {
+					w.T.Error(err)
+				}
+			}
+			return nil
+		}})
+		term := mustLead(w.T, coord.NewElection(c, "/e", nil))
+		coordtest.WantErr(w.T, term.Announce(context.Background(), nil), coord.ErrDenied)
+		coordtest.MustRelease(w.T, term.Hold)
+		w.Empty("/e")
+	})
+}

@@ -80,6 +80,24 @@ func TestElection_LoopOverTermsYieldsTheErrorOfCampaign(t *testing.T) {
 	})
 }
 
+// The end of the ctx during a campaign is no pair, as the caller has caused it.
+func TestElection_EndOfTheContextDuringACampaignIsNoPair(t *testing.T) {
+	onMemory(t, func(w *world) {
+		mustLead(w.T, w.candidate("leader", nil))
+		ctx, cancel := context.WithCancel(w.T.Context())
+		waits := w.candidate("waits", nil)
+		go func() {
+			w.candidates(2)
+			w.Settle()
+			cancel()
+		}()
+		for term, err := range waits.Terms(ctx) {
+			w.T.Errorf("yielded %v, %v", term, err)
+		}
+		w.candidates(1)
+	})
+}
+
 // A lost term ends neither the loop nor the candidacy.
 func TestElection_LoopOverTermsGoesOnAfterALoss(t *testing.T) {
 	onMemory(t, func(w *world) {

@@ -155,6 +155,42 @@ func TestElection_ATermThatIsNotReceivedIsResignedAfterOneSessionTimeout(t *test
 	})
 }
 
+// The removal of the node needs contact; the end of the channel does not.
+func TestElection_EndOfTheContextClosesTheChannelWithoutContact(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx, cancel := context.WithCancel(context.Background())
+		terms := w.candidate("a", nil).Leadership(ctx)
+		w.candidates(1)
+		w.Settle()
+		w.Link("a").Partition()
+		cancel()
+		w.Settle()
+		select {
+		case term, open := <-terms:
+			if open {
+				w.T.Errorf("a term that was not received is still there: %v", term.Err())
+			}
+		default:
+			w.T.Error("the channel is open")
+		}
+		w.Link("a").Heal()
+		w.Empty("/e")
+	})
+}
+
+func TestElection_TheDataOfACandidateIsCopied(t *testing.T) {
+	onMemory(t, func(w *world) {
+		data := []byte("before")
+		e := w.candidate("a", &coord.ElectionOptions{Data: data})
+		copy(data, "after!")
+		term := mustLead(w.T, e)
+		if l, err := e.Leader(w.T.Context()); err != nil || string(l.Data) != "before" {
+			w.T.Errorf("the data %q, %v", l.Data, err)
+		}
+		coordtest.MustRelease(w.T, term.Hold)
+	})
+}
+
 func TestElection_ALateReceiverGetsATermThatIsDoneNeverAStaleOne(t *testing.T) {
 	onMemory(t, func(w *world) {
 		t := w.T
