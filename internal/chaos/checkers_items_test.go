@@ -118,6 +118,9 @@ func TestTheCheckOfTheLivesOfItemsCountsTheirAttempts(t *testing.T) {
 		{"put back twice", failed.bury(2).redrive().redrive(), twice, "put back from the dead letters, and it is in the queue"},
 		{"put back as another value", failed.bury(2).and(opDelete(letterAt), opCreate(itemAt, "w")), twice, `put back as "w"`},
 		{"put back with its attempts", failed.bury(2).redrive().claim(3, 3), append(twice, take(3, 3)), "claimed as attempt 3 after 0 attempts"},
+		{"removed, with the proof that it was never claimed", put.and(opDelete(itemAt), opCreate(stateAt, ""), opDelete(stateAt)), nil, ""},
+		{"a proof that stays", put.and(opDelete(itemAt), opCreate(stateAt, "")), nil, "the state without a count stays"},
+		{"a state that is no number", put.and(opCreate(stateAt, "one"), opCreate(markAt(1), "")), []call{take(1, 1)}, `counts "one" attempts`},
 		{"two claims", put.claim(1, 1).claim(2, 2), twice, "claimed twice at a time"},
 		{"deleted under a claim", put.claim(1, 1).and(opDelete(itemAt)), []call{take(1, 1)}, "deleted from under a claim"},
 	} {

@@ -113,6 +113,7 @@ type step struct {
 	ended       []string // marks that it deletes
 	attempts    int      // that it writes into the state, or -1
 	uncounted   bool     // it deletes the state
+	unclaimed   bool     // it creates an empty state, which proves that the item has none
 	sessionEnds bool
 }
 
@@ -197,6 +198,8 @@ func (l *Log) note(op zklog.Op, dead bool, name string, of func(id string) *step
 		switch n, err := strconv.Atoi(string(op.Data)); {
 		case op.IsDelete():
 			of(id).uncounted = true
+		case op.IsCreate() && len(op.Data) == 0:
+			of(id).unclaimed = true
 		case err != nil:
 			l.errorf("%s counts %q attempts", op.Path, op.Data)
 		default:
@@ -226,6 +229,9 @@ func (l *Log) apply(it *Item, s *step) {
 	if s.off > 0 {
 		it.off = s.off
 		l.Off++
+	}
+	if s.unclaimed && !s.uncounted {
+		errorf("the state without a count stays")
 	}
 	acked := l.unmark(it, s, errorf)
 	l.move(it, s, acked, errorf)
