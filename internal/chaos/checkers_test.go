@@ -262,3 +262,20 @@ func TestTheCheckOfACopyFindsADifference(t *testing.T) {
 	verdict(t, checkCopy("p", report{Tree: tree, Folded: tree, Wrong: []string{"twice"}}, tree), "do not follow")
 	verdict(t, checkCopy("p", report{Tree: tree, Folded: tree, Text: "the cache has ended"}, tree), "has ended")
 }
+
+func TestWhatIsLeftBehindIsFound(t *testing.T) {
+	tree := map[string]coordtest.NodeState{"/tree/1/2": {Owner: 7}}
+	for _, path := range []string{
+		"/", mutexPath, mutexPath + "/x", semaphorePath + "/requests", semaphorePath + "/requests/x", "/tree/1", valuePath,
+		queuePath + "/items/b-0-0", queuePath + "/items/b-0-0/x", queuePath + "/waiters/x", txnPath + "/tx/t", txnPath + "/sites/north", txnPath + "/sites/north/t",
+	} {
+		tree[path] = coordtest.NodeState{}
+	}
+	want := []string{
+		mutexPath + "/x", semaphorePath + "/requests/x", queuePath + "/items/b-0-0/x", queuePath + "/waiters/x",
+		"/tree/1/2", txnPath + "/sites/north/t", txnPath + "/tx/t",
+	}
+	if got := leftIn(tree); !slices.Equal(got, want) {
+		t.Errorf("left %q, want %q", got, want)
+	}
+}

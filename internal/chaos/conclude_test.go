@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -70,33 +69,21 @@ func (r *run) compareServers() string {
 	if r.other != nil {
 		return "" // its reads are linearizable
 	}
-	var trees []map[string]coordtest.NodeState
-	for _, s := range r.e.Servers() {
-		ctx, cancel := context.WithTimeout(r.t.Context(), limit)
-		session, err := openAt(ctx, s.Addr())
-		if err != nil {
-			cancel()
-			r.t.Errorf("server %d: %v", s.ID(), err)
-			return ""
-		}
-		all := make(map[string]coordtest.NodeState)
-		for _, root := range []string{treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath, shardsPath, queuePaths["priority"], queuePaths["delay"]} {
-			tree, err := coordtest.ReadTree(ctx, session, "", root, 1)
-			if err != nil {
-				r.t.Errorf("server %d: %v", s.ID(), err)
-			}
-			maps.Copy(all, tree)
-		}
-		session.Close()
-		cancel()
-		trees = append(trees, all)
+	var servers []backend.Backend
+	for _, addr := range r.e.Addrs() {
+		servers = append(servers, backendAt([]string{addr}, 20*tick, 0))
 	}
-	for i, tree := range trees[1:] {
-		if d := coordtest.Difference(tree, trees[0]); d != "" {
-			return fmt.Sprintf("the servers disagree: server %d, by server 1: %s", i+2, d)
-		}
+	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
+	defer cancel()
+	d, err := coordtest.CompareServers(ctx, servers, "", 1,
+		treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath, shardsPath, queuePaths["priority"], queuePaths["delay"])
+	if err != nil {
+		r.t.Error(err)
 	}
-	return ""
+	if d != "" {
+		d = "the servers disagree: " + d
+	}
+	return d
 }
 
 // copies compares the caches with the tree, what the clients know of the group with its members,
@@ -149,45 +136,30 @@ func (r *run) copies(s backend.Session) (wrong []string) {
 func (r *run) leftovers(s backend.Session) []string {
 	ctx := r.t.Context()
 	var left []string
-	walk := func() error {
-		left = nil
-		if err := s.Sync(ctx, "/"); err != nil {
-			return err
+	var cause error
+	err := until("no node is left behind", limit, func() bool {
+		var tree map[string]coordtest.NodeState
+		if tree, cause = coordtest.ReadTree(ctx, s, "", "/", 1); cause != nil {
+			return false
 		}
-		var visit func(path string) error
-		visit = func(path string) error {
-			names, stat, err := s.Children(ctx, path, nil)
-			if errors.Is(err, backend.ErrNotFound) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			if stat.EphemeralOwner != 0 || isLeft(path) {
-				left = append(left, path)
-			}
-			for _, name := range names {
-				if path == "/" {
-					name = "/" + name
-				} else {
-					name = path + "/" + name
-				}
-				if name == "/zookeeper" {
-					continue
-				}
-				if err := visit(name); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		return visit("/")
-	}
-	err := until("no node is left behind", limit, func() bool { return walk() == nil && len(left) == 0 })
+		left = leftIn(tree)
+		return len(left) == 0
+	})
 	if err == nil {
 		return nil
 	}
+	return []string{fmt.Sprintf("left behind: %q %v", left, cause)}
+}
+
+// leftIn returns the nodes that are ephemeral or should be deleted.
+func leftIn(tree map[string]coordtest.NodeState) (left []string) {
+	for path, n := range tree {
+		if n.Owner != 0 || isLeft(path) {
+			left = append(left, path)
+		}
+	}
 	slices.Sort(left)
-	return []string{fmt.Sprintf("left behind: %q", left)}
+	return left
 }
 
 // isLeft reports whether a node that is not ephemeral should be deleted when no client uses

@@ -90,10 +90,47 @@ func ReadTree(ctx context.Context, s backend.Session, namespace, root string, at
 			}
 			all[level[i]] = a.is
 			for _, name := range a.names {
-				next = append(next, level[i]+"/"+name)
+				if p := path.Join(level[i], name); namespace+p != "/zookeeper" { // which is reserved
+					next = append(next, p)
+				}
 			}
 		}
 		level = next
+	}
+	return all, nil
+}
+
+// CompareServers describes how the trees of servers, each with a backend of its own, differ from that
+// of the first, or returns "". No client can cause that: servers that are killed have had such defects.
+func CompareServers(ctx context.Context, servers []backend.Backend, namespace string, atOnce int, roots ...string) (difference string, err error) {
+	var first map[string]NodeState
+	for i, b := range servers {
+		all, err := readTrees(ctx, b, namespace, atOnce, roots)
+		if err != nil {
+			return "", fmt.Errorf("server %d: %w", i+1, err)
+		}
+		if i == 0 {
+			first = all
+		} else if d := Difference(all, first); d != "" {
+			return fmt.Sprintf("server %d, by server 1: %s", i+1, d), nil
+		}
+	}
+	return "", nil
+}
+
+func readTrees(ctx context.Context, b backend.Backend, namespace string, atOnce int, roots []string) (map[string]NodeState, error) {
+	s, err := b.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	all := make(map[string]NodeState)
+	for _, root := range roots {
+		tree, err := ReadTree(ctx, s, namespace, root, atOnce)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(all, tree)
 	}
 	return all, nil
 }

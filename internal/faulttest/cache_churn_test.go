@@ -225,33 +225,21 @@ func (c *churn) check(t *testing.T, when string, followers ...*follower) int {
 // than sessions take to expire. No client can cause that: ZooKeeper has had such defects when
 // servers are killed.
 func (c *churn) compareServers() (difference string) {
-	read := func(addr string) (map[string]coordtest.NodeState, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		s, err := backendAt([]string{addr}, killTimeout, 0).Open(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer s.Close()
-		return coordtest.ReadTree(ctx, s, c.s.root, churned, readsAtOnce)
+	var servers []backend.Backend
+	for _, addr := range c.e.Addrs() {
+		servers = append(servers, backendAt([]string{addr}, killTimeout, 0))
 	}
 	for began := time.Now(); time.Since(began) < 2*killTimeout; {
-		difference = ""
-		var first map[string]coordtest.NodeState
-		for i, addr := range c.e.Addrs() {
-			tree, err := read(addr)
-			if err != nil {
-				return fmt.Sprintf("server %d: %v", i, err)
-			}
-			if i == 0 {
-				first = tree
-			} else if d := coordtest.Difference(tree, first); d != "" {
-				difference = fmt.Sprintf("THE SERVERS DIFFER: server %d from server 0: %s", i, d)
-			}
-		}
-		if difference == "" {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		d, err := coordtest.CompareServers(ctx, servers, c.s.root, readsAtOnce, churned)
+		cancel()
+		switch {
+		case err != nil:
+			return err.Error()
+		case d == "":
 			return ""
 		}
+		difference = "THE SERVERS DIFFER: " + d
 	}
 	return difference
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/itemlog"
 	"github.com/go-coord/coord/internal/layout"
@@ -143,31 +142,20 @@ func (f *fleet) left(path string) map[string]int64 {
 		t.Fatal(err)
 	}
 	left := make(map[string]int64)
-	var walk func(path string)
-	walk = func(path string) {
-		names, stat, err := s.Children(t.Context(), path, nil)
-		if errors.Is(err, backend.ErrNotFound) {
-			return
-		}
+	for began := time.Now(); time.Since(began) < limit; coordtest.Pause(began) {
+		tree, err := coordtest.ReadTree(t.Context(), s, "", path, readsAtOnce)
 		if err != nil {
 			t.Fatal(err)
 		}
-		name := path[strings.LastIndexByte(path, '/')+1:]
-		_, _, item := layout.CutID(name, layout.ItemPrefix)
-		_, _, mark := layout.CutID(name, layout.MarkPrefix)
-		if stat.EphemeralOwner != 0 || item || mark || layout.IsState(name) {
-			left[path] = stat.EphemeralOwner
-		}
-		for _, name := range names {
-			walk(path + "/" + name)
-		}
-	}
-	for began := time.Now(); time.Since(began) < limit; coordtest.Pause(began) {
-		if err := s.Sync(t.Context(), path); err != nil {
-			t.Fatal(err)
-		}
 		clear(left)
-		walk(path)
+		for path, n := range tree {
+			name := path[strings.LastIndexByte(path, '/')+1:]
+			_, _, item := layout.CutID(name, layout.ItemPrefix)
+			_, _, mark := layout.CutID(name, layout.MarkPrefix)
+			if n.Owner != 0 || item || mark || layout.IsState(name) {
+				left[path] = n.Owner
+			}
+		}
 		if len(left) == 0 {
 			break
 		}

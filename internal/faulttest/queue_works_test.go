@@ -3,15 +3,15 @@
 package faulttest
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
-	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/ensemble"
 )
 
@@ -181,13 +181,6 @@ func (w *works) clean() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	list := func(path string) []string {
-		names, _, err := s.Children(w.t.Context(), path, nil)
-		if err != nil && !errors.Is(err, backend.ErrNotFound) {
-			w.t.Fatal(err)
-		}
-		return names
-	}
 	var left []string
 	defer func() {
 		if w.t.Failed() {
@@ -195,12 +188,15 @@ func (w *works) clean() {
 		}
 	}()
 	eventually(w.t, "no node is left behind", func() bool {
-		if err := s.Sync(w.t.Context(), w.path); err != nil {
+		tree, err := coordtest.ReadTree(w.t.Context(), s, "", w.path, readsAtOnce)
+		if err != nil {
 			w.t.Fatal(err)
 		}
-		left = list(w.path + "/waiters")
-		for _, bucket := range list(w.path + "/items") {
-			left = append(left, list(w.path+"/items/"+bucket)...)
+		left = nil
+		for path := range tree {
+			if name := strings.Split(strings.TrimPrefix(path, w.path+"/"), "/"); name[0] == "waiters" && len(name) > 1 || name[0] == "items" && len(name) > 2 {
+				left = append(left, path)
+			}
 		}
 		return len(left) == 0
 	})
