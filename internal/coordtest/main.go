@@ -1,7 +1,9 @@
 package coordtest
 
 import (
+	"flag"
 	"os"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -20,6 +22,20 @@ var Collecting = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dzn
 
 // Long reports whether the full counts are wanted.
 func Long() bool { return os.Getenv("COORD_LONG") != "" }
+
+// Widen lets factor times as many tests run at a time as the flag -parallel says, for a package whose
+// tests wait most of their time. With -parallel=1 they still run one after the other.
+func Widen(factor int) {
+	flag.Parse()
+	parallel := flag.Lookup("test.parallel").Value
+	n, err := strconv.Atoi(parallel.String())
+	if err == nil && n > 1 {
+		err = parallel.Set(strconv.Itoa(n * factor))
+	}
+	if err != nil {
+		panic(err) // the flag is an integer
+	}
+}
 
 // Main runs the tests of a package, and fails if one leaves a goroutine.
 func Main(m *testing.M) {

@@ -71,6 +71,7 @@ func directoryFaults() []directoryFault {
 // At each request of each call that sets something in a directory, or removes it, a fault strikes:
 // what was acknowledged stands after all empty containers have gone, and what was removed is gone.
 func TestDirectory_WithAFaultAtEachRequest(t *testing.T) {
+	t.Parallel()
 	const path = "/app/config"
 	requests := 0
 	for _, s := range settingKinds() {

@@ -18,6 +18,7 @@ import (
 
 // A DelayQueue takes items of more minutes than it can have buckets. Each comes when it is due.
 func TestDelayQueue_MoreMinutesThanBuckets(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"Put", "PutOp"} {
 		t.Run(how, func(t *testing.T) {
 			onMemory(t, func(w *world) {

@@ -9,7 +9,10 @@ import (
 	"github.com/go-coord/coord/internal/zkservice"
 )
 
-func TestMain(m *testing.M) { coordtest.Main(m) }
+func TestMain(m *testing.M) {
+	coordtest.Widen(4)
+	coordtest.Main(m)
+}
 
 // services are memory and ZooKeeper.
 var services = Services{
