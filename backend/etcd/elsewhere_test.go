@@ -42,7 +42,6 @@ func New(t *testing.T, interval time.Duration) backendtest.Service {
 	return newService(t, os.Getenv("COORD_ETCD_SERVER"), etcd.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval})
 }
 `,
-	"elsewhere_test.go":                     "package coord_test" + services,
 	"inspect/elsewhere_test.go":             "package inspect_test" + services,
 	"internal/simulation/elsewhere_test.go": "package simulation_test" + services,
 	"internal/chaos/elsewhere_test.go":      "package chaos" + ensembles,
