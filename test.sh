@@ -255,11 +255,21 @@ tidy() {
 	(cd cmd/coordctl && go mod tidy -diff -modfile "$tmp/coordctl.mod")
 }
 
-# module checks a module of its own beside the root. Its code drives the library, which
+# vet vets all modules, one after the other, which compiles what they share once. What runs
+# side by side afterwards finds it compiled.
+vet() {
+	local module
+	go vet ./...
+	for module in backend/etcd bench examples grpcresolver oteltrace ${long:+docs/moving}; do
+		(cd "$module" && go vet ./...)
+	done
+	(cd cmd/coordctl && GOWORK='' go vet ./...)
+}
+
+# module checks a module of its own beside the root, except for what vet has done. Its code drives the library, which
 # the race detector watches in the root's tests.
 module() (
 	cd "$1"
-	go vet ./...
 	go run "$staticcheck" ./...
 	go test -count=1 -vet=off -timeout 20m -parallel "$parallel" ./...
 )
@@ -284,21 +294,16 @@ plain() {
 # checks are what needs no server, and stands beside the tests of the root module.
 checks() {
 	plain "$1"
-	# It checks the types of each mutant: ten times the work under the race detector.
-	nice -n 3 go test -count=1 -vet=off -timeout 20m ./internal/mutants
+	# These parse sources, and run the go command: up to ten times the work under the race
+	# detector, and nothing that it could find.
+	nice -n 3 go test -count=1 -vet=off -timeout 20m "${parsing[@]}"
 	# It compiles all packages and tests, as the tests with the race detector have done by
 	# now; in those two packages are files that the race detector leaves out.
 	nice -n 3 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
 	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
-# large and small are the tests of the other modules, and the tour. The small ones spend their
-# time waiting.
-large() {
-	module backend/etcd
-	module bench
-}
-
+# small are the tests of the small modules, and the tour. They spend their time waiting.
 small() {
 	module examples
 	module grpcresolver
@@ -310,12 +315,12 @@ small() {
 # ordered lists the packages, those first that take longest: they spend their time
 # waiting, and the others run meanwhile.
 ordered() {
-	local long='/internal/(chaos|faulttest|recipetest|sweep|interop|hostile|simulation)$|/backend/zookeeper$'
+	local long='/internal/(chaos|faulttest|recipetest|sweep|interop|hostile|simulation)$|/backend/zookeeper$|/backend/backendtest$'
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	for name in internal/chaos internal/faulttest internal/recipetest internal/simulation internal/hostile backend/zookeeper internal/interop internal/sweep; do
+	for name in internal/recipetest internal/faulttest backend/zookeeper internal/chaos backend/backendtest internal/simulation internal/hostile internal/interop internal/sweep; do
 		grep "/$name\$" "$tmp/packages.txt"
 	done
-	grep -Ev "$long|/internal/mutants\$" "$tmp/packages.txt"
+	grep -Ev "$long|/internal/(mutants|readme|release)\$" "$tmp/packages.txt"
 }
 
 benchmarks() {
@@ -406,19 +411,22 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
 # The root module stands by itself; what is beside it in the workspace brings more.
 export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
 # The paths of a clone are not a part of what is compiled, so another clone need not compile again.
-export GOFLAGS="-trimpath ${GOFLAGS:-}"
+# Without symbols a test binary is linked in two thirds of the time; stack traces need none.
+export GOFLAGS="-trimpath -ldflags=-s ${GOFLAGS:-}"
 # Compilers and tests end soon, so there is little to collect: a fifth less of their
 # processor time.
 export GOGC=${GOGC:-400}
 COORD_FUZZ=${COORD_FUZZ:-3600}
 # More tests of a package at a time than processors: most of them wait.
 parallel=$((2 * $(getconf _NPROCESSORS_ONLN)))
+# The packages that run without the race detector, beside the others.
+parsing=(./internal/mutants ./internal/readme ./internal/release)
 
 step "gofmt" check_format
 step "go mod tidy" tidy
 # It checks the types of all packages, so nothing is built for its own sake: each
 # test below builds what it needs. And the tests need not vet again.
-step "go vet" go vet ./...
+step "go vet" vet
 if [[ -n $long ]]; then
 	export COORD_LONG=1
 	mkdir -p results
@@ -453,11 +461,12 @@ else
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
-	start "etcd and bench" large
+	start "etcd" module backend/etcd
+	start "bench" module bench
 	start "other modules and tour" small
 	mapfile -t packages < <(ordered)
 	# More packages at a time than processors: most of them wait.
-	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 1))" -parallel "$parallel" "${packages[@]}"
+	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 2))" -parallel "$parallel" "${packages[@]}"
 	join
 fi
 if [[ -n ${unchecked:-} ]]; then
