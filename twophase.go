@@ -22,7 +22,8 @@ type CoordinatorOptions[T any] struct {
 
 	// KeepRecords keeps every record until Forget is called for it. Then a retry of
 	// Propose is safe even if the process died after Propose had returned and before
-	// it took note of the decision.
+	// it took note of the decision, and if another process has recovered the
+	// transaction.
 	KeepRecords bool
 
 	// Unserved says what Propose does about a site that no process serves. The default is
@@ -130,8 +131,10 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // While the record of a transaction exists, a proposal with its ID waits for the same
 // decision. So after a crash or an error, propose it again. The record is removed in the
 // background after a Propose or Recover has returned the decision and the sites have
-// acknowledged; with KeepRecords, by Forget. If a process crashes after that and has not
-// stored the decision, its next proposal is a new transaction. Do not reuse an ID.
+// acknowledged; with KeepRecords, by Forget. Without KeepRecords the next proposal is a new
+// transaction in two cases: a process crashes before it has stored the decision, or a Propose
+// loses its session, and the Recover of another process, which takes the proposer for dead,
+// finishes the transaction before the Propose goes on. Do not reuse an ID.
 //
 // If ctx ends first, an undecided transaction is aborted unless another Propose of it runs.
 // If the session is lost while the transaction is created, the error matches ErrUncertain;

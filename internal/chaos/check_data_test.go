@@ -229,44 +229,64 @@ func checkCounter(calls []*call) []string {
 	return linearizable("counter", counterModel, ops)
 }
 
+// An attempt is a transaction that was created with an ID, and its outcomes: the contents of its decision
+// nodes.
+type attempt struct {
+	zxid     int64 // of its creation
+	outcomes []string
+}
+
 // checkTxns finds transactions with two outcomes. It compares their decision nodes with the
 // results at proposers and sites. A commit needs the yes of all sites, and reaches all of
-// them.
-func checkTxns(all []*process, decided map[string][]string, vote func(id, site string) bool) (wrong []string) {
+// them. An ID has a second transaction only if a recovery has finished the first one: it takes a
+// proposer that has lost its session for dead, and this one proposes again.
+func checkTxns(all []*process, proposed map[string][]attempt, vote func(id, site string) bool) (wrong []string) {
 	errorf := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	type txn struct {
+		id   string
+		zxid int64
+	}
+	type branch struct {
+		txn
+		site string
+	}
+	decided := make(map[txn]string)
 	sitesOf := make(map[string][]string)
-	told := make(map[string]map[string]string) // by transaction and site
-	prepared := make(map[string]bool)          // by transaction and site
+	told := make(map[branch]string)
+	prepared := make(map[branch]bool)
 	// When a recovery finishes a transaction, its proposer may not learn the outcome. A
 	// killed process may not have written down the outcome that it learned.
-	recovered, unfinished := make(map[string]bool), false
+	recovered, finished, unfinished := make(map[string]bool), make(map[txn]bool), false
 	for _, p := range all {
 		for _, e := range p.events {
 			if e.Kind == "told" && e.Work == "txn" && e.Op == "recover" {
-				recovered[e.ID] = true
+				recovered[e.ID], finished[txn{e.ID, e.Token}] = true, true
 			}
 		}
 		for _, c := range p.calls {
 			unfinished = unfinished || c.Work == "recovery" && c.outcome != "ok"
 		}
 	}
-	outcome := func(id string) string {
-		if len(decided[id]) == 1 {
-			return decided[id][0]
+	for id, list := range proposed {
+		for i, x := range list {
+			if len(x.outcomes) != 1 || x.outcomes[0] != "commit" && x.outcomes[0] != "abort" {
+				errorf("%s was decided %q", id, x.outcomes)
+				continue
+			}
+			at := txn{id, x.zxid}
+			decided[at] = x.outcomes[0]
+			if i < len(list)-1 && !finished[at] && !unfinished {
+				errorf("%s was proposed anew, and no recovery has finished it", id)
+			}
 		}
-		return "none"
 	}
-	for id, list := range decided {
-		if len(list) != 1 || list[0] != "commit" && list[0] != "abort" {
-			errorf("%s was decided %q", id, list)
-		}
-	}
+	outcome := func(at txn) string { return cmp.Or(decided[at], "none") }
 	for _, p := range all {
 		for _, c := range p.calls {
 			if c.Work == "txn" && c.Op == "propose" {
 				sitesOf[c.ID] = strings.Fields(c.Old)
-				if c.outcome == "ok" && c.Value != outcome(c.ID) {
-					errorf("the proposer of %s got %s, the decision is %s", c.ID, c.Value, outcome(c.ID))
+				if at := (txn{c.ID, c.Token}); c.outcome == "ok" && c.Value != outcome(at) {
+					errorf("the proposer of %s got %s, the decision is %s", c.ID, c.Value, outcome(at))
 				}
 				if strings.Contains(c.Err, coord.ErrInDoubt.Error()) && !recovered[c.ID] && !unfinished {
 					errorf("the record of %s is deleted, and no process learned the outcome: %v", c.ID, c)
@@ -277,39 +297,38 @@ func checkTxns(all []*process, decided map[string][]string, vote func(id, site s
 			if e.Kind != "told" || e.Work != "txn" {
 				continue
 			}
+			at := txn{e.ID, e.Token}
 			switch e.Op {
 			case "recover":
-				if e.Value != outcome(e.ID) {
-					errorf("recovery of %s returned %s, the decision is %s", e.ID, e.Value, outcome(e.ID))
+				if e.Value != outcome(at) {
+					errorf("recovery of %s returned %s, the decision is %s", e.ID, e.Value, outcome(at))
 				}
 			case "prepare":
-				prepared[e.ID+" "+e.Value] = true
+				prepared[branch{at, e.Value}] = true
 			default:
-				if told[e.ID] == nil {
-					told[e.ID] = make(map[string]string)
-				}
-				if before := told[e.ID][e.Value]; before != "" && before != e.Op {
+				b := branch{at, e.Value}
+				if before := told[b]; before != "" && before != e.Op {
 					errorf("site %s of %s got %s and %s", e.Value, e.ID, before, e.Op)
 				}
-				told[e.ID][e.Value] = e.Op
-				if e.Op != outcome(e.ID) {
-					errorf("site %s of %s got %s, the decision is %s", e.Value, e.ID, e.Op, outcome(e.ID))
+				told[b] = e.Op
+				if e.Op != outcome(at) {
+					errorf("site %s of %s got %s, the decision is %s", e.Value, e.ID, e.Op, outcome(at))
 				}
 			}
 		}
 	}
-	for id, list := range decided {
-		if len(list) == 0 || list[0] != "commit" {
+	for at, outcome := range decided {
+		if outcome != "commit" {
 			continue
 		}
-		for _, s := range sitesOf[id] {
-			switch {
-			case !vote(id, s):
-				errorf("%s commits although %s voted no", id, s)
-			case told[id][s] != "commit":
-				errorf("%s commits, but %s never got the outcome", id, s)
-			case !prepared[id+" "+s]:
-				errorf("%s commits, but %s was never asked", id, s)
+		for _, s := range sitesOf[at.id] {
+			switch b := (branch{at, s}); {
+			case !vote(at.id, s):
+				errorf("%s commits although %s voted no", at.id, s)
+			case told[b] != "commit":
+				errorf("%s commits, but %s never got the outcome", at.id, s)
+			case !prepared[b]:
+				errorf("%s commits, but %s was never asked", at.id, s)
 			}
 		}
 	}

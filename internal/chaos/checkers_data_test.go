@@ -134,16 +134,26 @@ func TestTheCheckOfTransactionsFindsTwoOutcomes(t *testing.T) {
 	both := []event{told("prepare", "x", "s1"), told("prepare", "x", "s2"), told("commit", "x", "s1"), told("commit", "x", "s2")}
 	doubt := slices.Clone(proposed("x", ""))
 	doubt[1].Kind, doubt[1].Err = "unknown", coord.ErrInDoubt.Error()
-	commit, abort := map[string][]string{"x": {"commit"}}, map[string][]string{"x": {"abort"}}
+	decided := func(id string, outcomes ...string) map[string][]attempt {
+		return map[string][]attempt{id: {{outcomes: outcomes}}}
+	}
+	commit, abort := decided("x", "commit"), decided("x", "abort")
+	// The first transaction with the ID has the zxid 0, and the second one the zxid 9.
+	anew := map[string][]attempt{"x": {{outcomes: []string{"abort"}}, {zxid: 9, outcomes: []string{"abort"}}}}
+	again := proposed("x", "abort")
+	again[1].Token = 9
 	for _, tc := range []struct {
 		name    string
 		events  []event
-		decided map[string][]string
+		decided map[string][]attempt
 		want    string
 	}{
 		{"all commit", append(proposed("x", "commit"), both...), commit, ""},
 		{"all abort", append(proposed("x", "abort"), told("abort", "x", "s1")), abort, ""},
-		{"two decisions", proposed("x", "commit"), map[string][]string{"x": {"commit", "abort"}}, "was decided"},
+		{"two decisions", proposed("x", "commit"), decided("x", "commit", "abort"), "was decided"},
+		{"proposed anew after a recovery", append(slices.Clone(again), told("abort", "x", "s1"), told("recover", "x", "abort")), anew, ""},
+		{"proposed anew without one", again, anew, "x was proposed anew"},
+		{"proposed anew after the recovery of another", append(slices.Clone(again), told("recover", "y", "abort")), anew, "x was proposed anew"},
 		{"one site aborts", append(append(proposed("x", "commit"), both[:3]...), told("abort", "x", "s2")), commit, "site s2 of x got abort, the decision is commit"},
 		{"one site gets both outcomes", append(append(proposed("x", "commit"), both...), told("abort", "x", "s1")), commit, "got commit and abort"},
 		{"the proposer gets the other outcome", append(proposed("x", "abort"), both...), commit, "the proposer of x got abort"},
@@ -153,7 +163,7 @@ func TestTheCheckOfTransactionsFindsTwoOutcomes(t *testing.T) {
 		{"in doubt without one", slices.Concat(doubt, both), commit, "the record of x is deleted"},
 		{"a site is left out", append(proposed("x", "commit"), both[:3]...), commit, "s2 never got the outcome"},
 		{"a site was not asked", append(proposed("x", "commit"), both[1:]...), commit, "s1 was never asked"},
-		{"against a vote", proposed("no", "commit"), map[string][]string{"no": {"commit"}}, "no commits although s2 voted no"},
+		{"against a vote", proposed("no", "commit"), decided("no", "commit"), "no commits although s2 voted no"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			verdict(t, checkTxns([]*process{history(t, "p", tc.events...)}, tc.decided, yes), tc.want)

@@ -127,9 +127,13 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	f.add("value", checkSessions(values))
 	f.stale = len(staleReads(values))
 	f.add("counter", checkCounter(callsOf(all, "counter")))
-	f.add("txn", checkTxns(all, l.decided, voteOf))
-	for _, list := range l.decided {
-		f.outcomes[list[0]]++
+	f.add("txn", checkTxns(all, l.proposed, voteOf))
+	for _, list := range l.proposed {
+		for _, x := range list {
+			for _, outcome := range x.outcomes {
+				f.outcomes[outcome]++
+			}
+		}
 	}
 	f.tallyUp(all)
 	f.outages = outages(all)

@@ -113,23 +113,22 @@ type change struct {
 
 // ledger indexes the changes of nodes in the logs.
 type ledger struct {
-	written map[string][]change // by data: creates and sets of unique values
-	created map[string][]change // by path; also of nodes that are never created twice
-	deleted map[string][]change // by path
-	owned   map[int64][]change  // ephemeral creates, by session
-	counter []change            // of the counter, in order
-	decided map[string][]string // by transaction id: the content of each decision node
-	begun   map[string]bool     // ids of transactions that were proposed
-	txns    int
-	log     []zklog.Txn
-	lengths []lengthAt // of the queue with a limit
-	longest int
+	written  map[string][]change  // by data: creates and sets of unique values
+	created  map[string][]change  // by path; also of nodes that are never created twice
+	deleted  map[string][]change  // by path
+	owned    map[int64][]change   // ephemeral creates, by session
+	counter  []change             // of the counter, in order
+	proposed map[string][]attempt // transactions, by id
+	txns     int
+	log      []zklog.Txn
+	lengths  []lengthAt // of the queue with a limit
+	longest  int
 }
 
 func newLedger(log []zklog.Txn) *ledger {
 	l := &ledger{
 		written: make(map[string][]change), created: make(map[string][]change), deleted: make(map[string][]change),
-		owned: make(map[int64][]change), decided: make(map[string][]string), begun: make(map[string]bool), txns: len(log), log: log,
+		owned: make(map[int64][]change), proposed: make(map[string][]attempt), txns: len(log), log: log,
 	}
 	length := 0
 	for i := range log {
@@ -184,15 +183,17 @@ func (l *ledger) write(c change) {
 		l.written[c.data] = append(l.written[c.data], c)
 	case isTx:
 		id, child, below := strings.Cut(rest, "/")
+		list := l.proposed[id]
 		if !below {
-			l.begun[id] = true
-		} else if strings.HasPrefix(child, "decision-") {
+			l.proposed[id] = append(list, attempt{zxid: c.zxid})
+		} else if strings.HasPrefix(child, "decision-") && len(list) > 0 {
 			var d struct{ Commit bool }
-			if err := json.Unmarshal([]byte(c.data), &d); err != nil {
-				l.decided[id] = append(l.decided[id], "nonsense")
-				return
+			what := "nonsense"
+			if json.Unmarshal([]byte(c.data), &d) == nil {
+				what = decided(d.Commit)
 			}
-			l.decided[id] = append(l.decided[id], decided(d.Commit))
+			last := &list[len(list)-1]
+			last.outcomes = append(last.outcomes, what)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 				c.verdict(applied > 0)
 			case "txn propose":
-				c.verdict(l.begun[c.ID])
+				c.verdict(len(l.proposed[c.ID]) > 0)
 			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "keep acquire", "lockall acquire", "shards acquire",
 				"queue take", "priority take", "delay take":
 				if c.outcome != "ok" {
