@@ -163,6 +163,7 @@ func TestTheCheckOfAFleetFindsViolations(t *testing.T) {
 			buried(s)
 			s.lines["c"] = sound().lines["c"]
 		}, "and acknowledged", 0},
+		{"in the dead letters and not in the log", func(s *scene) { s.dead[fleetID] = "a" }, "in the dead letters, and not in the log", 0},
 		{"in the dead letters and never put", func(s *scene) { s.dead[fleetOther] = "b" }, "never put, and in the dead letters", 0},
 		{"an ack that is reported as lost", func(s *scene) { s.lines["c"][2].Text = "lost" }, `the log says "acked"`, 0},
 		{"an ack that only gives the item back", func(s *scene) { s.log[4].Ops = s.log[4].Ops[:1] }, `the log says "failed"`, 0},
