@@ -29,7 +29,7 @@ var electionMutants = []mutant{
 	{"the end of a context during a campaign is an error of a loop over terms", "Terms",
 		"if ctx.Err() == nil || !errs.OfContext(err) {", "if true {",
 		"TestElection_EndOfTheContextDuringACampaignIsNoPair"},
-	{"an announcement that is made while the leader resigns is kept", "Release",
+	{"an announcement that is made while the leader resigns is kept", "RemoveNode",
 		"if !both {", "if both {",
 		"TestElection_AnAnnouncementUnderWayWhileResigningIsRemoved"},
 	{"a candidate shares its data with the caller", "election.New",
