@@ -50,4 +50,10 @@ var barrierMutants = []mutant{
 	{"a Set of a barrier that is set keeps its watch", "set",
 		"at.stat.EphemeralOwner == s.Backend().ID() { w.Stop()", "at.stat.EphemeralOwner == s.Backend().ID() {",
 		"TestBarrier_ASetOfASetBarrierKeepsNoWatch"},
+	{"a Set that is refused keeps its watch", "set",
+		"!own { w.Stop()", "!own {",
+		"TestBarrier_ARefusedSetKeepsNoWatch"},
+	{"a Remove trusts a server that lags behind", "barrier.remove",
+		"case synced:", "case synced, true:",
+		"TestBarrier_RemoveSeesABarrierThatWasSetBefore"},
 }

@@ -89,6 +89,42 @@ func TestTxn_ALostReplyGivesNoVersionOfANodeThatTheTransactionDeleted(t *testing
 	})
 }
 
+// The reply is lost, and another client has set the node since. No read shows which version the Set of
+// the transaction has made.
+func TestTxn_ALostReplyGivesNoVersionOfALaterSet(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x coordtest.Nth
+		c, other := w.Open("a", &backendtest.Hooks{After: x.After}), w.Open("b", nil)
+		mustCommit(w.T, coord.NewTxn(c).Create("/x", nil, backend.Persistent))
+		for _, overtaken := range []bool{false, true} {
+			want := int32(1)
+			x.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == "/x" }, func(ctx context.Context, c backendtest.Call, err error) error {
+				if overtaken {
+					want = -1
+					mustCommit(w.T, coord.NewTxn(other).Set("/x", nil))
+				}
+				return coordtest.Lose(ctx, c, err)
+			})
+			if r := mustCommit(w.T, coord.NewTxn(c).Set("/x", nil)); r[0].Version != want {
+				w.T.Errorf("version %d, want %d; overtaken: %t", r[0].Version, want, overtaken)
+			}
+		}
+	})
+}
+
+// The limit is the number of steps that a transaction may have.
+func TestTxn_AThousandStepsAreApplied(t *testing.T) {
+	onMemory(t, func(w *world) {
+		txn := coord.NewTxn(w.Open("a", nil)).Create("/x", nil, backend.Persistent)
+		for range 999 {
+			txn.Set("/x", nil)
+		}
+		if r := mustCommit(w.T, txn); r[999].Version != 999 {
+			w.T.Errorf("the last Set has made version %d, want 999", r[999].Version)
+		}
+	})
+}
+
 func TestTxn_ABadTransactionIsRefusedLocally(t *testing.T) {
 	onMemory(t, func(w *world) {
 		sent := 0
