@@ -14,7 +14,7 @@ import (
 
 // The guide says how long a test with a lost reply is, and how long what it stands on.
 func TestTheGuideSaysWhatATestSaves(t *testing.T) {
-	guide, err := os.ReadFile("../docs/testing.md")
+	guide, err := os.ReadFile("../docs/testing-your-code.md")
 	if err != nil {
 		t.Fatal(err)
 	}

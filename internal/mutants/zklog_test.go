@@ -1,7 +1,7 @@
 package mutants
 
-// logMutants are defects in the reading of the servers' logs, by which the chaos run judges.
-var logMutants = []mutant{
+// zklogMutants are defects in the reading of the servers' logs, by which the chaos run judges.
+var zklogMutants = []mutant{
 	{"a leader that no majority follows ends an epoch", "Starts",
 		"last = z", "last, starts[z>>32+1] = z, z",
 		"TestAnEpochBeginsWhereItsLeaderHadAMajority"},
