@@ -71,7 +71,7 @@ func awaitMutex(function string) {
 	}
 }
 
-// The deletion of the node has arrived, and the goroutine of the stay has not handled it yet: the
+// The deletion of the node has arrived, and the goroutine of the kept lock has not handled it yet: the
 // grant tests the watch itself.
 func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
@@ -115,9 +115,9 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 	}
 }
 
-// An ask that arrives when a Release has tested for one, and has not marked the stay as idle yet,
-// is not missed: the tests and the mark are under the lock under which an ask ends the stay.
-func TestAnAskBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
+// Contention that arrives when a Release has tested for it, and has not marked the kept lock as idle yet,
+// is not missed: the tests and the mark are under the mutex under which contention ends the kept lock.
+func TestContentionBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
 	open := func(name string) *core.Client {
 		c, err := core.Open(ctx, st.Link(name), core.Config{}, nil)

@@ -99,7 +99,7 @@ func (on mutexKeepTests) CallersOfAKeptLockTakeTurnsInMemory(t *testing.T) {
 	})
 }
 
-func (on mutexKeepTests) AnotherClientEndsAnIdleStay(t *testing.T) {
+func (on mutexKeepTests) AnotherClientEndsAnIdleKeptLock(t *testing.T) {
 	on.each(t, func(w *world) {
 		a, b := coord.NewMutex(w.Open("a", nil), "/l", keeps("")), coord.NewMutex(w.Open("b", nil), "/l", nil)
 		token := idle(w, a)
@@ -112,12 +112,12 @@ func (on mutexKeepTests) AnotherClientEndsAnIdleStay(t *testing.T) {
 		coordtest.MustRelease(w.T, h)
 		h = waits.Hold()
 		coordtest.MustRelease(w.T, h)
-		w.Empty("/l") // it was asked a moment ago, and keeps nothing
+		w.Empty("/l") // contention was a moment ago, so it keeps nothing
 	})
 }
 
 // A newcomer that came before the watch was armed is not missed.
-func (on mutexKeepTests) AContenderThatCameBeforeTheWatchEndsTheStay(t *testing.T) {
+func (on mutexKeepTests) AContenderThatCameBeforeTheWatchEndsTheKeptLock(t *testing.T) {
 	on.each(t, func(w *world) {
 		var before coordtest.Nth
 		a := coord.NewMutex(w.Open("a", &backendtest.Hooks{Before: before.Before}), "/l", keeps(""))
@@ -135,7 +135,7 @@ func (on mutexKeepTests) AContenderThatCameBeforeTheWatchEndsTheStay(t *testing.
 func isArm(c backendtest.Call) bool { return c.Op == "arm" }
 
 // The TryLock of another client fails, and finds the lock free when the client has heard of it.
-func (on mutexKeepTests) ATryOfAnotherClientEndsAnIdleStay(t *testing.T) {
+func (on mutexKeepTests) ATryOfAnotherClientEndsAnIdleKeptLock(t *testing.T) {
 	on.each(t, func(w *world) {
 		a, b := coord.NewMutex(w.Open("a", nil), "/l", keeps("")), coord.NewMutex(w.Open("b", nil), "/l", nil)
 		// A try that has succeeded makes the next one create its node without a look.
@@ -146,7 +146,7 @@ func (on mutexKeepTests) ATryOfAnotherClientEndsAnIdleStay(t *testing.T) {
 		coordtest.MustRelease(w.T, h)
 		idle(w, a)
 		if h, err = b.TryLock(context.Background()); err == nil {
-			coordtest.MustRelease(w.T, h) // the client was asked by the node, and gave way before the listing
+			coordtest.MustRelease(w.T, h) // the client saw the node, and deleted its own before the listing
 			return
 		}
 		coordtest.WantErr(w.T, err, coord.ErrLocked)
@@ -159,7 +159,7 @@ func (on mutexKeepTests) ATryOfAnotherClientEndsAnIdleStay(t *testing.T) {
 }
 
 // The same for a client that has never tried before, and so looks before it creates a node.
-func (on mutexKeepTests) AFirstTryOfAnotherClientEndsAnIdleStay(t *testing.T) {
+func (on mutexKeepTests) AFirstTryOfAnotherClientEndsAnIdleKeptLock(t *testing.T) {
 	on.each(t, func(w *world) {
 		a := coord.NewMutex(w.Open("a", nil), "/l", &coord.MutexOptions{Keep: time.Hour})
 		b := coord.NewMutex(w.Open("b", nil), "/l", nil)
@@ -178,22 +178,21 @@ func (on mutexKeepTests) AFirstTryOfAnotherClientEndsAnIdleStay(t *testing.T) {
 	})
 }
 
-// An ask while the lock is held makes the release one without Keep, and the local waiter goes to
-// the tail.
-func (on mutexKeepTests) AfterAnAskLocalWaitersQueueLikeOthers(t *testing.T) {
+// After contention while the lock is held, the Release keeps nothing, and the local waiter goes to the tail.
+func (on mutexKeepTests) AfterContentionLocalWaitersQueueLikeOthers(t *testing.T) {
 	on.each(t, func(w *world) {
 		var arms coordtest.Nth
-		asked := make(chan struct{})
-		arms.Arm(1, isArm, func(_ context.Context, _ backendtest.Call, err error) error { close(asked); return err })
+		armed := make(chan struct{})
+		arms.Arm(1, isArm, func(_ context.Context, _ backendtest.Call, err error) error { close(armed); return err })
 		c := w.Open("a", &backendtest.Hooks{After: arms.After})
 		m := coord.NewMutex(c, "/l", keeps(""))
 		b := coord.NewMutex(w.Open("b", nil), "/l", nil)
 		h := coordtest.MustLock(w.T, m)
-		<-asked // the watches are armed while it holds
+		<-armed // the watches are armed while it holds
 		other := w.Waiting(context.Background(), b)
 		s, err := c.Session(context.Background())
 		w.must(err)
-		w.must(s.Sync(context.Background(), w.Path("/l"))) // the event of the ask has come before the reply
+		w.must(s.Sync(context.Background(), w.Path("/l"))) // the event of the contention has come before the reply
 		local := w.Waiting(context.Background(), m)
 		coordtest.MustRelease(w.T, h)
 		second := other.Hold()
@@ -211,7 +210,7 @@ func (on mutexKeepTests) AfterAnAskLocalWaitersQueueLikeOthers(t *testing.T) {
 	})
 }
 
-func (on mutexKeepTests) ARevocationEndsAStay(t *testing.T) {
+func (on mutexKeepTests) ARevocationEndsAKeptLock(t *testing.T) {
 	on.each(t, func(w *world) {
 		a, b := coord.NewMutex(w.Open("a", nil), "/l", keeps("")), coord.NewMutex(w.Open("b", nil), "/l", nil)
 		idle(w, a)
@@ -222,15 +221,15 @@ func (on mutexKeepTests) ARevocationEndsAStay(t *testing.T) {
 	})
 }
 
-// A hold that is not the first of its stay learns of a request to release, and of the deletion of
+// A hold that is not the first of its kept lock learns of a request to release, and of the deletion of
 // its node.
-func (on mutexKeepTests) ALaterHoldOfAStayIsWatched(t *testing.T) {
+func (on mutexKeepTests) ALaterHoldOfAKeptLockIsWatched(t *testing.T) {
 	on.each(t, func(w *world) {
 		a, b := coord.NewMutex(w.Open("a", nil), "/l", keeps("")), coord.NewMutex(w.Open("b", nil), "/l", nil)
 		token := idle(w, a)
 		h := coordtest.MustLock(w.T, a)
 		if h.Token() != token {
-			w.T.Fatalf("token %d, want that of the stay, %d", h.Token(), token)
+			w.T.Fatalf("token %d, want that of the kept lock, %d", h.Token(), token)
 		}
 		done := revoking(b.Revoke, &coord.RevokeOptions{By: "b", Reason: "maintenance"})
 		<-h.Revoked()
@@ -261,12 +260,12 @@ func (on mutexKeepTests) ALaterHoldOfAStayIsWatched(t *testing.T) {
 	})
 }
 
-// onEachLater is onEach in a subtest, for a test with several parts.
+// eachLater is each in a subtest, for a test with several parts.
 func (on Services) eachLater(t *testing.T, name string, f func(w *world)) {
 	t.Run(name, func(t *testing.T) { on.each(t, f) })
 }
 
-func (on mutexKeepTests) AnIdleStayEndsWithItsNodeAndItsSession(t *testing.T) {
+func (on mutexKeepTests) AnIdleKeptLockEndsWithItsNodeAndItsSession(t *testing.T) {
 	t.Parallel()
 	on.eachLater(t, "the node", func(w *world) {
 		a := coord.NewMutex(w.Open("a", nil), "/l", keeps(""))
@@ -309,7 +308,7 @@ func (on mutexKeepTests) AnIdleStayEndsWithItsNodeAndItsSession(t *testing.T) {
 	})
 }
 
-// Without a watch nobody could ask, so the lock is not kept.
+// Without a watch the client would not see contention, so the lock is not kept.
 func (on mutexKeepTests) ALockThatCannotBeWatchedIsNotKept(t *testing.T) {
 	for _, denied := range []string{"arm", "children"} {
 		t.Run(denied, func(t *testing.T) {
@@ -485,7 +484,7 @@ func (on mutexKeepTests) AGuardOfAKeptLockEndsWithItsHold(t *testing.T) {
 		}
 		coordtest.MustRelease(w.T, h)
 		if n := len(w.Children("/l")); n != 1 {
-			w.T.Error("a guarded commit that was answered ended the stay")
+			w.T.Error("a guarded commit that was answered ended the kept lock")
 		}
 		set, err := coord.LockAll(context.Background(), m, coord.NewMutex(c, "/k", nil))
 		if err != nil {

@@ -140,7 +140,7 @@ func TestMutex_AKeptLockOfALostSessionIsNotGranted(t *testing.T) {
 }
 
 // A contender that comes while the client is cut off for a moment is not missed.
-func TestMutex_AReconnectionEndsAnIdleStay(t *testing.T) {
+func TestMutex_AReconnectionEndsAnIdleKeptLock(t *testing.T) {
 	onMemory(t, func(w *world) {
 		a, b := coord.NewMutex(w.Open("a", nil), "/l", keeps("")), coord.NewMutex(w.Open("b", nil), "/l", nil)
 		idle(w, a)
@@ -159,8 +159,8 @@ func TestMutex_AReconnectionEndsAnIdleStay(t *testing.T) {
 	})
 }
 
-// Periodic tries of another client meet an idle stay once.
-func TestMutex_AfterAnAskTheClientDoesNotKeep(t *testing.T) {
+// Periodic tries of another client find an idle kept lock once.
+func TestMutex_AfterContentionTheClientDoesNotKeep(t *testing.T) {
 	onMemory(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", &coord.MutexOptions{Keep: 5 * time.Second})
 		b := coord.NewMutex(w.Open("b", nil), "/l", nil)
@@ -170,7 +170,7 @@ func TestMutex_AfterAnAskTheClientDoesNotKeep(t *testing.T) {
 		for range 5 {
 			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
 			if n := len(w.Children("/l")); n != 0 {
-				w.T.Error("kept a short time after an ask")
+				w.T.Error("kept a short time after contention")
 			}
 			time.Sleep(980 * time.Millisecond)
 		}
@@ -205,12 +205,12 @@ func TestMutex_ATurnPassedInMemoryIsNotLost(t *testing.T) {
 	})
 }
 
-// The end of an idle stay is reported once, with its reason.
-func TestMutex_TheEndOfAStayIsReportedOnce(t *testing.T) {
+// The end of an idle kept lock is reported once, with its reason.
+func TestMutex_TheEndOfAKeptLockIsReportedOnce(t *testing.T) {
 	for _, v := range []struct {
-		name  string
-		end   func(w *world, c *coord.Client, m *coord.Mutex)
-		asked bool
+		name      string
+		end       func(w *world, c *coord.Client, m *coord.Mutex)
+		contended bool
 	}{
 		{"another client", func(w *world, _ *coord.Client, _ *coord.Mutex) {
 			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/l", nil)))
@@ -253,17 +253,17 @@ func TestMutex_TheEndOfAStayIsReportedOnce(t *testing.T) {
 				if len(ends) != 1 {
 					w.T.Fatalf("reported %d times, want once: %+v", len(ends), ends)
 				}
-				if e := ends[0]; e.Asked != v.asked || e.Token != token || e.Node != node || e.Path != w.Path("/l") {
-					w.T.Errorf("%+v; want token %d, node %s, asked %t", e, token, node, v.asked)
+				if e := ends[0]; e.Asked != v.contended || e.Token != token || e.Node != node || e.Path != w.Path("/l") {
+					w.T.Errorf("%+v; want token %d, node %s, asked %t", e, token, node, v.contended)
 				}
 			})
 		})
 	}
 }
 
-// A stay that ends with a Release for another reason than an ask does not keep the next one from
+// A kept lock that ends with a Release for another reason than contention does not keep the next one from
 // beginning.
-func TestMutex_AReleaseThatDoesNotKeepIsNoAsk(t *testing.T) {
+func TestMutex_AReleaseThatDoesNotKeepIsNoContention(t *testing.T) {
 	onMemory(t, func(w *world) {
 		m := coord.NewMutex(w.Open("a", nil), "/l", keeps(""))
 		idle(w, m)
@@ -360,7 +360,7 @@ func TestMutex_TwoClientsInTurnsSendWhatTheySendWithoutKeep(t *testing.T) {
 		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, b))
 		w.Settle()
 		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, b))
-		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, a)) // an ask: from here on nothing is kept
+		coordtest.MustRelease(w.T, coordtest.MustLock(w.T, a)) // contention: from here on nothing is kept
 		w.Settle()
 		calls.Store(0)
 		for range 100 {
@@ -431,7 +431,7 @@ func TestMutex_MostLocksByOneClientSendLessWithKeep(t *testing.T) {
 		run  int           // the other client takes so many in a row
 		most int64         // requests for 100 without Keep
 	}{
-		{10 * time.Millisecond, 1, 100}, // the other client comes more often than the time after an ask
+		{10 * time.Millisecond, 1, 100}, // the other client comes more often than the time after contention
 		{time.Second, 1, 80},
 		{10 * time.Millisecond, 100, 2},
 		{100 * time.Millisecond, 100, 2},
