@@ -50,7 +50,7 @@ type setting struct {
 	flag, variable, file string
 }
 
-// settings returns them, with the values of a context.
+// all returns the settings, with the values of a context.
 func (s settings) all() []setting {
 	return []setting{
 		{"servers", "COORD_SERVERS", strings.Join(s.Servers, ",")},

@@ -26,7 +26,7 @@ func (s *Session) overwrite(ctx context.Context, g kinds.RecipeDir, f kinds.DirS
 	s.c.kinds.Overwrite(g, f, stat)
 }
 
-// kinds.DirState returns the knowledge of g. If there is none, it reads the node. Its error is
+// DirState returns what the client knows of g. If there is none, it reads the node. Its error is
 // a KindError if another kind is there, or ErrNotFound if there is no node.
 func (s *Session) DirState(ctx context.Context, g kinds.RecipeDir) (kinds.DirState, error) {
 	if f, ok := s.c.kinds.Known(g); ok {

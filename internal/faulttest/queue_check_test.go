@@ -245,7 +245,7 @@ func (p *passage) inOrder() {
 	}
 }
 
-// counts computes the figures.
+// passageCounts are the figures of a history.
 type passageCounts struct {
 	values, unknown, deliveries, again, acked, lostAcks, unknownAcks, highest int
 	nacked, delayed, hung                                                     int

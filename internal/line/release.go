@@ -12,6 +12,11 @@ import (
 // core.Hold.Release ends a hold, and then calls RemoveNode of its owner. A localQueue is the owner of the
 // holds of a Mutex, and a Line of the holds of an RWMutex. The owners of terms and of shards call
 // RemoveNode of their Line.
+//
+// The node of a hold is deleted by localQueue.removeAndCall, or by Line.RemoveNode, which it calls if no local
+// caller waits. The node of a kept lock is deleted by removeAndCall when it ends while it is idle (keptLock.run), and
+// by localQueue.resume when a local caller cannot use it. If the service refuses a deletion,
+// core.Hold.Remove repeats it in the background.
 
 // RemoveNode ends the turn of a holder. If it can, it keeps the holder's node for the next local caller.
 func (q *localQueue) RemoveNode(h *core.Hold) error {
@@ -59,7 +64,7 @@ func (l *Line) handOver(h *core.Hold, data []byte) (b reservedNode, err error) {
 	return b, err
 }
 
-// removeReserved begins to remove the node of a reserved node that nothing uses.
+// removeReserved begins to remove a reserved node that no caller uses.
 func (q *localQueue) removeReserved(s *core.Session, b reservedNode) *core.CleanUp {
 	switch b.state {
 	case reservedStands:

@@ -323,7 +323,7 @@ func (m *allModel) next(s allState, step func(allAction, allState)) error {
 
 type allDo func(free bool, o allState, i, l int8, what string)
 
-// turnOf reports whether the turn of caller i in line l is free.
+// isFree reports whether the turn of caller i in line l is free.
 func (m *allModel) isFree(s *allState, i, l int8) bool {
 	for j := range s.c {
 		if int8(j) != i && m.calls[j].client == m.calls[i].client && s.c[j].turns&(1<<l) != 0 {

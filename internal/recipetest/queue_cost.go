@@ -17,7 +17,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// onEachLong is onEach with sessions that outlast the test: no expiry helps.
+// eachLong is each with sessions that outlast the test: no expiry helps.
 func (on Services) eachLong(t *testing.T, f func(w *world)) {
 	t.Parallel()
 	t.Run("memory", func(t *testing.T) {

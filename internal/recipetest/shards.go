@@ -141,7 +141,7 @@ func (x *crew) loads(want map[*crewMember]int) {
 	}
 }
 
-// owner returns the ids of the owners.
+// ids returns the ids of the owners.
 func (x *crew) ids() []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()

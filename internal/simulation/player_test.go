@@ -345,7 +345,7 @@ func (x *sim) until(wg *sync.WaitGroup, breaking bool) {
 	}
 }
 
-// play runs a scenario with one seed, and returns the hash of its history.
+// run runs a scenario with one seed, and returns the hash of its history.
 func (sc *scenario) run(t *testing.T, seed uint64, count map[string]int, verbose bool) uint64 {
 	hash, _ := sc.history(t, seed, count, verbose, nil)
 	return hash

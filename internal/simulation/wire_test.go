@@ -39,7 +39,7 @@ type wire struct {
 	over            bool
 }
 
-// message is on its way from the store to a client: an event or a reply.
+// A simMessage is on its way from the store to a client: an event or a reply.
 type simMessage struct {
 	w    *backend.Watch
 	kind backend.Kind
@@ -51,7 +51,7 @@ type simMessage struct {
 	c *simCall
 }
 
-// call is something that waits for the arbiter: a call of a client, or the next
+// A simCall waits for the arbiter: a call of a client, or the next
 // step of an actor.
 type simCall struct {
 	from  *peer // nil for an actor
