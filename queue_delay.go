@@ -28,7 +28,8 @@ import (
 // holds while the speeds of the two clocks differ by at most 200 ppm. If the clock is set, or
 // another server takes over, the client goes by its old estimate of the time until its next
 // write or break of contact: then Take can be late by the difference, and Peek, Stats, PutAfter
-// and the delay of Nack are wrong by it. After a suspension of the client's machine, the
+// and the delay of Nack are wrong by it. A Take that waits already can be late by the difference
+// after a write to another path, too. After a suspension of the client's machine, the
 // client takes items late by that time until its next write or break of contact.
 //
 // If the service has no clock, each client uses its own clock: a client with a fast clock

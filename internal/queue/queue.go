@@ -244,7 +244,7 @@ import (
 // of that clock from the local one, see internal/serviceclock. The
 // clocks of clients do not matter, so a slow one delays nothing, and a fast one takes
 // nothing early. Where the interval is not known, a client that waits learns it from the
-// creation of its slot or waiter, and any other from a small write (learn).
+// creation of its slot or waiter, and any other from a small write (core.Session.Learn).
 // A holder of a slot wakes when its lower bound reaches the first due time. If the
 // interval will be too wide by then, it wakes when the upper bound does, and learns.
 // It also wakes when its contact changes, since the service can have another clock
@@ -257,6 +257,12 @@ import (
 // the claim has deleted (T2). The same stamp is a sample that does not fit the interval, so the client
 // does not repeat that; at most a second time, if drift hides it. A client that dies in between has
 // lost a claim, as any other: the attempt counts, and d is gone.
+//
+// So no item is early. An item is late by at most the width of the interval (a millisecond, the time of
+// a request, and up to 100 ms of drift when the latest write was minutes ago) and the time of the take. If the
+// service's clock was set ahead, the client does not know of that before its next write or break of
+// contact: until then the item is late by at most the step, too. A holder of a slot that waits for the time does not
+// look again because of a write to another path, so it can be late by the step after that write.
 //
 // W8. A put wakes all holders of slots, and one of them gets the item. A holder whose claim has
 // failed since it took its slot calls Sync before its next list, with a probability of two in

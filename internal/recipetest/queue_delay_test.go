@@ -101,6 +101,58 @@ func TestDelayQueue_TheClockOfTheServiceIsSet(t *testing.T) {
 	}
 }
 
+// If the service's clock is set ahead, a client that waits and does not write takes an item late by the step
+// and not more. With a write the client knows the step: a Take that begins, or looks at the queue again, is in
+// time. A Take that waits does not look again because of a write to another path.
+func TestDelayQueue_AClockThatIsSetAheadMakesAnItemLateUntilTheNextWrite(t *testing.T) {
+	const step, wide = 5 * time.Minute, 2 * lateness // the client does not know the time better after minutes
+	for name, c := range map[string]struct {
+		first       bool // Take begins before the step
+		put         string
+		least, most time.Duration
+	}{
+		"no write":               {first: true, least: step - wide, most: step + lateness},
+		"a Put into the queue":   {first: true, put: "/q", most: lateness},
+		"a Put into another one": {first: true, put: "/other", least: step - wide, most: step + lateness},
+		"the slot of a new Take": {most: lateness},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				ctx := context.Background()
+				due := w.serviceTime().Add(8 * time.Minute)
+				client := w.Open("a", nil)
+				q := coord.NewDelayQueue[int](client, "/q", nil)
+				if _, err := q.Put(ctx, due, 1); err != nil {
+					w.T.Fatal(err)
+				}
+				taken := make(chan *coord.Item[int], 1)
+				take := func() { taken <- mustTakeOrLog(w, q) }
+				if c.first {
+					go take()
+				}
+				time.Sleep(time.Minute)
+				w.setClock(step)
+				if c.put != "" {
+					if _, err := coord.NewDelayQueue[int](client, c.put, nil).Put(ctx, due.Add(time.Hour), 2); err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				if !c.first {
+					go take()
+				}
+				it := <-taken
+				if it == nil {
+					return
+				}
+				if late := claimed(w, it).Sub(due); late < c.least || late > c.most {
+					w.T.Errorf("late by %v, want %v to %v", late, c.least, c.most)
+				}
+				mustAck(w.T, it)
+			})
+		})
+	}
+}
+
 // A request that is long on its way, or whose answer is, makes nothing due early.
 func TestDelayQueue_ASlowRequestMakesNothingDueEarly(t *testing.T) {
 	for _, way := range []string{"there", "back"} {

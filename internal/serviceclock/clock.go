@@ -1,7 +1,8 @@
 // Package serviceclock is what a session knows of the clock of the service: an interval that contains
 // the difference of that clock from the local one (offset.go). Each session of package core has a Clock.
 // Queues use it: for the due time of an item when it is put or given back (put.go and claim_end.go of package
-// queue), for the question whether an item is due (walk.go, wait.go), and for the ages in Stats.
+// queue), for the question whether an item is due (walk.go, wait.go), for the question whether a claim was too early
+// (Precedes, in claim.go), and for the ages in Stats.
 package serviceclock
 
 import (
