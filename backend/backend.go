@@ -5,7 +5,8 @@
 //
 // Two backends come with the module: backend/memory and backend/zookeeper. A third one,
 // backend/etcd, is a module of its own. Package backendtest is this contract as a test suite; a
-// new backend is done when it passes.
+// new backend has to pass it. What happens while members of a cluster die is not in the suite: the
+// backend of a cluster needs tests of its own for that.
 //
 // # Sessions
 //

@@ -1,5 +1,5 @@
-// Package backendtest is the test suite for the contract of package backend. A new backend is
-// done when it passes:
+// Package backendtest is the test suite for the contract of package backend. A new backend has
+// to pass it:
 //
 //	func TestContract(t *testing.T) {
 //		backendtest.Run(t, backendtest.Harness{
@@ -28,8 +28,8 @@
 //	COORD_LONG=1 go test -v -timeout 2h -run TestMemoryAndZooKeeperAgree ./backend/backendtest
 //
 // The suite has one client or a few, and one fault at a time. It does not show that a backend
-// keeps the contract while members of a cluster die; package backend/etcd has tests of its own
-// for that.
+// keeps the contract while members of a cluster die: the backend of a cluster needs tests of its
+// own for that, as package backend/etcd has.
 package backendtest
 
 import (

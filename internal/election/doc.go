@@ -1,7 +1,7 @@
 // Package election is the engine of an Election: candidates queue on one path, and the head of the queue leads.
 //
 //	campaign.go     Election: a campaign, and the loops Run and Terms
-//	leadership.go   Leadership: a channel of terms, and a term that nobody receives
+//	leadership.go   Leadership: a channel of terms. It resigns a term that nobody receives, and logs its end
 //	term.go         Term: the announcement, and the removal of what a term leaves
 //	observe.go      the leader, its changes, and the list of the candidates
 //
