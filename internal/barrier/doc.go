@@ -5,7 +5,8 @@
 //	remove.go  Remove: deletes the node, or makes it a directory again
 //	wait.go    Wait: waits until the barrier is removed
 //
-// Package cell writes in a directory, and removes what is set there, for a Barrier as for a Value.
+// The rules of a node in a directory are in internal/kinds/kinds.go. Package cell writes in a directory,
+// and removes what is set there, for a Barrier as for a Value.
 // Package coord has the public type and its documentation.
 //
 // TestBarrier of internal/recipetest tests it.

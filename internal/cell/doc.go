@@ -13,7 +13,8 @@
 //	watch.go     Follower: watches, and the latest decoded value, for Load
 //	counter.go   Counter: adds to a number
 //
-// Each commit is applied exactly once or not at all, see core.Session.CommitOnce. Watches decode the
+// The rules: one recipe for a path, in internal/kinds/kinds.go; the pin, at layout.Pin; each commit is
+// applied exactly once or not at all, at core.Session.CommitOnce. Watches decode the
 // data by a function that package coord gives them. Package barrier uses the pin and the removal for a
 // Barrier. Package coord has the public types, their codecs and their documentation.
 //

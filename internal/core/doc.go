@@ -11,7 +11,7 @@
 //	create.go, create_joint.go a contender's node is created exactly once; those of LockAll in one commit
 //	commit.go                  a commit is applied exactly once, or not at all
 //	cleanup.go                 what a call that ended early has left
-//	kinds.go                   which recipe has a path (what the client knows of it is in internal/kinds)
+//	kinds.go                   which recipe has a path (the rules, and what the client knows, are in internal/kinds)
 //	session_clock.go           a session learns the time of the service (internal/serviceclock)
 //
 // What needs no client is beside it: the errors (errs), paths of nodes (nodepath), the events of an

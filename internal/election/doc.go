@@ -5,8 +5,8 @@
 //	term.go         Term: the announcement, and the removal of what a term leaves
 //	observe.go      the leader, its changes, and the list of the candidates
 //
-// The queue is a line of exclusive contenders (package line). Package coord has the public types and their
-// documentation.
+// The queue is a line of exclusive contenders: the rules are in internal/line/line.go. Package
+// coord has the public types and their documentation.
 //
 // TestElection of internal/recipetest tests it, and TestLeadersAreReplaced of internal/faulttest tests it with
 // processes that are paused and killed.

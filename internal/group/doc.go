@@ -3,7 +3,7 @@
 //
 //	group.go    Group: its nodes and their reads, Members
 //	member.go   Membership: Join, the goroutine that keeps the membership, Leave, changes of the data
-//	settle.go   which of several nodes with one id is the member, and the removal of the others
+//	settle.go   the rules: which of several nodes with one id is the member, and the removal of the others
 //	watch.go    Watch and Wait, and the live view that Watches and Pickers share
 //	picker.go   Picker: one member for each piece of work
 //

@@ -1,7 +1,7 @@
 // Package semaphore is the engine of a Semaphore: permits that the clients of one path share.
 //
 //	permits.go   Semaphore: its nodes, its contenders, the removal of a request
-//	acquire.go   the protocol, and an acquisition up to the grant or the wait
+//	acquire.go   the rules, and an acquisition up to the grant or the wait
 //	wait.go      what a waiter watches until its turn comes
 //	limit.go     the limit on the service, and the limit that a client expects
 //
