@@ -482,3 +482,31 @@ func TestDelayQueue_SlowClocksDelayNothingWithoutAClockOfTheService(t *testing.T
 		}
 	})
 }
+
+// The outcome of a transaction that puts an item is unknown to its caller, and the item is in the queue. The
+// client does not take the later items of a list from before first.
+func TestDelayQueue_AnItemOfAnUncertainTransactionComesInItsTurn(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var x coordtest.Nth
+		c := w.Open("a", &backendtest.Hooks{After: x.After})
+		q := coord.NewDelayQueue(c, "/q", &coord.QueueOptions[int]{})
+		due := w.serviceTime().Truncate(time.Minute).Add(-time.Hour) // one bucket has all items
+		for n := range 3 {
+			if _, err := q.Put(ctx, due.Add(time.Duration(n+1)*time.Second), n); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		mustAck(w.T, mustTakeWithin(w.T, q, 0, time.Second)) // the client remembers the others
+		short, cancel := context.WithCancel(ctx)
+		x.Arm(1, does(backend.OpCreate, "/q/"), func(context.Context, backendtest.Call, error) error {
+			cancel()
+			return backend.Uncertain(context.Canceled)
+		})
+		_, err := coord.NewTxn(c).Add(q.PutOp(due, 3)).Commit(short)
+		coordtest.WantErr(w.T, err, coord.ErrUncertain)
+		for _, n := range []int{3, 1, 2} {
+			mustAck(w.T, mustTakeWithin(w.T, q, n, time.Second))
+		}
+	})
+}
