@@ -74,6 +74,17 @@ func TestTable(t *testing.T) {
 			t.Error("recorded")
 		}
 	})
+	t.Run("a late reply does not set the knowledge back", func(t *testing.T) {
+		var tab Table
+		tab.Begin(1)
+		f := Found(g, at(5, 4, 21)) // read after a foreign write, with the mark
+		f.Mark, f.Version = mark, backend.AnyVersion
+		tab.Set(1, "/lock", f)
+		tab.Wrote(1, g, 3, at(4, 4, 19)) // from before that write
+		if _, _, foreign := tab.Wrote(1, g, 4, at(6, 5, 22)); foreign {
+			t.Error("the next creation takes the known write for a new one")
+		}
+	})
 	t.Run("the examination of another directory is confirmed", func(t *testing.T) {
 		var tab Table
 		tab.Begin(1)

@@ -121,4 +121,10 @@ var nodeMutants = []mutant{
 	{"a missing root that was created while it was looked for is not read", "handleExists",
 		"m.markComplete(n); if again {", "m.markComplete(n); if false && again {",
 		"TestCache_ARootThatIsCreatedWhileItIsLookedFor"},
+	{"a late reply sets the knowledge of a directory back", "Wrote",
+		"case was.zxid >= now.zxid || was.Mark == nil:", "case was.Mark == nil:",
+		"kinds.TestTable"},
+	{"the watch of a tree outlasts its loop", "follow.once",
+		"v.Ws.Stop(); v.Tree.Stop()", "v.Ws.Stop()",
+		"TestGroup_AWatchThatHasEndedKeepsNoTree"},
 }

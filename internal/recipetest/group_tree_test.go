@@ -225,3 +225,52 @@ func TestGroup_AMemberReadBeforeTheSessionWasLostIsReported(t *testing.T) {
 		}
 	})
 }
+
+// treeKeeper keeps the watches of trees that its sessions have armed.
+type treeKeeper struct {
+	backend.Backend
+	mu    sync.Mutex
+	trees []*backend.TreeWatch
+}
+
+func (b *treeKeeper) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return treeSession{s, b}, nil
+}
+
+type treeSession struct {
+	backend.Session
+	b *treeKeeper
+}
+
+func (s treeSession) WatchTree(ctx context.Context, path string, w *backend.TreeWatch) error {
+	s.b.mu.Lock()
+	s.b.trees = append(s.b.trees, w)
+	s.b.mu.Unlock()
+	return s.Session.WatchTree(ctx, path, w)
+}
+
+// The end of the last watch of a group stops the watch of the tree, which the service would keep up otherwise.
+func TestGroup_AWatchThatHasEndedKeepsNoTree(t *testing.T) {
+	onMemory(t, func(w *world) {
+		keeper := &treeKeeper{Backend: w.Link("a")}
+		c := coordtest.Open(w.T, keeper, &coord.Options{Namespace: w.Path("")})
+		ctx, cancel := context.WithCancel(context.Background())
+		<-coord.NewGroup[string](c, "/g", nil).Watch(ctx)
+		cancel()
+		w.Settle()
+		keeper.mu.Lock()
+		defer keeper.mu.Unlock()
+		if len(keeper.trees) == 0 {
+			w.T.Fatal("no tree is watched: the test shows nothing")
+		}
+		for _, tree := range keeper.trees {
+			if tree.Tell(backend.TreeChange{Path: "/g/x", Kind: backend.TreeCreated}) {
+				w.T.Error("the watch of the tree takes changes after the end")
+			}
+		}
+	})
+}

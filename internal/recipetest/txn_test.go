@@ -125,6 +125,44 @@ func TestTxn_AThousandStepsAreApplied(t *testing.T) {
 	})
 }
 
+// A transaction that was refused because its operation had read an old state reads again behind a Sync: the
+// server may not show yet the state for which the service has refused.
+func TestTxn_AnOperationThatWasOvertakenReadsBehindASync(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var x coordtest.Nth
+		armed, refused, synced := false, false, false
+		c := w.Open("a", &backendtest.Hooks{
+			Before: func(ctx context.Context, c backendtest.Call) error {
+				switch {
+				case c.Op == "sync":
+					synced = synced || refused
+				case c.Path == "/v" && refused && !synced:
+					w.T.Errorf("%s %s comes before the Sync", c.Op, c.Path)
+				}
+				return x.Before(ctx, c)
+			},
+			After: func(_ context.Context, c backendtest.Call, err error) error {
+				refused = refused || armed && c.Op == "commit" && c.Path == "/v" && err != nil
+				return err
+			},
+		})
+		v := coord.NewValue[int](c, "/v", nil)
+		old := setValue(w.T, v, 1)
+		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == "/v" }, func(context.Context, backendtest.Call, error) error {
+			armed = true
+			return other.Delete(ctx, old)
+		})
+		if _, err := coord.NewTxn(c).Add(v.SetOp(3)).Commit(ctx); err != nil {
+			w.T.Fatal(err)
+		}
+		if got := getValue(w.T, v); !synced || got.Value != 3 {
+			w.T.Errorf("the value is %d; a Sync: %t", got.Value, synced)
+		}
+	})
+}
+
 func TestTxn_ABadTransactionIsRefusedLocally(t *testing.T) {
 	onMemory(t, func(w *world) {
 		sent := 0
