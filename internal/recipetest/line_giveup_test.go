@@ -227,6 +227,7 @@ func TestMutex_NodeOfAHandOverDelaysTheNextCall(t *testing.T) {
 		released := make(chan error, 1)
 		go func() { released <- h.Release() }()
 		receive(w, "the removal begins", x.begun)
+		w.Settle() // Release has noted what is left
 		x.triesWait(w, m)
 		w.must(receive(w, "Release returns", released))
 	})

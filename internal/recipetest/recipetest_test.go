@@ -10,7 +10,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	coordtest.Widen(4)
+	coordtest.Widen(2)
 	coordtest.Main(m)
 }
 
