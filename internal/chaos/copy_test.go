@@ -32,6 +32,7 @@ func (t *copyOfTree) keep(ctx context.Context) {
 	if err != nil {
 		return // the client is closed
 	}
+	t.fold.AnyAge = true
 	t.fold.Flash = coordtest.FlashNever
 	if !s.Features().Has(backend.Trees) {
 		t.fold.Flash = coordtest.FlashWithParent

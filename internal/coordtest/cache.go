@@ -166,10 +166,11 @@ const (
 // they can be applied: a node is created once and under its parent, and deleted without
 // children, and no event tells of a state that is older than what was told before.
 type Fold struct {
-	root  string
-	Flash Flash
-	Pace  func()                                       // called after each batch
-	Judge func(path string, is NodeState) (why string) // of each state that is told, why it is wrong, or ""
+	root   string
+	Flash  Flash
+	AnyAge bool                                         // an event may tell of an older state: the servers go back, or a session moves to one that lags
+	Pace   func()                                       // called after each batch
+	Judge  func(path string, is NodeState) (why string) // of each state that is told, why it is wrong, or ""
 
 	Mu      sync.Mutex
 	Tree    map[string]NodeState
@@ -280,7 +281,7 @@ func (f *Fold) event(e coord.CacheEvent) (wrong string) {
 		if f.Flash == FlashNever || f.Flash == FlashWithParent && f.told[parent].created <= before.shown {
 			return fmt.Sprintf("%+v is not later than what was told before: it had not been deleted", is)
 		}
-	case created && is.Czxid <= before.mzxid, !created && is.Mzxid <= before.mzxid:
+	case !f.AnyAge && (created && is.Czxid <= before.mzxid || !created && is.Mzxid <= before.mzxid):
 		return fmt.Sprintf("%+v is not later than what was told before, %#x", is, before.mzxid)
 	}
 	if f.Judge != nil {
