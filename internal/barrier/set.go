@@ -24,7 +24,7 @@ func (b *Barrier) Set(ctx context.Context) error {
 		err := b.set(ctx, s)
 		if b.ephemeral && backend.IsUncertain(err) && errs.IsOver(err) {
 			// If that session set the barrier, the barrier goes with it. The next
-			// session can set it anew.
+			// session can set the barrier again.
 			doubt, err = true, s.Backend().Err()
 		}
 		return struct{}{}, err

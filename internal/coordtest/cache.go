@@ -164,19 +164,19 @@ const (
 
 // A Fold is a reader of Cache.Events that applies the events to a tree, and checks that
 // they can be applied: a node is created once and under its parent, and deleted without
-// children, and no event tells of a state that is older than what was told before.
+// children, and no event has an older state than an earlier event of the same path, unless AnyAge is set.
 type Fold struct {
 	root   string
 	Flash  Flash
 	AnyAge bool                                         // an event may tell of an older state: the servers go back, or a session moves to one that lags
 	Pace   func()                                       // called after each batch
-	Judge  func(path string, is NodeState) (why string) // of each state that is told, why it is wrong, or ""
+	Judge  func(path string, is NodeState) (why string) // returns why the state of an event is wrong, or ""
 
 	Mu      sync.Mutex
 	Tree    map[string]NodeState
 	kids    map[string]int
 	told    map[string]telling
-	states  int // that were told
+	states  int // number of events with a state
 	Counts  map[coord.CacheEventKind]int
 	Seen    map[string]int // events of each path
 	Batches int
@@ -185,7 +185,7 @@ type Fold struct {
 	Err     error // of the end
 }
 
-// telling is what was told of a path.
+// telling is what the events have said of a path.
 type telling struct {
 	czxid, mzxid int64 // of the latest node, and of its latest state
 	shown        int   // the number of the latest state
