@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -167,27 +168,37 @@ func TestOpenReportsTheServersThatItTried(t *testing.T) {
 			t.Errorf("the error does not contain %q: %v", want, err)
 		}
 	}
+}
 
-	// The end of an attempt's own time is not the caller's deadline.
-	ctx2, cancel2 := context.WithCancel(s.ctx)
-	defer cancel2()
-	var dials atomic.Int32
-	_, err = zookeeper.New([]string{silent.Addr()}, &zookeeper.Options{
-		SessionTimeout: time.Second,
-		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			if dials.Add(1) == 4 { // the first has failed
-				cancel2()
-			}
-			<-ctx.Done()
-			return nil, ctx.Err()
-		},
-	}).Open(ctx2)
-	if !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("open: %v", err)
-	}
-	if want := "no connection within 50"; !strings.Contains(err.Error(), want) {
-		t.Errorf("the error does not contain %q: %v", want, err)
-	}
+// In a bubble: the error contains a measured time.
+func TestOpenReportsHowLongAnAttemptTook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const budget = 500 * time.Millisecond // half of the session timeout
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var dials atomic.Int32
+		_, err := zookeeper.New([]string{"server.test:1"}, &zookeeper.Options{
+			SessionTimeout: 2 * budget,
+			Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				if until, ok := ctx.Deadline(); !ok || time.Until(until) != budget {
+					t.Errorf("the context of an attempt has %v left, want %v", time.Until(until), budget)
+				}
+				if dials.Add(1) == 4 { // the first has failed
+					cancel()
+				}
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
+		}).Open(ctx)
+		// The end of an attempt's own time is not the caller's deadline.
+		if !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("open: %v", err)
+		}
+		if want := "no connection within 500ms"; !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not contain %q: %v", want, err)
+		}
+	})
 }
 
 func TestOpenNamesALimitOfConnections(t *testing.T) {
