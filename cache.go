@@ -27,8 +27,9 @@ type CacheOptions struct {
 //
 // The copy consists of the service's answers about each node. It is not a snapshot: changes
 // that two clients make to two nodes can appear in another order. The state of each node
-// only moves forward, and lags by the time of events and replies. Every node of the copy
-// has its parent in the copy. If changes stop and there is contact, the copy becomes
+// only moves forward, and lags by the time of events and replies; it goes back only if the
+// service does, which was restored or has lost a commit. Every node of the copy has its
+// parent in the copy. If changes stop and there is contact, the copy becomes
 // exactly equal to the tree. That also holds after lost contact and lost sessions, and for
 // nodes that were deleted and created again, whatever their versions. Without contact the
 // copy stays unchanged, as Client.WatchState reports, and Run continues by itself.

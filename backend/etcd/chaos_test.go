@@ -56,7 +56,7 @@ func TestTheRecordHasEachWriteOfACommit(t *testing.T) {
 	defer cancel()
 	txns, err := e.Log(ctx)
 	if err == nil {
-		err = zklog.Replay(txns)
+		_, err = zklog.Replay(txns)
 	}
 	if err != nil {
 		t.Fatal(err)

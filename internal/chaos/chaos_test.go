@@ -113,10 +113,11 @@ func seed(t *testing.T) uint64 {
 //
 // On a busy machine the servers can lose writes that they have acknowledged: ZooKeeper 3.8.0
 // elects a follower that took the epoch of its leader before it had its transactions
-// (ZOOKEEPER-4643), and the others truncate their logs. Three signs show that the servers are
+// (ZOOKEEPER-4643), and the others truncate their logs. Four signs show that the servers are
 // at fault: acknowledged writes of a raw client disappear, the servers' trees differ at the
-// end, or a leader wrote what the transactions before do not allow. Such a run does not test
-// the library, and another one is made.
+// end, a leader wrote what the transactions before do not allow, or a server had a tree that
+// the committed transactions did not make (see wrongTrees). Such a run does not test the
+// library, and another one is made.
 func TestEveryRecipeStandsAllFaults(t *testing.T) {
 	ensemble.Require(t)
 	const most = 3
@@ -206,8 +207,14 @@ func judgeAll(t *testing.T, dir string) (f *findings, broken string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := zklog.Replay(log); err != nil {
+	history, err := zklog.Replay(log)
+	if err != nil {
 		return nil, err.Error()
+	}
+	if broken, err = wrongTrees(dir, history, processes); err != nil {
+		t.Fatal(err)
+	} else if broken != "" {
+		return nil, broken
 	}
 	return judge(processes, log), ""
 }

@@ -3,7 +3,11 @@
 package chaos
 
 import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/go-coord/coord/internal/zklog"
@@ -107,6 +111,66 @@ func TestAnItemIsLeftInTheQueueOnlyIfItsPutWasCommitted(t *testing.T) {
 				t.Errorf("settled as %q, want %q", got, tc.settled)
 			}
 			verdict(t, checkQueue(p.calls, nil, nil, livesOf(log, "queue", 0, nil).byValue()), tc.want)
+		})
+	}
+}
+
+// A cache that told of an older state is wrong, unless a server had a tree that no committed
+// transactions made.
+func TestTheJudgeOfOlderStatesAsksWhatTheServersHad(t *testing.T) {
+	const path = treePath + "/0"
+	op := func(zxid int64, kind int32, path string, version int32) zklog.Txn {
+		return zklog.Txn{Zxid: zxid, Type: kind, Ops: []zklog.Op{{Type: kind, Path: path, Version: version}}}
+	}
+	log := []zklog.Txn{
+		op(1, zklog.Create, treePath, 0), op(2, zklog.Create, path, 0), op(3, zklog.SetData, path, 1), op(4, zklog.Delete, path, 0),
+		op(5, zklog.Create, path, 0), op(6, zklog.SetData, path, 1),
+	}
+	// snapshot is one with a single node.
+	snapshot := func(path string, czxid, mzxid uint64) string {
+		b := append([]byte("ZKSN\x00\x00\x00\x02database"), make([]byte, 8)...) // no sessions, no permissions
+		b = binary.BigEndian.AppendUint32(b, uint32(len(path)))
+		b = append(append(b, path...), "\x00\x00\x00\x00permissi"...)
+		b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, czxid), mzxid)
+		return string(append(append(b, make([]byte, 44)...), "\x00\x00\x00\x01/"...))
+	}
+	older := func(told, czxid, mzxid int64) []event {
+		return []event{{Kind: "older", ID: path, Since: told, Num: czxid, Token: mzxid}}
+	}
+	for _, tc := range []struct {
+		name     string
+		events   []event
+		snapshot string // of a server, as of 6
+		want     string
+		broken   string
+	}{
+		{"nothing older", nil, snapshot(path, 5, 6), "", ""},
+		{"old data", older(6, 5, 5), "", "was told of /tree/0 as of 0x6 and then as of 0x5", ""},
+		{"a deleted node", older(5, 2, 3), snapshot(path, 5, 6), "was told of /tree/0 as of 0x5 and then as of 0x3, created in 0x2", ""},
+		{"a deleted node that a server has", older(5, 2, 3), snapshot(path, 2, 3), "", "server 1: a snapshot at 0x6 has /tree/0 as of 0x3"},
+		{"a change that was not committed", older(7, 5, 6), "", "", "no committed transaction left both"},
+		{"a deleted node that was changed", older(6, 2, 6), "", "", "no committed transaction left both"},
+		{"a server with old data that no cache told of", nil, snapshot(path, 5, 5), "", "server 1: a snapshot at 0x6 has /tree/0 as of 0x5"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir, all := t.TempDir(), []*process{history(t, "p", tc.events...)}
+			if err := os.Mkdir(filepath.Join(dir, logDir(0)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, logDir(0), "snapshot.6"), []byte(tc.snapshot), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			h, err := zklog.Replay(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			broken, err := wrongTrees(dir, h, all)
+			if err != nil || (broken == "") != (tc.broken == "") || !strings.Contains(broken, tc.broken) {
+				t.Errorf("%q, %v, want %q", broken, err, tc.broken)
+			}
+			if tc.broken == "" {
+				verdict(t, judge(all, log).wrong, tc.want)
+			}
 		})
 	}
 }

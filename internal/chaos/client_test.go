@@ -120,7 +120,7 @@ func (x *client) run() (err error) {
 		return err
 	}
 	defer x.c.Close()
-	x.cache = newCopy(x.c)
+	x.cache = newCopy(x.c, x.rec)
 	x.members = newMembership(x.c, x.spec.Name, x.finish.Load)
 	x.shards = newSharing(x)
 

@@ -15,6 +15,7 @@ import (
 // copyOfTree is a cache of the churned tree, and the tree folded from its events.
 type copyOfTree struct {
 	c    *coord.Client
+	rec  *recorder
 	k    *coord.Cache
 	fold *coordtest.Fold
 
@@ -22,8 +23,8 @@ type copyOfTree struct {
 	err error
 }
 
-func newCopy(c *coord.Client) *copyOfTree {
-	return &copyOfTree{c: c, k: coord.NewCache(c, treePath, nil), fold: coordtest.NewFold(treePath)}
+func newCopy(c *coord.Client, rec *recorder) *copyOfTree {
+	return &copyOfTree{c: c, rec: rec, k: coord.NewCache(c, treePath, nil), fold: coordtest.NewFold(treePath)}
 }
 
 // keep maintains the copy until ctx ends.
@@ -32,7 +33,7 @@ func (t *copyOfTree) keep(ctx context.Context) {
 	if err != nil {
 		return // the client is closed
 	}
-	t.fold.AnyAge = true
+	t.fold.Older = t.older
 	t.fold.Flash = coordtest.FlashNever
 	if !s.Features().Has(backend.Trees) {
 		t.fold.Flash = coordtest.FlashWithParent
@@ -46,6 +47,11 @@ func (t *copyOfTree) keep(ctx context.Context) {
 		t.mu.Unlock()
 	}
 	wg.Wait()
+}
+
+// older records that the cache told of an older state than before.
+func (t *copyOfTree) older(path string, is coordtest.NodeState, told int64) {
+	t.rec.say(event{Kind: "older", Work: "cache", ID: path, Since: told, Num: is.Czxid, Token: is.Mzxid, Value: is.Data})
 }
 
 func (t *copyOfTree) report() report {

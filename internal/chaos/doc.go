@@ -18,8 +18,8 @@
 //
 // It does not show a promise about time beyond the bounds that summary_test.go derives. It does
 // not choose the request that a fault hits; internal/sweep does. ZooKeeper 3.8.0 can lose
-// acknowledged writes on a busy machine (ZOOKEEPER-4643). A raw client and a replay of the logs
-// detect this, and the run is then repeated instead of judged. Faults of disks need the
+// acknowledged writes on a busy machine (ZOOKEEPER-4643). A raw client, a replay of the logs and
+// the servers' snapshots detect this, and the run is then repeated instead of judged. Faults of disks need the
 // permission to mount; elsewhere they are left out. The tests need Linux.
 //
 //	go test ./internal/chaos                               # each fault once, longer pauses between calls

@@ -29,6 +29,8 @@ import (
 //	beat     the process runs
 //	state    of the session
 //	told     a site of a transaction was called back, or a loop of the client has failed
+//	older    a cache told of a state of a node (Num and Token are its Czxid and Mzxid) that is not
+//	         later than one that it told of before (Since is the Mzxid)
 //	write    of the resource: a write arrived
 //	fault    of the nemesis: begin and end are calls
 type event struct {

@@ -164,13 +164,13 @@ const (
 
 // A Fold is a reader of Cache.Events that applies the events to a tree, and checks that
 // they can be applied: a node is created once and under its parent, and deleted without
-// children, and no event has an older state than an earlier event of the same path, unless AnyAge is set.
+// children, and no event has an older state than an earlier event of the same path.
 type Fold struct {
-	root   string
-	Flash  Flash
-	AnyAge bool                                         // an event may tell of an older state: the servers go back, or a session moves to one that lags
-	Pace   func()                                       // called after each batch
-	Judge  func(path string, is NodeState) (why string) // returns why the state of an event is wrong, or ""
+	root  string
+	Flash Flash
+	Older func(path string, is NodeState, told int64)  // judges an older state instead; told is the greatest Mzxid of earlier events of the path
+	Pace  func()                                       // called after each batch
+	Judge func(path string, is NodeState) (why string) // returns why the state of an event is wrong, or ""
 
 	Mu      sync.Mutex
 	Tree    map[string]NodeState
@@ -279,15 +279,24 @@ func (f *Fold) event(e coord.CacheEvent) (wrong string) {
 	case created && is.Czxid == before.czxid && is.Mzxid >= before.mzxid:
 		f.Flashes++
 		if f.Flash == FlashNever || f.Flash == FlashWithParent && f.told[parent].created <= before.shown {
-			return fmt.Sprintf("%+v is not later than what was told before: it had not been deleted", is)
+			return f.older(e.Path, is, before.mzxid, "it had not been deleted")
 		}
-	case !f.AnyAge && (created && is.Czxid <= before.mzxid || !created && is.Mzxid <= before.mzxid):
-		return fmt.Sprintf("%+v is not later than what was told before, %#x", is, before.mzxid)
+	case created && is.Czxid <= before.mzxid, !created && is.Mzxid <= before.mzxid:
+		return f.older(e.Path, is, before.mzxid, "which had ended")
 	}
 	if f.Judge != nil {
 		return f.Judge(e.Path, is)
 	}
 	return ""
+}
+
+// older returns why a state that is not later than those of earlier events is wrong.
+func (f *Fold) older(path string, is NodeState, told int64, how string) (wrong string) {
+	if f.Older != nil {
+		f.Older(path, is, told)
+		return ""
+	}
+	return fmt.Sprintf("%+v is not later than the state of an earlier event, as of %#x: %s", is, told, how)
 }
 
 // Equals reports whether the events add up to tree.

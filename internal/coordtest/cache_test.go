@@ -51,18 +51,30 @@ func TestFold_FindsWrongEvents(t *testing.T) {
 			if slices.Contains(test.may, flash) {
 				want = ""
 			}
-			f := NewFold("/t")
-			f.Flash = flash
-			f.Judge = func(p string, is NodeState) string {
-				if is.Version != 0 {
-					return "judged"
+			for _, asked := range []bool{false, true} {
+				f, older := NewFold("/t"), 0
+				f.Flash = flash
+				f.Judge = func(p string, is NodeState) string {
+					if is.Version != 0 {
+						return "judged"
+					}
+					return ""
 				}
-				return ""
-			}
-			f.Apply(first)
-			f.Apply(test.events)
-			if _, wrong := f.Sum(); want == "" && len(wrong) > 0 || want != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], want)) {
-				t.Errorf("%s, flash %d: %q, want %q", name, flash, wrong, want)
+				want := want
+				if asked {
+					f.Older = func(string, NodeState, int64) { older++ }
+					if want == "not later" {
+						want = ""
+					}
+				}
+				f.Apply(first)
+				f.Apply(test.events)
+				if _, wrong := f.Sum(); want == "" && len(wrong) > 0 || want != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], want)) {
+					t.Errorf("%s, flash %d: %q, want %q", name, flash, wrong, want)
+				}
+				if judged := asked && test.want == "not later" && !slices.Contains(test.may, flash); judged != (older == 1) {
+					t.Errorf("%s, flash %d: Older was asked %d times", name, flash, older)
+				}
 			}
 		}
 	}

@@ -107,7 +107,8 @@ func (f *fleet) log() (log []zklog.Txn, dropped map[int64]bool, broken error) {
 		return wholeLog(f.t, f.e), nil, nil
 	}
 	log, dropped = allLogs(f.t, f.e)
-	return log, dropped, zklog.Replay(log)
+	_, broken = zklog.Replay(log)
+	return log, dropped, broken
 }
 
 // drain takes the dead letters of a queue.

@@ -12,6 +12,12 @@ var zklogMutants = []mutant{
 		"twice {", "twice || true {",
 		"TestTheLogsOfServersAreMergedWithoutHoles"},
 	{"a leader may write what its tree refuses", "Replay",
-		"case !ok:", "case !ok && op.Type != Check:",
+		"case is == nil:", "case is == nil && op.Type != Check:",
 		"TestAReplayFindsWhatATreeRefuses"},
+	{"a server may have a node that its latest transaction deleted", "Outdated",
+		"last.Until <= s.Zxid", "last.Until < s.Zxid",
+		"TestASnapshotHasTheStates"},
+	{"a server may have a deleted node that was changed later", "Outdated",
+		"p.Mzxid <= is.Mzxid", "p.Mzxid == is.Mzxid",
+		"TestASnapshotHasTheStates"},
 }

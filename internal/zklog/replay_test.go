@@ -32,7 +32,10 @@ func TestAReplayFindsWhatATreeRefuses(t *testing.T) {
 		{"a version twice", []Txn{create("/a"), set("/a", 1), set("/a", 1)}, "gives /a the version 1 after 1"},
 		{"the second part", []Txn{create("/a"), both(check("/a"), check("/b"))}, "needs /b, which is missing"},
 	} {
-		err := Replay(tc.txns)
+		for i := range tc.txns {
+			tc.txns[i].Zxid = int64(i + 1)
+		}
+		_, err := Replay(tc.txns)
 		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want %q", tc.name, err, tc.want)
 		}
