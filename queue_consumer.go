@@ -114,7 +114,9 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 // other consumer has taken that item, the next Pop deletes it at once. (Once in 32 calls,
 // or in a second, a Pop costs two round trips more, for a list and a read, or for a claim
 // if other consumers take items too; for a PriorityQueue it costs four.) So the queue
-// value keeps the bytes of one item, and the last Pop reads one item in vain.
+// value keeps the bytes of one item, and the last Pop reads one item in vain. In a
+// DelayQueue on a service with a clock, each Pop claims its item first, which costs one
+// round trip more: only a claim that was too early can be given back.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 	var v, zero T
 	err := q.q.Pop(ctx, func(data []byte) (err error) {

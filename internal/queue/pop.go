@@ -16,7 +16,7 @@ import (
 )
 
 // readAhead is a read of the first of the items that are remembered, for the next Pop. It is only
-// of an item that was never claimed.
+// of an item that was never claimed and has no due time by the service's clock.
 type readAhead struct {
 	e    layout.QueueEntry
 	done chan struct{} // closed when the read is over
@@ -25,7 +25,8 @@ type readAhead struct {
 }
 
 // readNext begins to read the first of the items that are remembered. A Pop calls it beside its
-// deletion. If other callers wait for items, they get that item first, so it is not read.
+// deletion. If other callers wait for items, they get that item first, so it is not read. Nor is an item
+// with a due time by the service's clock: see T9 in queue.go.
 func (q *Queue) readNext(s *core.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -35,6 +36,9 @@ func (q *Queue) readNext(s *core.Session) {
 	}
 	e := a.items[0]
 	if a.first != nil && a.first.e.ID == e.ID || e.State || e.PutOff != "" || e.Reason {
+		return
+	}
+	if e.Due > 0 && s.Clock().Exists() {
 		return
 	}
 	r := &readAhead{e: e, done: make(chan struct{})}

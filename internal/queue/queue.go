@@ -159,7 +159,9 @@ import (
 // in the time is given back instead, as in T5.
 //
 // T9. A Pop reads the item behind its own beside its deletion, if that item was never claimed and
-// its name is remembered (T1). The next Pop deletes that item without a claim, in one commit:
+// its name is remembered (T1). It does not read an item with a due time by the service's clock, since
+// only a claim can be given back if it was too early (W7). Without a claim, the next Pop deletes the
+// item that was read, in one commit:
 // {delete(item), create(state), delete(state)}. The commit fails if another consumer has claimed
 // the item since the list, as in a claim (T2), and it is applied exactly once or not at all. So
 // its outcome is as definite as that of a deletion under a claim, and there is nothing to give

@@ -169,6 +169,53 @@ func TestDelayQueue_AListFromBeforeTheClockWasSetMakesNothingEarly(t *testing.T)
 	})
 }
 
+// A Pop that deletes an item without a claim cannot give it back. So it does not delete an item with a due
+// time in this way, also if the clock is set back after the list, or while the commit is under way.
+func TestDelayQueue_APopAfterTheClockWasSetBackReturnsNothingEarly(t *testing.T) {
+	for _, when := range []clockMoment{beforeRead, beforeClaim} {
+		t.Run(string(when), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				ctx := context.Background()
+				due := w.serviceTime().Add(10 * time.Second)
+				var jump time.Duration
+				var armed atomic.Bool
+				step := func() {
+					jump = -5 * time.Second
+					w.setClock(jump)
+				}
+				q := w.delays("a", 0, &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					if c.Op == "commit" && armed.CompareAndSwap(true, false) {
+						step()
+					}
+					return nil
+				}})
+				for n := range 2 {
+					if _, err := q.Put(ctx, due, n); err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				time.Sleep(11 * time.Second)
+				if v, err := q.Pop(ctx); v != 0 || err != nil {
+					w.T.Fatalf("popped %d, %v, want 0", v, err)
+				}
+				w.Settle() // the read of the next item has ended
+				if when == beforeRead {
+					step()
+				} else {
+					armed.Store(true)
+				}
+				v, err := q.Pop(ctx)
+				if v != 1 || err != nil {
+					w.T.Fatalf("popped %d, %v, want 1", v, err)
+				}
+				if early := due.Sub(w.serviceTime().Add(jump)); early > 0 {
+					w.T.Errorf("popped %v before it was due", early)
+				}
+			})
+		})
+	}
+}
+
 // Of several items that one commit claims, those that are not due go back, without an attempt.
 func TestDelayQueue_OfSeveralClaimedItemsThoseThatAreNotDueGoBack(t *testing.T) {
 	onMemory(t, func(w *world) {
