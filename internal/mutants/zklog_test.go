@@ -16,8 +16,8 @@ var zklogMutants = []mutant{
 		"TestAReplayFindsWhatATreeRefuses"},
 	{"a server may have a node that its latest transaction deleted", "Outdated",
 		"last.Until <= s.Zxid", "last.Until < s.Zxid",
-		"TestASnapshotHasTheStates"},
+		"TestASnapshotHasTheStatesOfTheHistory"},
 	{"a server may have a deleted node that was changed later", "Outdated",
 		"p.Mzxid <= is.Mzxid", "p.Mzxid == is.Mzxid",
-		"TestASnapshotHasTheStates"},
+		"TestASnapshotHasTheStatesOfTheHistory"},
 }
