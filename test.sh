@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs everything that is to pass before a change is taken. See TESTING.md.
+# Runs everything that must pass before a change is merged. See TESTING.md.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -8,8 +8,7 @@ usage() {
 usage: test.sh [-long] [-vuln] [-h]
 
 Installs what the tests need and is missing (Debian and Ubuntu, as root), then
-checks the format, vets, builds, runs all tests with the race detector on real
-ZooKeeper servers, and runs the tour.
+checks the format, vets, runs staticcheck, all tests on real servers, and the tour.
 
   -long   the full number of rounds, benchmarks, and an hour of fuzzing the
           codec (COORD_FUZZ says how many seconds); takes much longer, and
@@ -94,8 +93,8 @@ step() {
 	echo "== $name: ok, $((SECONDS - from)) s"
 }
 
-# start begins a step beside those that follow, up to join. What it says comes with
-# join, so that it does not stand among what they say.
+# start begins a step that runs beside the next steps, up to join. join prints its output, so
+# that it does not mix with the output of the other steps.
 start() {
 	local i=${#beside[@]}
 	beside_name[i]=$1 beside_from[i]=$SECONDS
@@ -167,7 +166,8 @@ install_missing() {
 		exit 1
 	fi
 	export DEBIAN_FRONTEND=noninteractive
-	# The lists can be missing, or too old for what they name to be there still.
+	# The lists of packages can be missing, or name versions that are no longer on the mirror:
+	# try_install then updates them.
 	step "install ${packages[*]}" try_install "${command[@]}"
 	mapfile -t packages < <(missing)
 	if ((${#packages[@]} > 0)); then
@@ -226,8 +226,8 @@ check_format() {
 	fi
 }
 
-# verbose runs tests with -v. All that they say goes to a file, and on the
-# screen stands what is not about tests that passed.
+# verbose runs tests with -v. The whole output goes to a file; the screen does not show the
+# tests that passed.
 verbose() {
 	local log=$1
 	shift
@@ -241,8 +241,8 @@ packaged() (
 	verbose "$@"
 )
 
-# tidy says what `go mod tidy` would change in a module. It asks the module proxy for
-# what the tests of our dependencies need, once.
+# tidy prints what `go mod tidy` would change in a module. At its first run Go downloads the
+# modules that the tests of the dependencies need.
 tidy() {
 	local module
 	for module in . backend/etcd bench examples grpcresolver oteltrace ${long:+docs/moving}; do
@@ -255,8 +255,8 @@ tidy() {
 	(cd cmd/coordctl && go mod tidy -diff -modfile "$tmp/coordctl.mod")
 }
 
-# vet vets all modules, one after the other, which compiles what they share once. What runs
-# side by side afterwards finds it compiled.
+# vet vets all modules, one after the other, so that the packages that they share are compiled
+# once. The steps that run side by side afterwards find them compiled.
 vet() {
 	local module
 	go vet ./...
@@ -266,15 +266,15 @@ vet() {
 	(cd cmd/coordctl && GOWORK='' go vet ./...)
 }
 
-# module checks a module of its own beside the root, except for what vet has done. Its code drives the library, which
-# the race detector watches in the root's tests.
+# module runs staticcheck and the tests of a module other than the root, without the race
+# detector: the tests of the root run the library with it.
 module() (
 	cd "$1"
 	go run "$staticcheck" ./...
 	go test -count=1 -vet=off -timeout 20m -parallel "$parallel" ./...
 )
 
-# workspace runs from the root what users call from there.
+# workspace runs the commands that users call from the root.
 workspace() {
 	GOWORK='' go build -buildvcs=false -o "$tmp/bench" ./bench
 	GOWORK='' go run ./examples/tour
@@ -282,8 +282,8 @@ workspace() {
 
 # plain runs what the race detector is too slow for: ten times the schedules of the
 # simulation and the seeds of its random tests, five times the cells of the crash
-# matrix, and the models, which it leaves out. It is not in a hurry: it waits
-# for nothing, so it takes the time that the tests with servers leave.
+# matrix, and the models, which it leaves out. Nothing in it waits, so it takes the processor
+# time that the tests with servers leave.
 plain() {
 	nice -n 3 go test -v -count=1 -vet=off -timeout 60m -run '^(TestEveryRecipeInSimulation|TestASimulationReplaysExactly|TestTheTwoPhaseCommitUnderRandomFaults|TestWithoutFaultsNothingIsDeliveredTwice|TestATransactionSurvivesACrashAtEveryStep|TestTheLineInEveryOrderOfMessages|TestEveryRequestThatFitsIsGrantedAtRest)$' ./internal/simulation 2>&1 | tee "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
@@ -291,19 +291,19 @@ plain() {
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
-# checks are what needs no server, and stands beside the tests of the root module.
+# checks are the steps that need no server; they run beside the tests of the root module.
 checks() {
 	plain "$1"
-	# These parse sources, and run the go command: up to ten times the work under the race
-	# detector, and nothing that it could find.
+	# These packages parse sources and run the go command. The race detector would make them up
+	# to ten times slower, and finds nothing in them.
 	nice -n 3 go test -count=1 -vet=off -timeout 20m "${parsing[@]}"
-	# It compiles all packages and tests, as the tests with the race detector have done by
-	# now; in those two packages are files that the race detector leaves out.
+	# staticcheck compiles all packages and tests. With -race it finds them compiled by the tests of
+	# the root. Two packages have files that -race leaves out, so they are checked once more.
 	nice -n 3 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
 	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
-# small are the tests of the small modules, and the tour. They spend their time waiting.
+# small runs the tests of the small modules, and the tour. They mostly wait.
 small() {
 	module examples
 	module grpcresolver
@@ -312,8 +312,8 @@ small() {
 	workspace
 }
 
-# ordered lists the packages, those first that take longest: they spend their time
-# waiting, and the others run meanwhile.
+# ordered lists the packages, the slowest first: they mostly wait, and the others run
+# meanwhile.
 ordered() {
 	local long='/internal/(chaos|faulttest|recipetest|sweep|interop|hostile|simulation)$|/backend/zookeeper$|/backend/backendtest$'
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
@@ -334,15 +334,14 @@ targets() {
 		/^ok/   { for (i = 0; i < n; i++) print $2, names[i]; n = 0 }'
 }
 
-# expired reports whether a run of a fuzz target failed only because its time was over, which
-# Go before 1.27 takes for a failure now and then (go.dev/issue/75804). A finding names its
-# input.
+# expired reports whether a run of a fuzz target failed only because its time was over: Go before
+# 1.27 sometimes reports that as a failure (go.dev/issue/75804). A real failure names its input.
 expired() {
 	grep -qx ' *context deadline exceeded' "$1" && ! grep -Eq 'Failing input|seed corpus' "$1"
 }
 
-# fuzz runs each fuzz target that there is in packages. Those of the ZooKeeper codec share
-# COORD_FUZZ seconds, and each other one has a sixtieth of them.
+# fuzz runs each fuzz target of the packages. The targets of the ZooKeeper codec share COORD_FUZZ
+# seconds, and each other target has a sixtieth of them.
 fuzz() {
 	local log=$1 package target codec seconds
 	shift
@@ -361,7 +360,7 @@ fuzz() {
 	done <"$tmp/targets.txt"
 }
 
-# summary writes what a long run found.
+# summary prints the results of a long run.
 summary() {
 	local classpath=${ZOOKEEPER_CLASSPATH:-$jars/zookeeper.jar} java=${JAVA_HOME:+$JAVA_HOME/bin/}java
 	echo "# The long test run"
@@ -408,24 +407,24 @@ if [[ -n $vuln ]]; then
 fi
 install_missing
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
-# The root module stands by itself; what is beside it in the workspace brings more.
+# GOWORK=off: the root module is tested with its own requirements, not with those of the workspace.
 export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
-# The paths of a clone are not a part of what is compiled, so another clone need not compile again.
+# With -trimpath another clone need not compile again.
 # Without symbols a test binary is linked in two thirds of the time; stack traces need none.
 export GOFLAGS="-trimpath -ldflags=-s ${GOFLAGS:-}"
-# Compilers and tests end soon, so there is little to collect: a fifth less of their
+# Compilers and tests end soon, so little garbage is worth collecting: this saves a fifth of their
 # processor time.
 export GOGC=${GOGC:-400}
 COORD_FUZZ=${COORD_FUZZ:-3600}
-# More tests of a package at a time than processors: most of them wait.
+# Tests of one package that run at a time. Most of them wait, so there are more than processors.
 parallel=$((2 * $(getconf _NPROCESSORS_ONLN)))
 # The packages that run without the race detector, beside the others.
 parsing=(./internal/mutants ./internal/readme ./internal/release)
 
 step "gofmt" check_format
 step "go mod tidy" tidy
-# It checks the types of all packages, so nothing is built for its own sake: each
-# test below builds what it needs. And the tests need not vet again.
+# go vet checks the types of all packages, so there is no step that builds them. The tests below
+# run with -vet=off.
 step "go vet" vet
 if [[ -n $long ]]; then
 	export COORD_LONG=1
@@ -465,7 +464,7 @@ else
 	start "bench" module bench
 	start "other modules and tour" small
 	mapfile -t packages < <(ordered)
-	# More packages at a time than processors: most of them wait.
+	# Most packages wait, so more of them run at a time than there are processors.
 	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 2))" -parallel "$parallel" "${packages[@]}"
 	join
 fi
