@@ -245,8 +245,8 @@ func TestEtcd_WithoutSpaceADeletionAtTheEndOfAConnectionIsAnswered(t *testing.T)
 		result <- err
 	}()
 	<-hit
-	// Each lasts for nearly two seconds, and a renewal is due after seven and a half. The session waits for the
-	// answer for at least twenty: a busy machine makes the connections later.
+	// Each connection lasts for nearly two seconds, and a renewal is due after seven and a half. The session waits at
+	// least twenty seconds for the answer, since a busy machine makes the connections later.
 	for f.conns.Load() < 6 {
 		time.Sleep(time.Millisecond)
 	}

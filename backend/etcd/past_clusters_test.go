@@ -13,8 +13,8 @@ import (
 	"github.com/go-coord/coord/internal/outbox"
 )
 
-// Open asks the other endpoint for its cluster, and the dial of that request returns only when the test lets it.
-// Close does not return before. When all goroutines are blocked, a Close that does not wait has returned.
+// Open asks the other endpoint for its cluster. The dial of that request returns when release is closed, and Close
+// must not return before. After synctest.Wait all goroutines are blocked: a Close that did not wait has returned by then.
 func TestClose_WaitsForTheComparisonOfClusters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -56,15 +56,16 @@ func Merge(logs [][]Txn, starts map[int64]int64) ([]Txn, error) {
 	return all, nil
 }
 
-// Files are what a server has written.
+// Files names the files of one server.
 type Files struct {
-	Logs string // a pattern of the names of its logs
-	Said string // its output
+	Logs string // a pattern of the names of its transaction logs
+	Said string // the file with its output
 }
 
-// ReadAll reads the files of the servers of an ensemble, and returns their logs, and what they have
-// committed, see Merge. A server that was killed, or had no room, leaves a torn record or an empty
-// file and continues in another file. The other servers must have what is missing.
+// ReadAll reads the files of the servers of an ensemble. It returns the log of each server, and the
+// transactions that the ensemble has committed, see Merge. A server that was killed, or whose disk was
+// full, leaves a torn record or an empty file, and continues in another file. ReadAll skips such ends of
+// files; Merge fails if no other file, of this server or another one, has the transaction.
 func ReadAll(servers []Files) (logs [][]Txn, committed []Txn, err error) {
 	starts := make(map[int64]int64)
 	for _, s := range servers {
@@ -83,6 +84,7 @@ func ReadAll(servers []Files) (logs [][]Txn, committed []Txn, err error) {
 	return logs, committed, err
 }
 
+// readPieces returns the transactions in the files that match a pattern, in order, each once.
 func readPieces(pattern string) (log []Txn, err error) {
 	files, err := filepath.Glob(pattern)
 	if err != nil {
@@ -100,7 +102,7 @@ func readPieces(pattern string) (log []Txn, err error) {
 	return slices.CompactFunc(log, func(a, b Txn) bool { return a.Zxid == b.Zxid }), nil
 }
 
-// Have returns how many of the logs reach a transaction.
+// Have returns the number of logs whose last transaction is this one or a later one.
 func Have(logs [][]Txn, zxid int64) (n int) {
 	for _, log := range logs {
 		if len(log) > 0 && log[len(log)-1].Zxid >= zxid {
