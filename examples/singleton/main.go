@@ -116,7 +116,7 @@ func (r *replica) lead(ctx context.Context, t *coord.Term) error {
 		run := last.Value + 1
 		_, err = coord.NewTxn(r.client).Under(t.Guard()).Set("/last-run", []byte(strconv.Itoa(run))).Commit(ctx)
 		if errors.Is(err, coord.ErrConflict) {
-			err = t.Verify(ctx) // also ends the term here, if its loss was not noticed yet
+			err = errors.Join(err, t.Verify(ctx)) // ends the term here, if its loss was not noticed yet
 		}
 		if err != nil {
 			return fmt.Errorf("run %d: %w", run, err)

@@ -59,7 +59,7 @@ func main() {
 }
 
 // run is one replica, until ctx ends. The pages answer from the beginning, also while the client waits
-// for the service, and while the replica resigns. Requests that came before that are answered.
+// for the service, and while the replica resigns. Requests that arrive before Shutdown are answered.
 func run(ctx context.Context, b backend.Backend, name string, l net.Listener) error {
 	st := status.New(&status.Options{Ready: leads})
 	server := &http.Server{Handler: pages(st, name)}

@@ -10,9 +10,9 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// jobs shows a typed queue, and a consumer that dies in the middle of its work. Its process
-// just ends. After a loss of contact the same would happen when the timeout of its session
-// has passed.
+// jobs shows a typed queue, and a consumer that dies in the middle of its work. The end of its
+// client stands for the end of its process. After a loss of contact the items would be delivered
+// again when the timeout of its session has passed.
 func (t *tour) jobs(ctx context.Context) error {
 	t.title("A worker is killed in the middle of its work.")
 	type job struct{ Dish string }
@@ -168,7 +168,7 @@ func (t *tour) leaders(ctx context.Context) error {
 	return t.cid.hold.Release()
 }
 
-// shares shows pieces of work that are divided among those who are there.
+// shares shows shards: pieces of work that are divided among the members.
 func (t *tour) shares(ctx context.Context) error {
 	t.title("They share six tables.")
 	const tables = 6

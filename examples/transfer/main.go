@@ -3,6 +3,7 @@
 //
 //	go run ./examples/transfer            # both sites and a transfer, in one process
 //	go run ./examples/transfer -serve ann -amount 0 -backend zookeeper -servers host1:2181,host2:2181
+//	go run ./examples/transfer -serve bob -amount 0 -backend zookeeper -servers host1:2181,host2:2181
 //	go run ./examples/transfer -serve "" -amount 30 -backend zookeeper -servers host1:2181,host2:2181
 package main
 
