@@ -28,7 +28,7 @@
 //	coord.hold.duration        by coord.outcome: released, lost; of items acked, nacked, returned, lost, dead
 //	coord.holds                up-down counter: holds of this process at the moment
 //	coord.waiters              up-down counter: calls of this process that wait at the moment, by coord.op
-//	coord.losses               by coord.reason: session_lost, deleted, revoked, suspended, closed, other
+//	coord.losses               by coord.reason: session_lost, deleted, revoked, suspended, timeout, closed, other
 //	coord.requeues             places in the queue that were lost
 //	coord.revocations          by coord.outcome: sent, forced, read
 //	coord.queue.puts           items

@@ -351,7 +351,7 @@ func reasonOf(err error) string {
 
 func sessionID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
 
-// isClosed reports that Close of the client was called, or is complete.
+// isClosed reports whether Close of the client was called.
 func (x *client) isClosed() bool { return x.now().word == coord.PhaseClosed.String() }
 
 // now returns the phase of the session by the clock: the lease of a session can have passed

@@ -201,8 +201,8 @@ func (r *Report) alive() error {
 	return nil
 }
 
-// A Report is what a process does with coord. Lists are sorted by Since, and have at most 100
-// elements.
+// A Report is what a process does with coord. Lists have at most 100 elements, the oldest first by Since.
+// Queues and Shards are sorted by their paths, and Losses has the latest first.
 type Report struct {
 	At      time.Time `json:"at"`
 	Clients []Client  `json:"clients"` // those that are open or being opened, else the latest that was closed

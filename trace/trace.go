@@ -76,8 +76,7 @@ const (
 // The reasons for which an item is moved to the dead letters, beside ReasonTimeout.
 // ReasonFailed: its handler returned an error, or its consumer gave it back with Nack.
 // ReasonUndecodable: the codec could not decode it. ReasonAbandoned: it was taken as often
-// as MaxAttempts allows, and its last consumer has ended none of these ways: it died, or its
-// session was lost.
+// as MaxAttempts allows, and its last consumer died or lost its session.
 const (
 	ReasonFailed      Reason = "failed"
 	ReasonUndecodable Reason = "undecodable"
@@ -205,7 +204,7 @@ type ItemClaimed struct {
 	Item    string // its id
 	Attempt int    // more than 1: it was delivered before
 
-	// AfterLoss: the claim before this one was lost, as when its consumer died. It is also
+	// AfterLoss: the item's previous claim was lost, as when its consumer died. It is also
 	// true after the Nack, without a delay, of a client of an earlier version.
 	AfterLoss bool
 
