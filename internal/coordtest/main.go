@@ -12,9 +12,9 @@ import (
 )
 
 // Server is the real ZooKeeper that the tests share: one server, or in the long
-// form an ensemble of three. Tests that kill or pause servers start their own. It removes no
-// containers: once a minute it would, and a test that counts requests then sees the directory of a
-// lock made again.
+// form an ensemble of three. Tests that kill or pause servers start their own. The server removes no
+// containers: with the default it would once a minute, and a test that counts requests would then
+// count the creation of a lock's directory.
 var Server = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dznode.container.checkIntervalMs=86400000"}}}
 
 // Collecting is a server that removes empty containers at once, in so far as ZooKeeper can.
@@ -23,8 +23,7 @@ var Collecting = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dzn
 // Long reports whether the full counts are wanted.
 func Long() bool { return os.Getenv("COORD_LONG") != "" }
 
-// Widen lets factor times as many tests run at a time as the flag -parallel says, for a package whose
-// tests wait most of their time. With -parallel=1 they still run one after the other.
+// Widen multiplies the flag -parallel by factor, for a package whose tests wait most of their time. With -parallel=1 they still run one after the other.
 func Widen(factor int) {
 	flag.Parse()
 	parallel := flag.Lookup("test.parallel").Value

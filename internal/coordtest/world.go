@@ -30,11 +30,11 @@ type World struct {
 	T       *testing.T
 	Timeout time.Duration // of sessions
 	Waits   atomic.Int32  // how often a call has begun to wait
-	Fake    bool          // time is
+	Fake    bool          // the world is in a synctest bubble, so its time is fake
 
-	Without backend.Features // in memory: those that the store lacks
+	Without backend.Features // features that the store in memory lacks
 
-	Skew time.Duration // by which the clocks of clients are wrong that are opened from now on
+	Skew time.Duration // error of the clocks of the clients that are opened from now on
 
 	Revisions bool // the service numbers its nodes by revisions, as memory does with the option
 }
@@ -152,9 +152,10 @@ func (w *World) Collect() {
 	if !s.Features().Has(backend.Containers) {
 		return
 	}
-	// A service looks at all containers in passes. That in which this container goes may have begun before it
-	// became empty, and not the one after it. A session that looks at the parents of what it has deleted does
-	// not know of this one, which is the last one in the order of the names.
+	// A service looks at all containers in passes, in the order of their names, in which /~collect is the last.
+	// The pass that removes /~collect may have begun before the other containers became empty, the pass after it
+	// has not. A session also looks at the parents of nodes that its commits have deleted, beside the passes.
+	// The child of /~collect is deleted by the end of its session, so only a pass removes /~collect.
 	for range 3 {
 		path := w.Path("/~collect")
 		other := w.Session("collect")

@@ -7,10 +7,45 @@ import (
 	"os"
 	"reflect"
 	"testing"
+	"time"
 )
 
 // long reports whether the full scopes are requested.
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
+
+// mostStates bounds the memory of one exploration to about 5 GB. The short form needs a
+// quarter of a GB in all.
+const mostStates = 15_000_000
+
+// exploreAll explores a model, and logs its size.
+func exploreAll[S comparable, A any](t *testing.T, name string, m Model[S, A]) Result[A] {
+	t.Helper()
+	began := time.Now()
+	r := Explore(m, mostStates)
+	t.Logf("figure: model %s: %d states, %d steps, depth %d, %.1f s", name, r.States, r.Steps, r.Depth, time.Since(began).Seconds())
+	return r
+}
+
+// mustHold fails the test if a state is bad, or if not all states were visited.
+func mustHold[A any](t *testing.T, r Result[A]) {
+	t.Helper()
+	switch {
+	case r.Err != nil:
+		t.Errorf("a guarantee is violated:\n%v", r)
+	case !r.Full:
+		t.Errorf("only the first %d states were visited", r.States)
+	}
+}
+
+// mustViolate fails the test unless the nearest bad state has the error fault, and is so many steps
+// away. Zero steps stand for any number.
+func mustViolate[A any](t *testing.T, r Result[A], fault error, steps int) {
+	t.Helper()
+	if !errors.Is(r.Err, fault) || steps > 0 && len(r.Trace) != steps {
+		t.Errorf("got %v after %d steps, want %v after %d", r.Err, len(r.Trace), fault, steps)
+	}
+	t.Logf("the shortest way to violate a guarantee:\n%v", r)
+}
 
 // jugs is the well-known puzzle: with a jug of 3 and one of 5, measure 4.
 func jugs(goal int) Model[[2]int, string] {

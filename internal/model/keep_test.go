@@ -3,14 +3,12 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"testing"
-	"time"
 )
 
 // The exhaustive model of a kept lock: MutexOptions.Keep of package coord, internal/line/keep.go. One
-// client has two callers, and keeps its node between their holds (a stay). A newcomer of
+// client has two callers, and keeps its node between their holds: the kept lock. A newcomer of
 // another client locks or tries once. The service is one server; what it sends to the client
 // can be late, and is lost when the connection breaks. Keep itself is endless here, so a
 // newcomer whom no event wakes waits for ever.
@@ -20,26 +18,26 @@ import (
 
 // keepRules are the rules that the variants break.
 type keepRules struct {
-	sinceArmed    bool // only a change after the arming of the directory's watch is an ask
-	unarmed       bool // a stay whose arming failed goes on
-	lookAgain     bool // LookAgain of the directory's watch is no ask
-	onlyStanding  bool // an event is an ask only if there is another node
-	idleStays     bool // an idle keeper that is asked waits for its next release
-	askForgotten  bool // a release after an ask passes the turn in memory
-	askUnlocked   bool // the test for an ask and the marking as idle are two steps
+	sinceArmed    bool // only a change after the arming of the directory's watch counts as contention
+	unarmed       bool // a kept lock whose arming failed continues
+	lookAgain     bool // LookAgain of the directory's watch does not count as contention
+	onlyStanding  bool // an event counts as contention only if there is another node
+	idleKept      bool // contention does not end an idle kept lock
+	overPasses    bool // a release after contention passes the turn in memory
+	idleUnlocked  bool // the test for contention and the marking as idle are two steps
 	notFinal      bool // a Lock takes a node that is being given up
 	watchOfHold   bool // the watch on the own node ends with the hold
 	leaseUntested bool // a grant in memory does not test the session
 	turnDropped   bool // a waiter that was passed the turn after its context ended leaves
-	guardUnasked  bool // a release does not test for guarded commits under way
+	guardUntested bool // a release does not test for guarded commits under way
 	guardAbandon  bool // a guarded commit that was abandoned counts as answered
 	guardOps      bool // a release does not test whether the operations of the guard were handed out
 	guardEnded    bool // the client sends a guarded commit of an ended hold
-	revokeHeld    bool // a revocation does not end the stay
+	revokeHeld    bool // a revocation does not end the kept lock
 	anyData       bool // the turn is passed in memory whatever the waiter's data
-	closeWaits    bool // the end of the session does not end an idle stay
-	keptAgain     bool // a stay begins a short time after an ask
-	notAlone      bool // a stay begins with a grant that had to wait
+	closeWaits    bool // the end of the session does not end an idle kept lock
+	keptAgain     bool // a kept lock begins a short time after contention
+	notAlone      bool // a kept lock begins with a grant that had to wait
 }
 
 // keepPC is the position of a local caller.
@@ -48,11 +46,11 @@ type keepPC int8
 const (
 	keepAway   keepPC = iota
 	keepQueued        // waits for the turn
-	keepServed        // has the turn, with the node of the stay
+	keepServed        // has the turn, with the node of the kept lock
 	keepEnters        // has the turn, without a node
 	keepWaits         // has a node behind the newcomer's
 	keepHolds
-	keepMarks   // is about to mark the stay as idle; only in a variant
+	keepMarks   // is about to mark the kept lock as idle; only in a variant
 	keepRemoves // releases as without Keep: the deletion is under way
 )
 
@@ -67,15 +65,15 @@ const (
 	keepSecond          // behind the newcomer's
 )
 
-// stayState is the state of the stay, as reservedState of internal/line.
-type stayState int8
+// keptState is the state of the kept lock. It divides keptOver of internal/line.
+type keptState int8
 
 const (
-	stayNone stayState = iota
-	stayHeld
-	stayIdle
-	stayGiving // over; an idle stay whose deletion is under way
-	stayOver   // over; a caller holds, and releases as without Keep
+	keptNone keptState = iota
+	keptHeld
+	keptIdle
+	keptEnding // over; it was idle, and the deletion of its node is under way
+	keptOver   // over; a caller holds, and releases as without Keep
 )
 
 type keepArming int8
@@ -127,7 +125,7 @@ type keepState struct {
 	wire     [3]keepEvent
 
 	// The client.
-	stay     stayState
+	kept     keptState
 	arming   keepArming
 	dirFired bool
 	ownFired bool
@@ -147,13 +145,13 @@ type keepState struct {
 	after  bool // another local hold began since that one
 	ops    bool // the operations of the guard were handed out
 
-	asked  bool // an ask has ended a stay a short time ago
-	met    int8 // the stays, one after the other, that tries of the newcomer have found idle in this time
+	recent bool // contention has ended a kept lock a short time ago
+	met    int8 // the kept locks, one after the other, that tries of the newcomer have found idle in this time
 	metGen int8 // the node of the latest of them
 	behind bool // the node was not created alone
 
 	newcomer keepNewcomer
-	inVain   bool // the try has failed because of this stay, and nobody held
+	inVain   bool // the try has failed because of this kept lock, and nobody held
 
 	locks, reconnects, losses, deletes, writes, fails, giveUps, guards, tries int8 // left
 	bad                                                                       keepFault
@@ -166,11 +164,11 @@ func (f keepFault) Error() string { return string(f) }
 const (
 	keepStarves   = keepFault("a newcomer waits for ever behind an idle client")
 	keepInVain    = keepFault("a try has failed, and the idle client keeps the lock")
-	keepOvertakes = keepFault("a local caller is granted after the ask")
+	keepOvertakes = keepFault("a local caller is granted after contention")
 	keepTwo       = keepFault("two clients believe that they hold")
 	keepNoNode    = keepFault("a hold without a node")
 	keepLostTurn  = keepFault("a local caller waits for a turn that nobody has")
-	keepNotTold   = keepFault("a holder is never told that its node is deleted")
+	keepNotTold   = keepFault("a holder is never notified that its node is deleted")
 	keepNotRead   = keepFault("a request to release is never read")
 	keepLate      = keepFault("a guarded commit of an ended hold is applied under a later one")
 	keepMetAgain  = keepFault("each of several tries meets a new idle client")
@@ -228,9 +226,9 @@ func (s *keepState) holder() int {
 	return -1
 }
 
-// turn reports whether a caller or the stay has the turn.
+// turn reports whether a caller or the kept lock has the turn.
 func (s *keepState) turn() bool {
-	return s.stay == stayIdle || s.stay == stayGiving || s.pc[0].hasTurn() || s.pc[1].hasTurn()
+	return s.kept == keptIdle || s.kept == keptEnding || s.pc[0].hasTurn() || s.pc[1].hasTurn()
 }
 
 func (s *keepState) send(e keepEvent) {
@@ -278,13 +276,13 @@ func (m *keepModel) create(s *keepState, i int8) {
 	s.changed, s.ownMoved, s.written, s.told, s.inVain = false, false, false, false, false
 	s.arming, s.dirArmed, s.ownArmed, s.dirFired, s.ownFired, s.again = armNot, false, false, false, false, false
 	s.wire = [3]keepEvent{}
-	s.stay, s.mustEnd, s.watched, s.behind = stayOver, false, false, false
+	s.kept, s.mustEnd, s.watched, s.behind = keptOver, false, false, false
 	if s.newcomer == newWaits || s.newcomer == newHolds || s.newcomer == newTries {
 		s.node, s.pc[i], s.behind = keepSecond, keepWaits, true
 		return
 	}
-	if !s.asked || m.rules.keptAgain {
-		s.stay = stayHeld // it began alone
+	if !s.recent || m.rules.keptAgain {
+		s.kept = keptHeld // it began alone
 	}
 	s.grant(i)
 }
@@ -297,7 +295,7 @@ func (s *keepState) leave() {
 	}
 }
 
-// arm begins to arm the watches of the stay.
+// arm begins to arm the watches of the kept lock.
 func (s *keepState) arm() {
 	s.arming = armBegun
 	if s.behind {
@@ -308,7 +306,7 @@ func (s *keepState) arm() {
 // grant makes caller i hold.
 func (s *keepState) grant(i int8) {
 	s.pc[i] = keepHolds
-	s.watched = s.stay == stayHeld
+	s.watched = s.kept == keptHeld
 	s.after = s.of > 0 && !s.stands
 }
 
@@ -369,43 +367,43 @@ func (m *keepModel) service(s keepState, do keepDo) {
 	}
 }
 
-// client adds the steps of the goroutine of the stay, and of the watch of a hold after it.
+// client adds the steps of the goroutine of the kept lock, and of the watch of a hold after it.
 func (m *keepModel) client(s keepState, do keepDo) {
-	asked := s.dirFired && !(m.rules.lookAgain && s.again) || s.ownFired && !m.rules.revokeHeld || s.arming == armFailed && !m.rules.unarmed
+	contended := s.dirFired && !(m.rules.lookAgain && s.again) || s.ownFired && !m.rules.revokeHeld || s.arming == armFailed && !m.rules.unarmed
 	if m.rules.onlyStanding && s.dirFired && s.newcomer != newWaits && s.newcomer != newTries && !s.ownFired {
-		asked = false
+		contended = false
 	}
 	switch {
-	case s.stay == stayIdle && asked && !s.over:
+	case s.kept == keptIdle && contended && !s.over:
 		o := s
-		o.stay, o.asked = stayGiving, true
-		if m.rules.idleStays {
-			o.stay = stayIdle
+		o.kept, o.recent = keptEnding, true
+		if m.rules.idleKept {
+			o.kept = keptIdle
 			o.dirFired, o.ownFired = false, false
 		}
 		do(true, o, "the idle client gives way")
-	case s.stay == stayHeld && asked:
+	case s.kept == keptHeld && contended:
 		o := s
-		o.stay, o.asked = stayOver, true
-		do(true, o, "the client is asked")
-	case s.stay == stayIdle && s.over && !m.rules.closeWaits:
+		o.kept, o.recent = keptOver, true
+		do(true, o, "the kept lock ends by contention")
+	case s.kept == keptIdle && s.over && !m.rules.closeWaits:
 		o := s
-		o.stay = stayNone
+		o.kept = keptNone
 		o.advance()
-		do(true, o, "the idle stay ends with its session")
-	case s.stay == stayGiving:
+		do(true, o, "the idle kept lock ends with its session")
+	case s.kept == keptEnding:
 		o := s
-		o.stay = stayNone
+		o.kept = keptNone
 		m.release(&o)
 		do(true, o, "the node is deleted")
 	}
-	// watchNode of a hold after the stay.
-	if i := s.holder(); i >= 0 && (s.stay == stayOver || m.rules.revokeHeld) && !s.over {
+	// WatchNode of a hold after the kept lock.
+	if i := s.holder(); i >= 0 && (s.kept == keptOver || m.rules.revokeHeld) && !s.over {
 		o := s
 		switch {
 		case s.ownFired && s.node == keepNone:
 			o.finish(int8(i), keepAway)
-			o.stay = stayNone
+			o.kept = keptNone
 			o.advance()
 			do(true, o, "the holder learns that its node is deleted")
 		case s.ownFired:
@@ -415,7 +413,7 @@ func (m *keepModel) client(s keepState, do keepDo) {
 			o.ownArmed, o.told = true, s.written
 			if s.node == keepNone {
 				o.finish(int8(i), keepAway)
-				o.stay = stayNone
+				o.kept = keptNone
 				o.advance()
 			}
 			do(true, o, "the holder watches its node")
@@ -441,10 +439,10 @@ func (m *keepModel) release(s *keepState) {
 
 // mayKeep is the test of a release.
 func (m *keepModel) mayKeep(s *keepState, i int8) bool {
-	live := s.stay == stayHeld || m.rules.askForgotten && s.stay == stayOver && s.node == keepFirst && !s.behind
-	fired := (s.dirFired && !m.rules.lookAgain && !m.rules.onlyStanding && !m.rules.askForgotten) || s.ownFired && !m.rules.revokeHeld
+	live := s.kept == keptHeld || m.rules.overPasses && s.kept == keptOver && s.node == keepFirst && !s.behind
+	fired := (s.dirFired && !m.rules.lookAgain && !m.rules.onlyStanding && !m.rules.overPasses) || s.ownFired && !m.rules.revokeHeld
 	guard := s.of == i+1 && s.stands &&
-		(s.guard == commitSent && !m.rules.guardUnasked || s.guard == commitAbandoned && !m.rules.guardAbandon || s.ops && !m.rules.guardOps)
+		(s.guard == commitSent && !m.rules.guardUntested || s.guard == commitAbandoned && !m.rules.guardAbandon || s.ops && !m.rules.guardOps)
 	return live && !fired && !guard && !s.over
 }
 
@@ -459,10 +457,10 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 		o.locks--
 		o.ended[i] = false
 		switch {
-		case s.stay == stayIdle && (!s.dirFired && !s.ownFired || m.rules.lookAgain || m.rules.onlyStanding), m.rules.notFinal && s.stay == stayGiving:
+		case s.kept == keptIdle && (!s.dirFired && !s.ownFired || m.rules.lookAgain || m.rules.onlyStanding), m.rules.notFinal && s.kept == keptEnding:
 			o.pc[i] = keepServed
-			if s.stay == stayIdle {
-				o.stay = stayHeld
+			if s.kept == keptIdle {
+				o.kept = keptHeld
 			}
 		case s.turn():
 			o.pc[i] = keepQueued
@@ -495,18 +493,18 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 		case s.ended[i] && m.rules.turnDropped:
 			o.pc[i] = keepAway
 		case s.over && !m.rules.leaseUntested:
-			o.stay = stayNone
+			o.kept = keptNone
 			o.pc[i] = keepEnters
 		case s.ownFired && !m.rules.revokeHeld || s.data != i && m.data && !m.rules.anyData:
 			// The node is removed, and the caller takes a new one.
 			o.remove()
-			o.stay, o.pc[i] = stayNone, keepEnters
-			o.asked = o.asked || s.ownFired
+			o.kept, o.pc[i] = keptNone, keepEnters
+			o.recent = o.recent || s.ownFired
 		default:
 			if s.data != i && m.data {
 				o.bad = keepWrongData
 			}
-			if m.rules.askForgotten && s.stay == stayOver && s.newcomer == newWaits {
+			if m.rules.overPasses && s.kept == keptOver && s.newcomer == newWaits {
 				o.bad = keepOvertakes
 			}
 			o.grant(i)
@@ -516,15 +514,15 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 		switch {
 		case s.over:
 			o.pc[i] = keepAway
-			o.stay = stayNone
+			o.kept = keptNone
 			o.advance()
 			do(true, o, "caller %d loses its session", i)
 		case s.node == keepNone:
-			o.pc[i], o.stay = keepEnters, stayNone
+			o.pc[i], o.kept = keepEnters, keptNone
 			do(true, o, "caller %d finds its node deleted", i)
 		case s.node == keepFirst:
 			if m.rules.notAlone {
-				o.stay = stayHeld
+				o.kept = keptHeld
 			}
 			o.grant(i)
 			do(true, o, "caller %d is granted", i)
@@ -533,11 +531,11 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 		switch {
 		case s.over:
 			o.finish(i, keepAway)
-			o.stay = stayNone
+			o.kept = keptNone
 			o.advance()
 			do(true, o, "caller %d loses its hold", i)
 			return
-		case s.stay == stayHeld && s.arming == armNot:
+		case s.kept == keptHeld && s.arming == armNot:
 			b := s
 			b.arm()
 			do(false, b, "the hold grows old, and its watches are armed")
@@ -557,8 +555,8 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 		if keep && s.arming == armNot {
 			o.arm()
 		}
-		if s.stay == stayHeld && (s.dirFired || s.ownFired) {
-			o.asked = true
+		if s.kept == keptHeld && (s.dirFired || s.ownFired) {
+			o.recent = true
 		}
 		if m.rules.watchOfHold {
 			o.ownArmed, o.ownFired = false, false
@@ -569,26 +567,26 @@ func (m *keepModel) caller(s keepState, i int8, do keepDo) {
 			o.pc[j] = keepServed
 		case keep && s.pc[j] == keepQueued:
 			o.finish(i, keepRemoves)
-			o.stay = stayOver
-		case keep && m.rules.askUnlocked:
+			o.kept = keptOver
+		case keep && m.rules.idleUnlocked:
 			o.finish(i, keepMarks)
 		case keep:
 			o.finish(i, keepAway)
-			o.stay = stayIdle
+			o.kept = keptIdle
 		default:
 			o.finish(i, keepRemoves)
-			o.stay = stayOver
+			o.kept = keptOver
 		}
 		do(false, o, "caller %d releases", i)
 	case keepMarks:
 		o.pc[i] = keepAway
-		o.stay = stayIdle
-		if s.stay == stayOver {
+		o.kept = keptIdle
+		if s.kept == keptOver {
 			o.dirFired, o.ownFired = false, false // the goroutine has handled them
 		}
-		do(true, o, "caller %d marks the stay as idle", i)
+		do(true, o, "caller %d marks the kept lock as idle", i)
 	case keepRemoves:
-		o.pc[i], o.stay = keepAway, stayNone
+		o.pc[i], o.kept = keepAway, keptNone
 		m.release(&o)
 		do(true, o, "the node of caller %d is deleted", i)
 	}
@@ -622,7 +620,7 @@ func (m *keepModel) other(s keepState, do keepDo) {
 		do(false, o, "the newcomer locks")
 		if s.node != keepNone {
 			o.newcomer = newTries
-			if s.stay == stayIdle && s.metGen != s.gen {
+			if s.kept == keptIdle && s.metGen != s.gen {
 				o.metGen = s.gen
 				if o.met++; o.met > 1 {
 					o.bad = keepMetAgain
@@ -652,10 +650,10 @@ func (m *keepModel) other(s keepState, do keepDo) {
 }
 
 func (m *keepModel) faults(s keepState, do keepDo) {
-	if s.asked {
+	if s.recent {
 		o := s
-		o.asked, o.met = false, 0
-		do(false, o, "the time after the ask is over")
+		o.recent, o.met = false, 0
+		do(false, o, "the time after the contention is over")
 	}
 	if s.reconnects > 0 && s.arming == armDone && !s.over {
 		o := s
@@ -675,7 +673,7 @@ func (m *keepModel) faults(s keepState, do keepDo) {
 		o.over = true
 		if i := s.holder(); i >= 0 {
 			o.finish(int8(i), keepAway)
-			o.stay = stayNone
+			o.kept = keptNone
 			o.advance()
 		}
 		do(false, o, "the session is lost")
@@ -722,7 +720,7 @@ func (m *keepModel) atRest(s *keepState) error {
 		return keepStarves
 	case s.written && s.node == keepFirst && h < 0:
 		return keepNotRead
-	case s.inVain && s.stay == stayIdle && s.node == keepFirst:
+	case s.inVain && s.kept == keptIdle && s.node == keepFirst:
 		return keepInVain
 	case (s.pc[0] == keepQueued || s.pc[1] == keepQueued) && !s.pc[0].hasTurn() && !s.pc[1].hasTurn():
 		return keepLostTurn
@@ -736,10 +734,7 @@ func (m *keepModel) atRest(s *keepState) error {
 
 func (m *keepModel) explore(t *testing.T) Result[keepAction] {
 	t.Helper()
-	began := time.Now()
-	r := Explore(Model[keepState, keepAction]{Start: m.scope, Next: m.next, Free: func(a keepAction) bool { return a.free }}, mostStates)
-	t.Logf("figure: model of Keep: %d states, %d steps, depth %d, %.1f s", r.States, r.Steps, r.Depth, time.Since(began).Seconds())
-	return r
+	return exploreAll(t, "of Keep", Model[keepState, keepAction]{Start: m.scope, Next: m.next, Free: func(a keepAction) bool { return a.free }})
 }
 
 func TestAKeptLockKeepsItsGuarantees(t *testing.T) {
@@ -752,13 +747,7 @@ func TestAKeptLockKeepsItsGuarantees(t *testing.T) {
 		"different data": {scope: keepState{locks: 3, reconnects: 1, losses: 1, giveUps: 1}, data: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := m.explore(t)
-			switch {
-			case r.Err != nil:
-				t.Errorf("a guarantee is violated:\n%v", r)
-			case !r.Full:
-				t.Errorf("only the first %d states were visited", r.States)
-			}
+			mustHold(t, m.explore(t))
 		})
 	}
 }
@@ -773,33 +762,29 @@ func TestAKeptLockWithoutOneOfItsRules(t *testing.T) {
 		data  bool
 		fault error
 	}{
-		{"only changes after the arming are asks", keepRules{sinceArmed: true}, keepState{locks: 2}, false, keepStarves},
-		{"a stay without a watch", keepRules{unarmed: true}, keepState{locks: 2, fails: 1}, false, keepStarves},
-		{"LookAgain is no ask", keepRules{lookAgain: true}, keepState{locks: 2, reconnects: 1}, false, keepStarves},
-		{"an ask only of a node that stands", keepRules{onlyStanding: true}, keepState{locks: 2}, false, keepInVain},
-		{"an idle client that is asked goes on", keepRules{idleStays: true}, keepState{locks: 2}, false, keepStarves},
-		{"a turn in memory after an ask", keepRules{askForgotten: true}, keepState{locks: 3}, false, keepOvertakes},
-		{"the ask is tested before the lock is taken", keepRules{askUnlocked: true}, keepState{locks: 1}, false, keepStarves},
+		{"only changes after the arming are contention", keepRules{sinceArmed: true}, keepState{locks: 2}, false, keepStarves},
+		{"a kept lock without a watch", keepRules{unarmed: true}, keepState{locks: 2, fails: 1}, false, keepStarves},
+		{"LookAgain is no contention", keepRules{lookAgain: true}, keepState{locks: 2, reconnects: 1}, false, keepStarves},
+		{"contention only by a node that stands", keepRules{onlyStanding: true}, keepState{locks: 2}, false, keepInVain},
+		{"contention does not end an idle kept lock", keepRules{idleKept: true}, keepState{locks: 2}, false, keepStarves},
+		{"a turn in memory after contention", keepRules{overPasses: true}, keepState{locks: 3}, false, keepOvertakes},
+		{"contention is tested before the mutex is locked", keepRules{idleUnlocked: true}, keepState{locks: 1}, false, keepStarves},
 		{"a Lock takes a node that is being given up", keepRules{notFinal: true}, keepState{locks: 2}, false, keepNoNode},
 		{"the watch on the own node ends with the hold", keepRules{watchOfHold: true}, keepState{locks: 2, writes: 1}, false, keepNotRead},
 		{"the session is not tested at a grant in memory", keepRules{leaseUntested: true}, keepState{locks: 2, losses: 1}, false, keepTwo},
 		{"a waiter whose context has ended drops the turn", keepRules{turnDropped: true}, keepState{locks: 2, giveUps: 1}, false, keepStarves},
-		{"a guarded commit under way", keepRules{guardUnasked: true}, keepState{locks: 2, guards: 1}, false, keepLate},
+		{"a guarded commit under way", keepRules{guardUntested: true}, keepState{locks: 2, guards: 1}, false, keepLate},
 		{"a guarded commit that was abandoned", keepRules{guardAbandon: true}, keepState{locks: 2, guards: 1}, false, keepLate},
 		{"the operations of a guard", keepRules{guardOps: true}, keepState{locks: 2, guards: 1}, false, keepLate},
 		{"a guard of an ended hold", keepRules{guardEnded: true}, keepState{locks: 2, guards: 1}, false, keepLate},
-		{"a revocation does not end the stay", keepRules{revokeHeld: true}, keepState{locks: 2, writes: 1}, false, keepNotRead},
+		{"a revocation does not end the kept lock", keepRules{revokeHeld: true}, keepState{locks: 2, writes: 1}, false, keepNotRead},
 		{"a turn in memory with other data", keepRules{anyData: true}, keepState{locks: 2}, true, keepWrongData},
-		{"a stay begins soon after an ask", keepRules{keptAgain: true}, keepState{locks: 3, tries: 1}, false, keepMetAgain},
-		{"a stay begins with a grant that had to wait", keepRules{notAlone: true}, keepState{locks: 2}, false, keepExtra},
-		{"a lost session leaves the stay idle", keepRules{closeWaits: true}, keepState{locks: 2, losses: 1}, false, keepLostTurn},
+		{"a kept lock begins soon after contention", keepRules{keptAgain: true}, keepState{locks: 3, tries: 1}, false, keepMetAgain},
+		{"a kept lock begins with a grant that had to wait", keepRules{notAlone: true}, keepState{locks: 2}, false, keepExtra},
+		{"a lost session leaves the kept lock idle", keepRules{closeWaits: true}, keepState{locks: 2, losses: 1}, false, keepLostTurn},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			r := (&keepModel{rules: v.rules, scope: v.scope, data: v.data}).explore(t)
-			if !errors.Is(r.Err, v.fault) {
-				t.Errorf("got %v, want %v", r, v.fault)
-			}
-			t.Logf("the shortest way to violate a guarantee:\n%v", r)
+			mustViolate(t, (&keepModel{rules: v.rules, scope: v.scope, data: v.data}).explore(t), v.fault, 0)
 		})
 	}
 }

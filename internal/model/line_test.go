@@ -7,34 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
-
-// mostStates bounds the memory of one exploration to about 5 GB. The short form needs a
-// quarter of a GB in all.
-const mostStates = 15_000_000
 
 func (m *lineModel) explore(t *testing.T) Result[action] {
 	t.Helper()
 	start := state{reconnects: m.reconnects, deletes: m.deletes, writes: m.writes, odd: m.odd}
-	began := time.Now()
-	r := Explore(Model[state, action]{Start: start, Next: m.next, Free: func(a action) bool { return a.free }}, mostStates)
 	name := strings.ReplaceAll(strings.TrimPrefix(t.Name(), "Test"), "_", " ")
-	t.Logf("figure: model %s: %d states, %d steps, depth %d, %.1f s",
-		name, r.States, r.Steps, r.Depth, time.Since(began).Seconds())
-	return r
-}
-
-// mustHold explores all of m, and fails on a bad state.
-func (m *lineModel) mustHold(t *testing.T) {
-	t.Helper()
-	r := m.explore(t)
-	switch {
-	case r.Err != nil:
-		t.Errorf("a guarantee is violated:\n%v", r)
-	case !r.Full:
-		t.Errorf("only the first %d states were visited", r.States)
-	}
+	return exploreAll(t, name, Model[state, action]{Start: start, Next: m.next, Free: func(a action) bool { return a.free }})
 }
 
 func TestTheLineKeepsItsGuarantees(t *testing.T) {
@@ -56,7 +35,7 @@ func TestTheLineKeepsItsGuarantees(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		t.Run(name, func(t *testing.T) {
 			m := &lineModel{scope: scopes[name]}
-			m.mustHold(t)
+			mustHold(t, m.explore(t))
 			for d, n := range m.count {
 				count[d] += n
 			}
@@ -83,7 +62,7 @@ func TestReadersAndWritersKeepTheirGuarantees(t *testing.T) {
 			if long() {
 				m.deletes, m.writes, m.odd = 1, 1, 1
 			}
-			m.mustHold(t)
+			mustHold(t, m.explore(t))
 			downgrades += m.count[didDowngrade]
 		})
 	}
@@ -131,25 +110,18 @@ func TestTheLineWithoutOneOfItsRules(t *testing.T) {
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			m := &lineModel{scope: v.scope, rules: v.rules}
-			r := m.explore(t)
-			if r.Err != v.fault || len(r.Trace) != v.steps {
-				t.Errorf("got %v after %d steps, want %v after %d", r.Err, len(r.Trace), v.fault, v.steps)
-			}
-			t.Logf("the shortest way to violate a guarantee:\n%v", r)
+			mustViolate(t, m.explore(t), v.fault, v.steps)
 		})
 	}
 }
 
-// The own watch is armed after the list, which shows the own node. A test of its own
-// (TestTheOwnWatchMayBeArmedAfterTheList) showed that this is harmless; now it is the flow
-// itself. Arm also need not have one moment for all of its watches: on a service without
-// setWatches they are armed by reads, in this order: the own watch, the one ahead, the one on
-// the predecessor.
+// Arm need not have one moment for all of its watches. On a service without setWatches they are
+// armed by reads, in this order: the own watch, the one ahead, the one on the predecessor.
 func TestTheWatchesMayBeArmedOneByOne(t *testing.T) {
 	t.Parallel()
 	m := &lineModel{scope: scope{places: 3, alive: 3, reconnects: 1, deletes: 1}, rules: rules{oneByOne: true}}
 	if long() {
 		m.odd = 1
 	}
-	m.mustHold(t)
+	mustHold(t, m.explore(t))
 }

@@ -3,10 +3,8 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"testing"
-	"time"
 )
 
 // The exhaustive model of the local queue: localQueue of internal/line, with removeAndCall, handOver and
@@ -625,10 +623,7 @@ func (s *localState) atRest() error {
 
 func (m *localModel) explore(t *testing.T) Result[keepAction] {
 	t.Helper()
-	began := time.Now()
-	r := Explore(Model[localState, keepAction]{Start: m.scope, Next: m.next, Free: func(a keepAction) bool { return a.free }}, mostStates)
-	t.Logf("figure: model of the local queue: %d states, %d steps, depth %d, %.1f s", r.States, r.Steps, r.Depth, time.Since(began).Seconds())
-	return r
+	return exploreAll(t, "of the local queue", Model[localState, keepAction]{Start: m.scope, Next: m.next, Free: func(a keepAction) bool { return a.free }})
 }
 
 func TestALocalQueueKeepsItsGuarantees(t *testing.T) {
@@ -644,13 +639,7 @@ func TestALocalQueueKeepsItsGuarantees(t *testing.T) {
 	}
 	for name, s := range scopes {
 		t.Run(name, func(t *testing.T) {
-			r := (&localModel{scope: s}).explore(t)
-			switch {
-			case r.Err != nil:
-				t.Errorf("a guarantee is violated:\n%v", r)
-			case !r.Full:
-				t.Errorf("only the first %d states were visited", r.States)
-			}
+			mustHold(t, (&localModel{scope: s}).explore(t))
 		})
 	}
 }
@@ -689,11 +678,7 @@ func TestALocalQueueWithoutOneOfItsRules(t *testing.T) {
 		{"a hand-over without a new node", localRules{sameNode: true}, two(localState{others: 1}), localOvertakes},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			r := (&localModel{rules: v.rules, scope: v.scope}).explore(t)
-			if !errors.Is(r.Err, v.fault) {
-				t.Errorf("got %v, want %v", r, v.fault)
-			}
-			t.Logf("the shortest way to violate a guarantee:\n%v", r)
+			mustViolate(t, (&localModel{rules: v.rules, scope: v.scope}).explore(t), v.fault, 0)
 		})
 	}
 }

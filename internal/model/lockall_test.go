@@ -3,10 +3,8 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"testing"
-	"time"
 )
 
 // The exhaustive model of LockAll of package coord: internal/line/joint.go. Some callers acquire several
@@ -301,7 +299,7 @@ func (m *allModel) next(s allState, step func(allAction, allState)) error {
 		case !s.has(l, allKept):
 			o := s
 			o.idle &^= 1 << l
-			do(true, o, 0, l, "the stay ends with its node")
+			do(true, o, 0, l, "the kept lock ends with its node")
 		case s.queue[l][1] != 0 && !m.rules.idleDeaf:
 			o := s
 			o.idle &^= 1 << l
@@ -569,16 +567,13 @@ func (m *allModel) atRest(s *allState) error {
 
 func (m *allModel) explore(t *testing.T) Result[allAction] {
 	t.Helper()
-	began := time.Now()
 	start := allState{lost: m.lost, deletes: m.deletes, losses: m.losses, giveUps: m.giveUps, idle: m.keeps}
 	for l := range int8(allLines) {
 		if m.keeps&(1<<l) != 0 {
 			start.add(l, allKept)
 		}
 	}
-	r := Explore(Model[allState, allAction]{Start: start, Next: m.next, Free: func(a allAction) bool { return a.free }}, mostStates)
-	t.Logf("figure: model of LockAll: %d states, %d steps, depth %d, %.1f s", r.States, r.Steps, r.Depth, time.Since(began).Seconds())
-	return r
+	return exploreAll(t, "of LockAll", Model[allState, allAction]{Start: start, Next: m.next, Free: func(a allAction) bool { return a.free }})
 }
 
 // The lines of a call.
@@ -622,13 +617,7 @@ func TestLockAllKeepsItsGuarantees(t *testing.T) {
 					m.giveUps = 0
 				}
 			}
-			r := m.explore(t)
-			switch {
-			case r.Err != nil:
-				t.Errorf("a guarantee is violated:\n%v", r)
-			case !r.Full:
-				t.Errorf("only the first %d states were visited", r.States)
-			}
+			mustHold(t, m.explore(t))
 		})
 	}
 }
@@ -655,15 +644,11 @@ func TestLockAllWithoutOneOfItsRules(t *testing.T) {
 		{"local turns in another order", allRules{lastTurn: true, turnWaits: true}, allModel{calls: [3]allCall{all(line12, 0), nested(line12, 0)}, turns: line12}, allDeadlock},
 		{"the turn of each line is waited for", allRules{turnWaits: true}, allModel{calls: [3]allCall{all(lines3, 0), nested(4, 0), nested(line12, 1)}, turns: lines3, keeps: line2}, allHoards},
 		{"lines that are no neighbours in one commit", allRules{skips: true}, allModel{calls: [3]allCall{{wants: lines3, group: [3]int8{0, 1, 0}}, nested(line23, 1)}}, allDeadlock},
-		{"an idle client that is not asked", allRules{idleDeaf: true}, allModel{calls: [3]allCall{{}, all(line12, 1)}, turns: line12, keeps: line2}, allDeadlock},
+		{"an idle client that ignores contention", allRules{idleDeaf: true}, allModel{calls: [3]allCall{{}, all(line12, 1)}, turns: line12, keeps: line2}, allDeadlock},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			v.m.rules = v.rules
-			r := v.m.explore(t)
-			if !errors.Is(r.Err, v.fault) {
-				t.Errorf("got %v, want %v", r, v.fault)
-			}
-			t.Logf("the shortest way to violate a guarantee:\n%v", r)
+			mustViolate(t, v.m.explore(t), v.fault, 0)
 		})
 	}
 }

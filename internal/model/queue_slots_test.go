@@ -5,16 +5,12 @@ package model
 import (
 	"fmt"
 	"testing"
-	"time"
 )
 
-func (m *slotModel) explore(t *testing.T, limit int) Result[slotStep] {
+func (m *slotModel) explore(t *testing.T) Result[slotStep] {
 	t.Helper()
 	m.woken = make(map[string]int)
-	began := time.Now()
-	r := Explore(Model[slotState, slotStep]{Next: m.next, Free: func(a slotStep) bool { return a.free }}, limit)
-	t.Logf("figure: model of slots, %v: %d states, %d steps, depth %d, %.1f s", m, r.States, r.Steps, r.Depth, time.Since(began).Seconds())
-	return r
+	return exploreAll(t, fmt.Sprintf("of slots, %v", m), Model[slotState, slotStep]{Next: m.next, Free: func(a slotStep) bool { return a.free }})
 }
 
 func (m *slotModel) String() string {
@@ -30,13 +26,13 @@ func (m *slotModel) String() string {
 	return s
 }
 
-// mustHold explores all of m, and fails on a bad state.
+// mustHold explores all of m, and fails on a bad state. For the trace to it the consumers keep their names.
 func (m *slotModel) mustHold(t *testing.T) {
 	t.Helper()
-	r := m.explore(t, mostStates)
+	r := m.explore(t)
 	if r.Err != nil {
 		m.names = true
-		r = m.explore(t, mostStates)
+		r = m.explore(t)
 	}
 	if r.Err != nil || !r.Full {
 		t.Errorf("%v: full %t\n%v", m, r.Full, r)
@@ -139,11 +135,7 @@ func TestWaitingWithSlotsWithoutOneOfTheRules(t *testing.T) {
 			m := v.scope
 			m.rules, m.names = v.rules, true
 			m.rules.noFirstLook = true
-			r := m.explore(t, mostStates)
-			if r.Err != v.fault || len(r.Trace) != v.steps {
-				t.Errorf("got %v after %d steps, want %v after %d", r.Err, len(r.Trace), v.fault, v.steps)
-			}
-			t.Logf("the shortest way to violate a guarantee:\n%v", r)
+			mustViolate(t, m.explore(t), v.fault, v.steps)
 		})
 	}
 }

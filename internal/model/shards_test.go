@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 )
 
 // The exhaustive model of the moves of shards, see the type run in internal/shards/member.go. A few
@@ -368,12 +367,8 @@ func (m *shardModel) atRest(s *shardState) error {
 }
 
 func (m *shardModel) explore(t *testing.T) Result[shardAction] {
-	began := time.Now()
-	r := Explore(Model[shardState, shardAction]{
-		Start: m.scope, Next: m.next, Free: func(a shardAction) bool { return a.free },
-	}, 3_000_000)
-	t.Logf("figure: model of shards: %d states, %d steps, depth %d, %.1f s", r.States, r.Steps, r.Depth, time.Since(began).Seconds())
-	return r
+	t.Helper()
+	return exploreAll(t, "of shards", Model[shardState, shardAction]{Start: m.scope, Next: m.next, Free: func(a shardAction) bool { return a.free }})
 }
 
 // Each scope is explored completely.
@@ -389,13 +384,7 @@ func TestShardsComeToTheirOwners(t *testing.T) {
 		"an owner that is slow": {comes: 2, leaves: 1, stubborn: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := (&shardModel{scope: scope}).explore(t)
-			switch {
-			case r.Err != nil:
-				t.Errorf("a guarantee is violated:\n%v", r)
-			case !r.Full:
-				t.Errorf("only the first %d states were visited", r.States)
-			}
+			mustHold(t, (&shardModel{scope: scope}).explore(t))
 		})
 	}
 }
@@ -422,11 +411,7 @@ func TestShardsWithoutOneOfTheirRules(t *testing.T) {
 		{"a list of before the loss", shardRules{staleList: true}, shardState{comes: 2, losses: 1}, errShardNoOwner},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			r := (&shardModel{rules: v.rules, scope: v.scope}).explore(t)
-			if !errors.Is(r.Err, v.fault) {
-				t.Errorf("got %v, want %v", r, v.fault)
-			}
-			t.Logf("the shortest way to violate a guarantee:\n%v", r)
+			mustViolate(t, (&shardModel{rules: v.rules, scope: v.scope}).explore(t), v.fault, 0)
 		})
 	}
 }
