@@ -100,8 +100,8 @@ func ReadTree(ctx context.Context, s backend.Session, namespace, root string, at
 	return all, nil
 }
 
-// CompareServers describes how the trees of servers, each with a backend of its own, differ from that
-// of the first, or returns "". No client can cause that: servers that are killed have had such defects.
+// CompareServers describes how the trees of servers, each with a backend of its own, differ from the
+// tree of the first server, or returns "". No client can cause that: servers that are killed have had such defects.
 func CompareServers(ctx context.Context, servers []backend.Backend, namespace string, atOnce int, roots ...string) (difference string, err error) {
 	var first map[string]NodeState
 	for i, b := range servers {
@@ -152,13 +152,13 @@ func Difference(copied, tree map[string]NodeState) string {
 	return ""
 }
 
-// Flash says when a reader may be told of a deletion that has not happened, and then of the creation
-// of the same node.
+// A flash is a pair of events, the deletion and the creation of a node that the service has not
+// deleted. Flash says which flashes a Fold accepts. A Fold counts all of them.
 type Flash int
 
 const (
-	FlashAlways     Flash = iota // a Fold counts it
-	FlashWithParent              // when the parent was created again, as caches do without trees
+	FlashAlways     Flash = iota
+	FlashWithParent       // only those of nodes whose parent was created again, as caches do without trees
 	FlashNever
 )
 
@@ -168,14 +168,14 @@ const (
 type Fold struct {
 	root  string
 	Flash Flash
-	Older func(path string, is NodeState, told int64)  // judges an older state instead; told is the greatest Mzxid of earlier events of the path
-	Pace  func()                                       // called after each batch
-	Judge func(path string, is NodeState) (why string) // returns why the state of an event is wrong, or ""
+	Older func(path string, is NodeState, before int64) // judges an older state instead; before is the greatest Mzxid of earlier events of the path
+	Pace  func()                                        // called after each batch
+	Judge func(path string, is NodeState) (why string)  // returns why the state of an event is wrong, or ""
 
 	Mu      sync.Mutex
 	Tree    map[string]NodeState
 	kids    map[string]int
-	told    map[string]telling
+	latest  map[string]reported
 	states  int // number of events with a state
 	Counts  map[coord.CacheEventKind]int
 	Seen    map[string]int // events of each path
@@ -185,16 +185,16 @@ type Fold struct {
 	Err     error // of the end
 }
 
-// telling is what the events have said of a path.
-type telling struct {
+// reported is what the events have reported about a path.
+type reported struct {
 	czxid, mzxid int64 // of the latest node, and of its latest state
 	shown        int   // the number of the latest state
-	created      int   // and of the latest creation
+	created      int   // the number of the latest creation
 }
 
 // NewFold returns a reader of the events at root and below.
 func NewFold(root string) *Fold {
-	return &Fold{root: root, Tree: make(map[string]NodeState), kids: make(map[string]int), told: make(map[string]telling),
+	return &Fold{root: root, Tree: make(map[string]NodeState), kids: make(map[string]int), latest: make(map[string]reported),
 		Counts: make(map[coord.CacheEventKind]int), Seen: make(map[string]int)}
 }
 
@@ -228,7 +228,7 @@ func (f *Fold) Apply(batch []coord.CacheEvent) {
 	}
 }
 
-// event applies an event, and returns why it does not follow from those before it.
+// event applies an event, and returns why it does not follow from the earlier ones.
 func (f *Fold) event(e coord.CacheEvent) (wrong string) {
 	parent := path.Dir(e.Path)
 	if e.Path == "/" {
@@ -257,8 +257,8 @@ func (f *Fold) event(e coord.CacheEvent) (wrong string) {
 	}
 	created := e.Kind == coord.NodeCreated
 	f.states++
-	before := f.told[e.Path]
-	after := telling{is.Czxid, max(before.mzxid, is.Mzxid), f.states, before.created}
+	before := f.latest[e.Path]
+	after := reported{is.Czxid, max(before.mzxid, is.Mzxid), f.states, before.created}
 	if created {
 		after.created = f.states
 	}
@@ -266,7 +266,7 @@ func (f *Fold) event(e coord.CacheEvent) (wrong string) {
 	if !there {
 		f.kids[parent]++
 	}
-	f.Tree[e.Path], f.told[e.Path] = is, after
+	f.Tree[e.Path], f.latest[e.Path] = is, after
 	switch {
 	case created && there:
 		return fmt.Sprintf("it is there as %+v", old)
@@ -278,7 +278,7 @@ func (f *Fold) event(e coord.CacheEvent) (wrong string) {
 		return fmt.Sprintf("%+v is another node than %+v", is, old)
 	case created && is.Czxid == before.czxid && is.Mzxid >= before.mzxid:
 		f.Flashes++
-		if f.Flash == FlashNever || f.Flash == FlashWithParent && f.told[parent].created <= before.shown {
+		if f.Flash == FlashNever || f.Flash == FlashWithParent && f.latest[parent].created <= before.shown {
 			return f.older(e.Path, is, before.mzxid, "it had not been deleted")
 		}
 	case created && is.Czxid <= before.mzxid, !created && is.Mzxid <= before.mzxid:
@@ -291,12 +291,12 @@ func (f *Fold) event(e coord.CacheEvent) (wrong string) {
 }
 
 // older returns why a state that is not later than those of earlier events is wrong.
-func (f *Fold) older(path string, is NodeState, told int64, how string) (wrong string) {
+func (f *Fold) older(path string, is NodeState, before int64, how string) (wrong string) {
 	if f.Older != nil {
-		f.Older(path, is, told)
+		f.Older(path, is, before)
 		return ""
 	}
-	return fmt.Sprintf("%+v is not later than the state of an earlier event, as of %#x: %s", is, told, how)
+	return fmt.Sprintf("%+v is not later than the state of an earlier event, as of %#x: %s", is, before, how)
 }
 
 // Equals reports whether the events add up to tree.

@@ -173,13 +173,13 @@ func (s *sightings) judge(p string, is coordtest.NodeState) string {
 	defer s.mu.Unlock()
 	at := sighting{p, is.Mzxid}
 	if other, known := s.seen[at]; known && other != is {
-		return fmt.Sprintf("%+v was told elsewhere as %+v", is, other)
+		return fmt.Sprintf("%+v was shown elsewhere as %+v", is, other)
 	}
 	s.seen[at] = is
 	return ""
 }
 
-func TestSightings_FindAStateThatIsToldInTwoWays(t *testing.T) {
+func TestSightings_FindAStateThatIsShownInTwoWays(t *testing.T) {
 	all := &sightings{seen: make(map[sighting]coordtest.NodeState)}
 	for _, tc := range []struct {
 		is   coordtest.NodeState
@@ -188,7 +188,7 @@ func TestSightings_FindAStateThatIsToldInTwoWays(t *testing.T) {
 		{coordtest.NodeState{Czxid: 2, Mzxid: 6, Data: "/t/a 6"}, ""},
 		{coordtest.NodeState{Czxid: 2, Mzxid: 6, Data: "/t/a 6"}, ""},
 		{coordtest.NodeState{Czxid: 2, Mzxid: 7, Data: "/t/a 7"}, ""},
-		{coordtest.NodeState{Czxid: 2, Mzxid: 6, Version: 7, Data: "/t/a 6"}, "told elsewhere"},
+		{coordtest.NodeState{Czxid: 2, Mzxid: 6, Version: 7, Data: "/t/a 6"}, "shown elsewhere"},
 		{coordtest.NodeState{Czxid: 2, Mzxid: 8, Data: "/t/a/b 3"}, "another node"},
 	} {
 		if why := all.judge("/t/a", tc.is); !strings.Contains(why, tc.want) || tc.want == "" && why != "" {
@@ -204,7 +204,7 @@ func (s *sightings) fold(flash coordtest.Flash) *coordtest.Fold {
 	return f
 }
 
-// flashes says when a cache in this session may tell of a deletion that has not happened.
+// flashes returns which flashes a cache in this session may report.
 func flashes(s backend.Session) coordtest.Flash {
 	if s.Features().Has(backend.Trees) {
 		return coordtest.FlashNever

@@ -159,9 +159,10 @@ func TestTheRequestsOfATransactionGrowLinearlyWithItsSitesOnAServer(t *testing.T
 			t.Errorf("%d sites take %d requests, want at most %d: %s", n, m, perSite*n+rest, cost.each)
 		}
 		// A site is notified five times: that its branch is created, voted on and deleted, that
-		// there is a decision, and that the record is deleted. The proposer is notified once for each list of the votes. Votes that come together share a
-		// list, so the number varies from run to run: it is at most one for each vote, and one for
-		// the decision, which comes when the watch of the last list is armed.
+		// there is a decision, and that the record is deleted. The proposer is notified once for
+		// each list of the votes. Votes that come together share a list, so the number varies from
+		// run to run: it is at most one for each vote, and one for the decision, which comes when
+		// the watch of the last list is armed.
 		if m := cost.site.max(); m > 5 {
 			t.Errorf("one of %d sites gets %d events, want at most 5", n, m)
 		}

@@ -3,6 +3,7 @@
 package faulttest
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ func (r *reign) terms() (terms []line) {
 			}
 		}
 	}
-	slices.SortFunc(terms, func(a, b line) int { return int(a.At - b.At) })
+	slices.SortFunc(terms, func(a, b line) int { return cmp.Compare(a.At, b.At) })
 	return terms
 }
 

@@ -114,7 +114,7 @@ func TestAttemptsThatFailLeaveNothingBehind(t *testing.T) {
 }
 
 // A client that keeps locks, and gives them up for another, leaves no watch behind.
-func TestStaysLeaveNoWatch(t *testing.T) {
+func TestKeptLocksLeaveNoWatch(t *testing.T) {
 	const path, rounds = "/leak/kept", 100
 	s := newService(t)
 	a, b := newContender(t, s, "keeps").c, newContender(t, s, "asks").c
@@ -137,13 +137,13 @@ func TestStaysLeaveNoWatch(t *testing.T) {
 		})
 	}
 	cycle(kept)
-	cycle(coord.NewMutex(b, path, nil)) // an ask
+	cycle(coord.NewMutex(b, path, nil)) // contention
 	var after footprint
 	eventually(t, "no watch is left on the server", func() bool {
 		after = measure(t)
 		return after.watches == 0
 	})
-	t.Logf("figure: after %d stays: %d watches on the server", rounds+1, after.watches)
+	t.Logf("figure: after %d kept locks: %d watches on the server", rounds+1, after.watches)
 }
 
 type footprint struct {

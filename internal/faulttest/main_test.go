@@ -85,7 +85,7 @@ func receive[T any](tb testing.TB, ch <-chan T, what string) T {
 	}
 }
 
-// wallOffset returns the difference of the wall clock and the clock of monotonic.
+// wallOffset returns the difference of the wall clock and the clock of proc.Now.
 func wallOffset() time.Duration {
 	best, offset := time.Hour, time.Duration(0)
 	for range 10 {

@@ -15,8 +15,8 @@ import (
 	"github.com/go-coord/coord/internal/proc"
 )
 
-// fleetControl measures when the service answers nobody: a client for each server writes all the
-// time, and the service is out when none of them gets an answer.
+// fleetControl measures the outages of the service. For each server it has a client that writes
+// again and again. An outage is a time in which none of these writes was answered.
 type fleetControl struct {
 	cancel  context.CancelFunc
 	over    sync.WaitGroup
@@ -48,7 +48,8 @@ func newFleetControl(t *testing.T, e servers) *fleetControl {
 	return x
 }
 
-// write writes on one session until it ends. It returns since when there was no answer.
+// write writes on one session until the session or ctx ends. from is the beginning of the
+// present time without an answer, and so is the result.
 func (x *fleetControl) write(ctx context.Context, i int, addr string, from time.Duration) time.Duration {
 	s, err := backendAt([]string{addr}, queueTimeout, 0).Open(ctx)
 	if err != nil {
@@ -82,9 +83,8 @@ func (x *fleetControl) write(ctx context.Context, i int, addr string, from time.
 	}
 }
 
-// pace returns how long a write took in that time, the median of the server that was the fastest
-// then, but not more than a machine that still does its work needs: what takes longer is an outage.
-// It is for use after close.
+// pace returns how long a write took in that time: the median of the fastest server, but at most two
+// leastOutages, since slower writes count as outages. It is for use after close.
 func (x *fleetControl) pace(at window[time.Duration]) (least time.Duration) {
 	for _, writes := range x.writes {
 		var took []time.Duration

@@ -178,7 +178,7 @@ func story(log []zklog.Txn, path string) string {
 	return strings.Join(lines[max(0, len(lines)-10):], "")
 }
 
-// monotonicOf returns a time of the servers, which are on this machine, by the clock of monotonic.
+// monotonicOf returns a time of the servers, which are on this machine, by the clock of proc.Now.
 func (f *fleet) monotonicOf(t time.Time) time.Duration { return time.Duration(t.UnixNano()) - f.offset }
 
 // summarize prints the figures, and fails the test if there was too little of a fault, or if an

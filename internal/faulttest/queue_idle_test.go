@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// spans are times that do not overlap, in order, by the clock of monotonic.
+// spans are times that do not overlap, in order, by the clock of proc.Now.
 type spans []window[time.Duration]
 
 // union returns the times that are in one of the spans at least, whatever their order is.

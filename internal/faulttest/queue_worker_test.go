@@ -35,7 +35,7 @@ type queued struct {
 //
 //	produce QUEUE NAME FROM N   puts the values NAME-FROM and so on, some alone and some together
 //	consume QUEUE PREFETCH      begins to take; 0 means Take, other values mean All
-//	verify                      from now on, asks the service about each item, as its work
+//	check-holds                 from now on, verifies the claim of each item at the service, as its work
 //	keep                        takes one more item, and no other, and does not acknowledge it
 //	finish
 type queueing struct {

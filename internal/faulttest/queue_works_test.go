@@ -159,8 +159,8 @@ func (w *works) conclude() *passage {
 	for _, a := range w.all {
 		p.add(a.name, a.Reports())
 	}
-	if want := len(p.puts); want != w.total() {
-		w.t.Errorf("%d values put, want %d", want, w.total())
+	if got := len(p.puts); got != w.total() {
+		w.t.Errorf("%d values put, want %d", got, w.total())
 	}
 	p.check()
 	return p

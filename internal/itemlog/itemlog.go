@@ -64,10 +64,10 @@ type Item struct {
 	Claims    []*Claim
 	Ready     []Window
 
-	due, off int64     // milliseconds since 1970, or 0: by its name, and by its latest delay
-	attempts int       // that count; being put back sets them to 0
-	claim    *Claim    // the present one
-	since    time.Time // it can be taken from then on; zero while it is claimed, and when it is elsewhere
+	due, off int64     // milliseconds since 1970, or 0: from its name, and from its latest delay
+	attempts int       // number of attempts that count; a redrive sets it to 0
+	claim    *Claim    // the present claim, or nil
+	since    time.Time // from when on it can be taken; zero while it is claimed or not in the queue
 }
 
 func (it *Item) String() string { return fmt.Sprintf("%s (%s)", it.Value, it.ID) }
@@ -82,7 +82,8 @@ func (it *Item) ClaimAt(zxid int64) *Claim {
 	return nil
 }
 
-// A Log is what a log tells of queues. It ignores the nodes of consumers and producers that wait.
+// A Log has the items of queues, as far as their transactions were applied. It ignores the nodes of
+// consumers and producers that wait.
 type Log struct {
 	Items map[string]*Item       // by id
 	Ended map[int64]time.Time    // by session
@@ -102,19 +103,19 @@ func New(queues map[string]Queue) *Log {
 // step is what one transaction does with one item.
 type step struct {
 	*zklog.Txn
-	queue       Queue
-	put, left   bool // it creates or deletes the item in the queue
-	died, rose  bool // it creates or deletes the item in the dead letters
-	data        string
-	reason      bool // it creates the reason of the dead letter
-	due, off    int64
-	undelayed   bool
-	mark        string   // that it creates
-	ended       []string // marks that it deletes
-	attempts    int      // that it writes into the state, or -1
-	uncounted   bool     // it deletes the state
-	unclaimed   bool     // it creates an empty state, which proves that the item has none
-	sessionEnds bool
+	queue            Queue
+	put, removed     bool // it creates or deletes the item in the queue
+	buried, unburied bool // it creates or deletes the item in the dead letters
+	data             string
+	reason           bool // it creates the reason of the dead letter
+	due, off         int64
+	undelayed        bool
+	mark             string   // path of the mark that it creates
+	ended            []string // paths of the marks that it deletes
+	attempts         int      // number that it writes into the state, or -1
+	uncounted        bool     // it deletes the state
+	unclaimed        bool     // it creates an empty state, which proves that the item has none
+	sessionEnds      bool
 }
 
 // Apply takes the next transaction.
@@ -147,7 +148,7 @@ func (l *Log) Apply(x zklog.Txn) {
 	}
 }
 
-// locate returns the queue with a node in a bucket, whether that is the queue of its dead letters, and
+// locate returns the queue of a node in a bucket, whether the bucket is one of its dead letters, and
 // the name of the node.
 func (l *Log) locate(path string) (queue Queue, dead bool, name string) {
 	at, rest, ok := strings.Cut(path, "/items/")
@@ -159,20 +160,20 @@ func (l *Log) locate(path string) (queue Queue, dead bool, name string) {
 	return l.queues[at], dead, name
 }
 
-// note notes what an operation does with an item.
+// note adds an operation on the node called name to the step of its item, which of returns.
 func (l *Log) note(op zklog.Op, dead bool, name string, of func(id string) *step) {
 	if id, rest, ok := layout.CutID(name, layout.ItemPrefix); ok {
 		switch s := of(id); {
 		case op.IsCreate() && dead:
-			s.died, s.data = true, string(op.Data)
+			s.buried, s.data = true, string(op.Data)
 		case op.IsCreate():
 			s.put, s.data = true, string(op.Data)
 			due, _, _ := strings.Cut(rest, "-")
 			s.due, _ = strconv.ParseInt(due, 10, 64)
 		case op.IsDelete() && dead:
-			s.rose = true
+			s.unburied = true
 		case op.IsDelete():
-			s.left = true
+			s.removed = true
 		}
 		return
 	}
@@ -217,7 +218,7 @@ func (l *Log) apply(it *Item, s *step) {
 	if s.put {
 		it.due = s.due
 	}
-	if s.put && !s.rose {
+	if s.put && !s.unburied {
 		it.Value = s.data
 	}
 	errorf := func(format string, args ...any) {
@@ -251,9 +252,9 @@ func (l *Log) unmark(it *Item, s *step, errorf func(string, ...any)) (acked bool
 		switch {
 		case s.sessionEnds:
 			c.End = Session
-		case s.left && s.died:
+		case s.removed && s.buried:
 			c.End = Buried
-		case s.left:
+		case s.removed:
 			c.End, acked = Acked, true
 		case s.attempts == c.Attempt-1 || s.uncounted && c.Attempt == 1:
 			c.End = GivenBack
@@ -267,7 +268,7 @@ func (l *Log) unmark(it *Item, s *step, errorf func(string, ...any)) (acked bool
 			errorf("attempt %d has failed, and the item is not moved to the dead letters", it.attempts)
 		}
 		it.claim, c.Ended = nil, s.Zxid
-		if !s.left {
+		if !s.removed {
 			it.free(s.Time)
 		}
 	}
@@ -283,11 +284,11 @@ func (l *Log) move(it *Item, s *step, acked bool, errorf func(string, ...any)) {
 		it.Place = to
 	}
 	switch {
-	case s.died:
+	case s.buried:
 		to("moved to the dead letters", InQueue, InDeadLetters)
 		it.Moves++
 		switch {
-		case !s.left:
+		case !s.removed:
 			errorf("in the dead letters, and not deleted in the queue")
 		case it.claim != nil:
 			errorf("moved to the dead letters from under a claim")
@@ -300,7 +301,7 @@ func (l *Log) move(it *Item, s *step, acked bool, errorf func(string, ...any)) {
 			errorf("moved to the dead letters as %q", s.data)
 		}
 		l.take(it, s.Time)
-	case s.put && s.rose:
+	case s.put && s.unburied:
 		to("put back from the dead letters", InDeadLetters, InQueue)
 		it.attempts, it.Back = 0, append(it.Back, s.Zxid)
 		if s.data != it.Value {
@@ -314,7 +315,7 @@ func (l *Log) move(it *Item, s *step, acked bool, errorf func(string, ...any)) {
 		}
 		to("put", Nowhere, InQueue)
 		it.free(s.Time)
-	case s.left:
+	case s.removed:
 		to("deleted", InQueue, Gone)
 		switch {
 		case acked:
@@ -325,7 +326,7 @@ func (l *Log) move(it *Item, s *step, acked bool, errorf func(string, ...any)) {
 			it.Removed++
 		}
 		l.take(it, s.Time)
-	case s.rose:
+	case s.unburied:
 		to("deleted in the dead letters", InDeadLetters, Gone)
 		it.Drained++
 	}
@@ -360,7 +361,7 @@ func (l *Log) mark(it *Item, s *step, errorf func(string, ...any)) {
 	l.take(it, s.Time)
 }
 
-// free notes that the item can be taken from now on, or when it is due.
+// free records that the item can be taken from now on, or when it is due.
 func (it *Item) free(now time.Time) {
 	it.since = now
 	if at := time.UnixMilli(max(it.due, it.off)); at.After(now) {

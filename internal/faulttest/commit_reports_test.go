@@ -4,7 +4,7 @@ package faulttest
 
 import "time"
 
-// said takes a report of a process after the whole log was taken. The clocks differ by at
+// said applies a report of a process, after the whole log was applied. The clocks differ by at
 // most tolerance.
 func (h *commitHistory) said(l line, clock, tolerance time.Duration) {
 	switch l.Kind {
@@ -73,7 +73,8 @@ func (h *commitHistory) end() {
 				h.faultf("%v: %s has voted %q without a call of Prepare", in, name, site.filled)
 			}
 		}
-	} // A record that is created late, after a repetition of the same Propose, has no effect.
+	}
+	// A record that is created late, after a repetition of the same Propose, has no effect.
 	for record, n := range commits {
 		if n > 1 {
 			h.faultf("%s was committed %d times", record, n)

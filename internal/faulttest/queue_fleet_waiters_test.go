@@ -12,9 +12,9 @@ import (
 	"github.com/go-coord/coord/internal/zklog"
 )
 
-// waiters returns, for a failure, who had a slot or a waiter of a queue when a wait began, and what
-// happened until it ended: to these nodes, to sessions, and to processes that did not run. All
-// times are since the wait began.
+// waiters returns, for a failure, the slots and waiters of a queue when a wait began, with their
+// processes, and the changes until it ended: of these nodes, of sessions, and the times in which
+// processes did not run. All times are since the wait began.
 func (f *fleet) waiters(log []zklog.Txn, w wait) string {
 	dir := map[string]string{"q": f.path, "d": f.delayed}[w.lane] + "/waiters/"
 	since := func(at time.Duration) time.Duration { return (at - w.at.from).Round(time.Millisecond) }
