@@ -11,7 +11,7 @@ import (
 // A History has the states that committed transactions gave each node, by path, in order.
 type History map[string][]Period
 
-// A Period is the time of one State.
+// A Period is a State of a node, and when it ended.
 type Period struct {
 	State
 	Until   int64 // the transaction that ended it, 0 if none did
@@ -20,9 +20,9 @@ type Period struct {
 
 // Replay applies all transactions of an ensemble, from its first one on, to an empty tree. The
 // error names the first one that the tree refuses. A leader writes a transaction only after it
-// has checked it against its own tree, so an error means that this tree was not made by the
-// transactions before: the leader lost some of them or applied them out of order. No client
-// can cause that.
+// has checked it against its own tree, so an error means that the tree of the leader was not the result
+// of the earlier transactions: the leader lost some of them or applied them out of order. No client can
+// cause that.
 func Replay(txns []Txn) (History, error) {
 	h := make(History)
 	for _, x := range txns {
@@ -41,7 +41,7 @@ func Replay(txns []Txn) (History, error) {
 				}
 				h[op.Path] = append(h[op.Path], Period{State: State{x.Zxid, x.Zxid}})
 			case is == nil && (x.Type == CloseSession || op.Path == "/"):
-				// The root has no state in the history: no transaction has made it.
+				// No transaction created the root, so it has no state. The end of a session may name a deleted node.
 			case is == nil:
 				return nil, fmt.Errorf("zklog: transaction %#x, operation %d, needs %s, which is missing", x.Zxid, op.Type, op.Path)
 			case x.Type == CloseSession, op.IsDelete():
@@ -81,18 +81,18 @@ func (h History) Had(path string, s State) bool {
 	return slices.ContainsFunc(h[path], func(p Period) bool { return p.State == s })
 }
 
-// Outdated describes a node of a snapshot as a transaction that the snapshot contains cannot have
-// left it, or returns "". The server whose snapshot it is showed its clients a deleted node or old
-// data, without an end: no later transaction mends that.
+// Outdated describes a node of a snapshot whose state had ended by the time of the snapshot, or returns
+// "". The server that wrote it shows its clients a deleted node or old data, and no later transaction
+// corrects that.
 //
-// A snapshot can also lack nodes, and have others that no committed transaction made. That proves
-// nothing: it has some of the later transactions, and can have proposals that were given up.
+// A snapshot can also lack nodes, and have nodes that no committed transaction created. That proves
+// nothing: it has some of the later transactions, and can have proposals that were never committed.
 func (h History) Outdated(s Snapshot) string {
 	for _, path := range slices.Sorted(maps.Keys(s.Nodes)) {
 		is, last := s.Nodes[path], Period{}
 		for _, p := range h[path] {
-			// A node that was deleted has changed since, if it is there: a server ignores
-			// the creation of a node that it has.
+			// A server that still has a deleted node ignores its next creation, and applies later
+			// writes to the old node. So Mzxid can be later than the last period of this creation.
 			if p.Czxid == is.Czxid && p.Mzxid <= is.Mzxid {
 				last = p
 			}

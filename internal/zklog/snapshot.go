@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/internal/jute"
 )
 
-// A Snapshot is the tree that a server has written to a file. The server goes on while it writes:
-// the file has all of the transaction Zxid and of those before it, and some of those after it.
+// A Snapshot is the tree that a server has written to a file. The server continues while it writes the file:
+// the tree has all transactions up to Zxid, and some later ones.
 type Snapshot struct {
 	Zxid  int64
 	Nodes map[string]State
@@ -23,8 +23,8 @@ type State struct{ Czxid, Mzxid int64 }
 
 const snapshotHeader = "ZKSN\x00\x00\x00\x02"
 
-// ReadSnapshots reads the snapshots whose names match a pattern. It leaves out those that are not
-// complete: their server was killed.
+// ReadSnapshots reads the snapshots whose names match a pattern. It skips incomplete files, which a killed
+// server leaves.
 func ReadSnapshots(pattern string) (list []Snapshot, err error) {
 	files, err := filepath.Glob(pattern)
 	if err != nil {
