@@ -118,7 +118,7 @@ type Session interface {
 
 	// CheckPath reports whether the service takes the path: it is the CheckPath of the package,
 	// with the rules that only this service has. Every call refuses a path that CheckPath
-	// refuses, with ErrBadPath and before anything is sent. CheckPath asks nobody, and its
+	// refuses, with ErrBadPath and before anything is sent. CheckPath sends no request. Its
 	// answer is the same for all sessions of a Backend, also for those that are over.
 	CheckPath(path string) error
 

@@ -60,7 +60,7 @@ type phase struct {
 	err     error
 }
 
-// acquisition is a call that waits, or the hold that came of it.
+// acquisition is a call that waits, or the hold that it got.
 type acquisition struct {
 	waits bool
 	wait  Wait
@@ -246,7 +246,7 @@ func (x *client) changed(e trace.StateChanged, now time.Time) {
 }
 
 // isNoticed reports whether a report has noticed this phase already. A session can be in one phase
-// several times: what was noticed before the present phase is an earlier time.
+// several times: a phase that was noticed before the present phase began is an earlier one.
 func (x *client) isNoticed(word string, session int64) bool {
 	n := x.noticed
 	return n.word == word && n.session == session && !n.since.Before(x.phase.since)

@@ -357,8 +357,8 @@ type ProposalAcked struct {
 type DecisionsUndone struct {
 	Subject
 	Site    string
-	Undone  int // of which Commit or Abort is called, or will be, and the result was not acknowledged
-	Failing int // of these, those of which Commit or Abort has failed
+	Undone  int // decisions for which Commit or Abort still has to return nil, or whose acknowledgment is missing
+	Failing int // of these, transactions whose Commit or Abort has failed
 }
 
 // ProposalInDoubt: a site that has voted yes can no longer learn the decision: see

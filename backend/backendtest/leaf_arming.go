@@ -308,7 +308,7 @@ func armLeaves() []leaf {
 							s.Errorf("write: %v", err)
 							return
 						}
-						for range 2 + i { // or each write would hide the loss of the one before
+						for range 2 + i { // or each write would hide the loss of the previous write
 							if err := c.Sync(s.ctx, n); err != nil {
 								s.Errorf("sync: %v", err)
 								return

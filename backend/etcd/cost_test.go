@@ -235,8 +235,8 @@ func (x *costs) contenders() []*queuer {
 	return all
 }
 
-// Clients that wait for one lock send no more than turnRequests for a turn. One turn follows the
-// other when all waiters have done what the one before made them do.
+// Clients that wait for one lock send no more than turnRequests for a turn. The next turn
+// begins when all waiters have made the requests that the previous turn causes.
 func TestTheRequestsOfATurn(t *testing.T) {
 	t.Parallel()
 	x := newCosts(t)

@@ -6,26 +6,25 @@ import (
 	"sync"
 )
 
-// keyring gives the new sequential nodes of a session their keys. The key of an ephemeral one is used
-// again for another ephemeral one when the node that had it was deleted, and when no request can be under
-// way that would write what has the key by then. Requests that compare the create revision never do. Two
-// kinds compare less:
+// keyring gives the new sequential nodes of a session their keys. The key of a deleted ephemeral node is
+// used again for another ephemeral node when no request can be under way that would write to the new node
+// by mistake. A request that compares the create revision never does. Two kinds of requests compare less:
 //
-// The deletions of session.send compare nothing. Each needs a claim, of which there is one for each node,
-// and which ends with its reply. A deletion that was not sent, or has lost its reply, keeps its claim for
-// ever, and no other node gets the key.
+// The deletions of session.send compare nothing. Each needs a claim; a node has one claim, which ends with
+// the reply. A deletion that was not sent, or whose reply was lost, keeps its claim for ever, and no other
+// node gets the key.
 //
-// A creation does not compare its own key: it would overwrite a node that has it. So a key is taken back
-// from a creation only if that has failed for certain, and a commit of unknown outcome is not sent again.
-// And it compares its parent with no more than the flags of a node that is not ephemeral. So a node that
-// is not has a key that none had before.
+// A creation does not compare its own key: it would overwrite a node that has the key. So the keyring takes
+// a key back from a creation only if the creation has certainly failed, and a commit of unknown outcome is
+// not sent again. Of its parent, a creation compares only that the parent is not ephemeral. So each
+// sequential node that is not ephemeral gets a new key: else a creation could succeed below another parent.
 type keyring struct {
 	session string // the same in all its keys
 
 	mu     sync.Mutex
 	serial int64
 	free   generations[[]string] // by the prefixes of the keys
-	own    generations[string]   // of ephemeral nodes of this session that nobody has claimed, by path
+	own    generations[string]   // of ephemeral nodes of this session that no deletion has claimed, by path
 }
 
 // mostFree is the number of prefixes in each of two generations. The keys of the others are not used
@@ -62,7 +61,7 @@ func (k *keyring) take(prefix string) string {
 	return k.freshLocked(prefix)
 }
 
-// giveBack takes keys back that no node has, and that no request under way is for.
+// giveBack takes keys back that no node has and no request under way uses.
 func (k *keyring) giveBack(keys ...string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -80,8 +79,8 @@ func (k *keyring) created(path, key string) {
 	k.own.put(path, key, mostKeys)
 }
 
-// claim reports whether the caller is the one that may delete a key without a compare: it is that of
-// the node at path, or of none, until the caller gives it back.
+// claim reports whether the caller may delete the key of the node at path without a compare. Only one caller
+// may, and no other node gets the key until that caller gives it back.
 func (k *keyring) claim(path, key string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

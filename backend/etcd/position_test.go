@@ -7,8 +7,8 @@ import (
 	"github.com/go-coord/coord/backend/etcd"
 )
 
-// A read is as of the latest commit that it shows, exactly: Arm from its position has missed nothing, and
-// Arm from the one before has missed that commit.
+// A read is as of the latest commit that it shows, exactly: Arm from its position misses nothing, and
+// Arm from the position before it misses that commit.
 func TestPosition_OfAReadIsThatOfTheLatestCommit(t *testing.T) {
 	s := newService(t, shared.get(t), etcd.Options{})
 	a := open(t, s.link("a"))

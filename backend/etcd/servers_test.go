@@ -56,8 +56,8 @@ func silent(t *testing.T, addr string) *atomic.Int64 {
 }
 
 // A name has two addresses, one of which accepts connections and is silent. The list names two servers,
-// one of which is. Each session gets contact with the other one. On a busy machine it can begin a
-// second round.
+// and the second case makes one of them silent. Each session gets contact with the other address or server. On a busy
+// machine it can begin a second round.
 func TestServers_OneOfTwoAddressesIsSilent(t *testing.T) {
 	t.Parallel()
 	addr := shared.get(t)

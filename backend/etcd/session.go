@@ -126,7 +126,7 @@ func (s *session) end(err error) {
 	s.link = nil
 	s.setPhase(backend.PhaseLost)
 	if !errors.Is(err, backend.ErrClosed) && !s.bare {
-		s.cfg.lost.add(s.id) // before anybody can know of the loss, and open the next session
+		s.cfg.lost.add(s.id) // before a caller can learn of the loss and open the next session
 	}
 	close(s.done)
 	s.mu.Unlock()

@@ -49,7 +49,7 @@ func (s *service) enlarge(t *testing.T) {
 	}
 }
 
-// A queue that nobody consumes fills the database. What deletes goes on, a consumer waits, and the deletions make
+// A queue without consumers fills the database. Deletions still succeed, a consumer waits, and the deletions make
 // room for it.
 func TestEtcd_WithoutSpaceDeletionsGoOn(t *testing.T) {
 	t.Parallel()

@@ -84,7 +84,7 @@ func TestAFullDisk(t *testing.T) {
 }
 
 // Packets vanish, in both directions, and nothing is reset. A session leaves a server for another
-// one when a renewal has no answer for half its lease; what was under way is uncertain. Where no
+// one when a renewal has no answer for half its lease; commits under way are then uncertain. Where no
 // server can be reached it knows of its loss before its nodes are deleted.
 func TestABlackHole(t *testing.T) {
 	t.Parallel()

@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// Two clients of one store, one of which is partitioned. In a testing/synctest bubble the
+// Two clients use one store, and the link of the first is partitioned. In a testing/synctest bubble the
 // waiting takes no time.
 func Example() {
 	ctx := context.Background()

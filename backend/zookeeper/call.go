@@ -194,7 +194,7 @@ func (s *session) queueUp(ctx context.Context, c *call) error {
 	return nil
 }
 
-// post makes a call whose answer nobody waits for, unless there is no contact.
+// post makes a call for whose answer no caller waits. Without contact it does nothing.
 func (s *session) post(op int32, frame []byte, t *tree) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,8 +206,8 @@ func (s *session) post(op int32, frame []byte, t *tree) {
 	s.writeLocked()
 }
 
-// giveUp ends a caller's wait. It returns the stage in which the call was: queued, then it is
-// never sent; sent, then the reply will find nobody; or a stage that is over.
+// giveUp ends a caller's wait. It returns the stage in which the call was: queued, and then it is
+// never sent; sent, and then its reply has no caller; or a stage that is over.
 func (s *session) giveUp(c *call) stage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -450,8 +450,8 @@ func (m *watchModel) act() {
 	}
 }
 
-// check is made when nothing is under way: each change has fired the watches that it concerns,
-// and was told by the trees.
+// check runs when no call is under way: each change must have fired the watches that it concerns,
+// and each tree watch must have reported it.
 func (m *watchModel) check() error {
 	kept := m.watches[:0]
 	for _, w := range m.watches {

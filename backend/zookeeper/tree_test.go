@@ -33,7 +33,7 @@ func (s *scene) sync(session backend.Session) {
 // sent so far, and the events that it got.
 func (s *scene) asked(session backend.Session) (added, removed, events int) {
 	s.Helper()
-	s.sync(session) // behind the removals, which nobody waits for
+	s.sync(session) // behind the removals, for which no caller waits
 	for _, p := range s.link.Proxies {
 		n := p.Count()
 		added, removed, events = added+n.Ops[opAddWatch], removed+n.Ops[opRemoveWatches], events+n.Events

@@ -57,8 +57,8 @@ func blocking(ctx context.Context, f func() error) error {
 
 const lastWriteLimit = time.Second // for an output that nothing reads
 
-// outlasting returns a context that ends lastWriteLimit after ctx. A verb prints with it what it has
-// done: if ctx ends the work half-way, nothing else knows what was done.
+// outlasting returns a context that ends lastWriteLimit after ctx. A verb prints its
+// result with it: if ctx ends before the work is complete, the user still learns which part was done.
 func outlasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	late, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

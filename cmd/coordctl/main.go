@@ -8,6 +8,7 @@
 //	coordctl [flags] tree [PATH]
 //	coordctl [flags] inspect PATH
 //	coordctl [flags] watch PATH
+//	coordctl [flags] top [PATH]
 //	coordctl [flags] ui [PATH]
 //	coordctl [flags] shards PATH
 //	coordctl [flags] revoke PATH

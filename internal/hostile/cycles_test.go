@@ -10,8 +10,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// A fullUse is one complete use of a recipe: by two clients, one of which has to wait for the
-// other. All data of users is the payload. It leaves nothing behind but directories.
+// A fullUse is one complete use of a recipe by two clients; the second client has to wait for the
+// first. All data of users is the payload. It leaves nothing behind but directories.
 type fullUse struct {
 	recipe string
 	// dirs are the directories that it lists, below its own.

@@ -15,7 +15,7 @@ import (
 
 // The intervals of the reports. The first failure is reported at once, and so is that of the last
 // server when each has been tried. The next report comes after FirstReport. Each further interval is
-// twice the one before, up to MostReport.
+// twice the previous interval, up to MostReport.
 const (
 	FirstReport = time.Second
 	MostReport  = time.Minute
