@@ -148,7 +148,7 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 		case e.Index != 1 || !errors.Is(err, backend.ErrDenied):
 			return Node{}, err
 		}
-		s.c.kinds.LeaveData(sp.RecipeDir)
+		s.c.kinds.LeaveData(s.nth, sp.RecipeDir)
 	}
 	res, err := s.b.Commit(ctx, op)
 	if err != nil {

@@ -167,7 +167,7 @@ func (h *Hold) HandOver(g kinds.RecipeDir, kind string, data []byte) (n Node, do
 			mayStand.Made = true
 			doubt = &mayStand
 		case errors.Is(err, backend.ErrDenied) && errors.As(err, &e) && e.Index == 2:
-			s.c.kinds.LeaveData(g)
+			s.c.kinds.LeaveData(s.nth, g)
 		case errors.Is(err, backend.ErrBadVersion) && errors.As(err, &e) && e.Index == 2:
 			s.c.kinds.Forget(g.Dir) // foreign data
 			s.overwrite(ctx, g, f)

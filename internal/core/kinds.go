@@ -23,7 +23,7 @@ func (s *Session) overwrite(ctx context.Context, g kinds.RecipeDir, f kinds.DirS
 	if _, marked := layout.ParseMark(data); marked || f.Czxid == 0 || stat.Czxid != f.Czxid || stat.EphemeralOwner != 0 {
 		return
 	}
-	s.c.kinds.Overwrite(g, f, stat)
+	s.c.kinds.Overwrite(s.nth, g, f, stat)
 }
 
 // DirState returns what the client knows of g. If there is none, it reads the node. Its error is
@@ -185,7 +185,7 @@ func (s *Session) ClaimKind(ctx context.Context, g kinds.RecipeDir) error {
 			s.SetState(g.Dir, f)
 			return nil
 		case errs.Answers(err, backend.ErrDenied):
-			s.c.kinds.LeaveData(g)
+			s.c.kinds.LeaveData(s.nth, g)
 			return nil
 		case errs.MayRepeat(ctx, err), errs.IsNotFound(err), errors.Is(err, backend.ErrBadVersion):
 			s.c.kinds.Forget(g.Dir)

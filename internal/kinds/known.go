@@ -29,20 +29,20 @@ func (t *Table) Known(g RecipeDir) (DirState, bool) {
 	return f, ok && f.Kind == g.Recipe
 }
 
-// Set records what a session has found. After the session it is of no use: the service can
-// have been restored from a backup, and its numbers be those of another history.
+// Set records what a session has found. Set, LeaveData and Overwrite record nothing for a session that is
+// over: the service can have been restored from a backup, and its numbers be those of another history.
 func (t *Table) Set(session int64, dir string, f DirState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.session == session {
-		t.set(dir, f)
-	}
+	t.set(session, dir, f)
 }
 
-// set needs the mutex.
-func (t *Table) set(dir string, f DirState) {
-	MakeRoom(t.states)
-	t.states[dir] = f
+// set is Set for a caller that holds the mutex.
+func (t *Table) set(session int64, dir string, f DirState) {
+	if t.session == session {
+		MakeRoom(t.states)
+		t.states[dir] = f
+	}
 }
 
 // Forget forgets the directory.
@@ -52,23 +52,23 @@ func (t *Table) Forget(dir string) {
 	delete(t.states, dir)
 }
 
-// LeaveData records that the data of g must not be written.
-func (t *Table) LeaveData(g RecipeDir) {
+// LeaveData records that the session must not write the data of g.
+func (t *Table) LeaveData(session int64, g RecipeDir) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := DirState{Kind: g.Recipe}
 	if was := t.states[g.Dir]; was.Kind == g.Recipe {
 		now.Czxid = was.Czxid
 	}
-	t.set(g.Dir, now)
+	t.set(session, g.Dir, now)
 }
 
-// Overwrite records that the next creation in g replaces foreign data, which was read with stat.
-func (t *Table) Overwrite(g RecipeDir, f DirState, stat backend.Stat) {
+// Overwrite records that the next creation in g replaces foreign data, which the session read with stat.
+func (t *Table) Overwrite(session int64, g RecipeDir, f DirState, stat backend.Stat) {
 	f.Version, f.zxid, f.foreign = stat.Version, stat.AsOf, true
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.set(g.Dir, f)
+	t.set(session, g.Dir, f)
 }
 
 // Wrote records the Stat of a write of the mark, by the session, together with the creation of the node
