@@ -40,14 +40,14 @@ type CleanUp struct {
 
 	// Guarded by c.mu.
 	isAnswered bool
-	refusal    error    // with which the service has answered; nil if it is done
+	refusal    error    // the service's answer; nil if the clean-up is done
 	dirs       []string // the directories in which it is noted
 	of         string   // the prefix of the nodes of its call, or ""
 }
 
 // BeginCleanUp registers a clean-up that the end of the session must wait for. A caller
-// that has something to give back when the client closes calls it first, then waits for
-// c.closing in addition to its own events, gives back and calls end.
+// that gives something back when the client closes calls it first, and then waits for
+// c.closing in addition to its own events. When it has given everything back, it calls End.
 func (c *Client) BeginCleanUp() *CleanUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,9 +104,8 @@ func (u *CleanUp) run(f func(ctx context.Context, u *CleanUp)) {
 	}()
 }
 
-// Beside runs f in a goroutine of its own until the returned function is called, which
-// closes over and waits for f. The session does not end before f has returned, so f returns
-// soon when the client closes.
+// Beside runs f in a goroutine of its own until the caller calls end, which closes over and waits for f. The
+// session does not end before f has returned, so f must return soon when the client closes.
 func (c *Client) Beside(f func(over <-chan struct{})) (end func()) {
 	u := c.BeginCleanUp()
 	over, ended := make(chan struct{}), make(chan struct{})
@@ -139,8 +138,8 @@ func (u *CleanUp) refuse(err error) {
 	u.setAnswered()
 }
 
-// Outcome waits, for as long as the session can last, until the clean-up is done or has been
-// refused. It returns the refusal.
+// Outcome waits, for as long as the session can last, until the clean-up is done or the service has refused
+// it. It returns the refusal.
 func (u *CleanUp) Outcome() error {
 	if u == nil {
 		return nil
@@ -194,7 +193,8 @@ func (u *CleanUp) Wait(s *Session, dir string) {
 	}
 }
 
-// waitForAll is CleanUp.Wait for several clean-ups that are noted, together.
+// waitForAll is CleanUp.Wait for several clean-ups, all of which the caller has noted. GiveUpWait bounds the
+// whole wait.
 func (s *Session) waitForAll(list ...*CleanUp) {
 	began := time.Now()
 	for _, u := range list {
@@ -253,10 +253,10 @@ func (u *CleanUp) Note(dir string) {
 }
 
 // AwaitCleanUps waits until no leftovers of earlier calls of this client are in dir, or
-// until the service has refused to remove them: leftovers only delay the caller then. If
-// a leftover node would do harm, own is the prefix of the caller's nodes. Then a refusal does
-// not end the wait, and AwaitCleanUps does not wait for leftovers that the same call has
-// left on a lost session.
+// until the service has refused to remove them. If own is empty, leftovers can only delay the caller, so a
+// refusal ends the wait. A caller to which a leftover node does harm gives the prefix of its nodes as own.
+// Then a refusal does not end the wait, and AwaitCleanUps does not wait for leftovers that the same call
+// has left on a lost session.
 func (c *Client) AwaitCleanUps(ctx context.Context, dir, own string) error {
 	c.mu.Lock()
 	list := slices.Clone(c.leftBehind[dir])
@@ -285,7 +285,7 @@ func (c *Client) AwaitCleanUps(ctx context.Context, dir, own string) error {
 	return nil
 }
 
-// HasLeftovers reports whether AwaitCleanUps would wait in dir.
+// HasLeftovers reports whether AwaitCleanUps without own would wait in dir.
 func (c *Client) HasLeftovers(dir string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,8 +24,8 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// tellTime is the time that Close gives the user's code: the Logger and Trace to receive
-// pending lines and events, and the parents of contexts to let go of them.
+// tellTime bounds how long Close waits for the user's code: for the Logger and Trace, which receive
+// pending lines and events, and for the parents of the contexts of holds, which remove these contexts.
 const tellTime = time.Second
 
 // Config is coord.Options.
@@ -43,7 +43,7 @@ type Client struct {
 	log          *outbox.Logger  // only Close waits for it, as for trace
 	trace        *tracing.Tracer // nil without Trace
 	opened       atomic.Int64    // the number of sessions that were opened
-	hooks        hook.Hooks      // only tests set any
+	hooks        hook.Hooks      // only tests set them
 	newKindError func(path, want, found string) error
 	began        time.Time     // for the monotonic clock, see Elapsed
 	skew         time.Duration // added to the clocks; only tests set it
@@ -59,13 +59,13 @@ type Client struct {
 	work   sync.WaitGroup // every goroutine of the client; Add under mu while not closed, or for a clean-up
 	ended  chan struct{}  // closed when Close is complete
 
-	own sync.Map // what the engines keep for this client, see Kept
+	own sync.Map // the values that engines keep for this client, see Kept
 
 	contexts sync.WaitGroup // contexts of holds that are not removed from their parents yet
 
 	cleanUps   int                   // number of clean-ups under way, see CleanUp
-	clean      chan struct{}         // closed when cleanUps drops to zero, nil if finishCleanUps does not wait
-	leftBehind map[string][]*CleanUp // noted clean-ups, by directory
+	clean      chan struct{}         // closed when cleanUps drops to zero; nil unless finishCleanUps waits
+	leftBehind map[string][]*CleanUp // the clean-ups that were noted, by directory
 
 	kinds kinds.Table // knowledge about the recipes' paths
 }
@@ -212,7 +212,7 @@ func (c *Client) drain() {
 }
 
 // WatchState returns a channel with the present state and then every change, see Client.WatchState
-// in package coord. as makes what the channel carries of a state.
+// in package coord. as converts a state to an element of the channel.
 func WatchState[T any](ctx context.Context, c *Client, as func(p Phase, session int64, err error) T) <-chan T {
 	NeedContext(ctx)
 	ch := make(chan T, 1)
@@ -351,7 +351,8 @@ func (c *Client) reopen(ctx context.Context) (backend.Session, error) {
 	}
 }
 
-// Kept returns what an engine keeps for the client: one value of each type, zero at first.
+// Kept returns the value of type T that an engine keeps for the client. There is one value of each type, and
+// it is zero at first.
 func Kept[T any](c *Client) *T {
 	v, ok := c.own.Load((*T)(nil))
 	if !ok {
@@ -360,8 +361,8 @@ func Kept[T any](c *Client) *T {
 	return v.(*T)
 }
 
-// Random returns a random number. Tests that repeat a run exactly replace it by numbers
-// of their own, selected by what.
+// Random returns a random number. what names its purpose: tests that repeat a run exactly choose the
+// number by it.
 func (c *Client) Random(what string) uint64 {
 	if c.hooks.Draw != nil {
 		return c.hooks.Draw(what)
@@ -386,8 +387,8 @@ func (c *Client) Path(path string) nodepath.Path {
 	return p
 }
 
-// TreePath is Path for calls that need no node of their own. They may use the
-// root, which with a namespace is the namespace's node.
+// TreePath is Path for calls that need no node of their own. Such a call may use the
+// root; with a namespace, the root is the node of the namespace.
 func (c *Client) TreePath(path string) nodepath.Path {
 	c.Need()
 	full := c.root + path
@@ -409,7 +410,7 @@ func (c *Client) TreePath(path string) nodepath.Path {
 	return nodepath.New(path, full, err)
 }
 
-// Need panics for a nil Client, where a recipe is made of it.
+// Need panics if c is nil: a later use, on another goroutine, would not show the constructor that got it.
 func (c *Client) Need() {
 	if c == nil {
 		panic("coord: nil Client")
@@ -444,7 +445,7 @@ func (c *Client) FullPath(path string) (string, error) {
 	return p.Full(), nil
 }
 
-// Hooks returns what tests replace.
+// Hooks returns the hooks that a test has set.
 func (c *Client) Hooks() hook.Hooks { return c.hooks }
 
 // Root returns the namespace, "" for none.

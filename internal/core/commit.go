@@ -75,6 +75,8 @@ func (s *Session) commitWithout(ctx context.Context, ops []backend.Op) (results 
 	return results, backend.Stat{Mzxid: stat.AsOf}, nil
 }
 
+// commitUnder is CommitProof with the journal entry r, into which the commit writes id. The error is
+// ErrAgain if an outsider has deleted the entry, so that nothing was applied.
 func (s *Session) commitUnder(ctx context.Context, r *journalEntry, id string, ops []backend.Op) (results []backend.Result, proof backend.Stat, err error) {
 	all := append(ops[:len(ops):len(ops)], backend.SetData(r.path, []byte(id), backend.AnyVersion))
 	path := all[0].Path
@@ -178,6 +180,7 @@ func (s *Session) dropEntry(path string) {
 	})
 }
 
+// returnEntry makes a journal entry free for the next commit.
 func (s *Session) returnEntry(r *journalEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

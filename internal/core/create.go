@@ -23,9 +23,9 @@ type Spec struct {
 	Prefix string // the path of the node without its number
 	Data   []byte
 	Made   bool     // an earlier attempt with this prefix may have created it: look first
-	Left   *CleanUp // removes what a creation that failed may have left
+	Left   *CleanUp // of a creation that failed: it removes the nodes that the creation may have left
 	// Counted: clients count the node as long as it exists, whether or not its call still
-	// waits. What a lost session has left is removed over the next one.
+	// waits. If the session is lost, the client removes the node over the next session.
 	Counted bool
 	// Check is a condition of the creation, unless its Kind is zero. If the condition
 	// does not hold, the node is created without it, and Check is cleared. (If the
@@ -157,8 +157,8 @@ func (s *Session) createOnce(ctx context.Context, sp *Spec) (Node, error) {
 	return s.made(ctx, sp, res[0], nil)
 }
 
-// made returns the node that a commit created; dir is its directory's Stat, or nil if
-// the commit did not write the mark.
+// made returns the node that a commit created. res is the result of the creation, and dir the directory's
+// Stat, or nil if the commit did not carry the mark.
 func (s *Session) made(ctx context.Context, sp *Spec, res backend.Result, dir *backend.Stat) (Node, error) {
 	path, siblings := res.Path, res.Siblings
 	seq, ok := layout.ParseSeq(nodepath.Base(path), sp.Kind)
@@ -221,7 +221,7 @@ func (s *Session) adopt(ctx context.Context, sp *Spec) (Node, bool, error) {
 	return kept, found, nil
 }
 
-// find lists the nodes with the prefixes of specs, which are of one directory.
+// find lists the directory of specs, which is the same for all of them, for nodes with their prefixes.
 func (s *Session) find(ctx context.Context, specs []Spec) ([]string, error) {
 	dir := specs[0].Dir
 	names, err := s.List(ctx, dir)
@@ -246,7 +246,7 @@ func (sp *Spec) names(name string) bool {
 	return ok
 }
 
-// removeCreated removes a node of sp that create has made and does not return, see RemoveAndWait.
+// removeCreated removes the node of sp at path, which Create does not return, see RemoveAndWait.
 func (s *Session) removeCreated(sp *Spec, path string) {
 	if sp.Counted {
 		s.removeAttempt(sp)
@@ -302,9 +302,9 @@ func (s *Session) RemoveAttemptsLater(specs ...Spec) *CleanUp {
 	}).MadeFor(prefix)
 }
 
-// RemoveOf removes the node at path if the session with the ID owner created it, and
-// spares a later node of the same name: a call that continues on another session keeps its GUID.
-// The caller has made sure that the server has caught up.
+// RemoveOf removes the node at path if the session with the ID owner created it. It spares a later node of
+// the same name, since a call that continues on another session keeps its GUID. The caller has sent a Sync
+// before.
 func (s *Session) RemoveOf(ctx context.Context, owner int64, path string) error {
 	stat, err := s.b.Exists(ctx, path, nil)
 	if errs.IsNotFound(err) || err == nil && stat.EphemeralOwner != owner {
@@ -348,8 +348,8 @@ func (s *Session) MakePart(ctx context.Context, dir string, g kinds.RecipeDir) e
 }
 
 // Ensure creates a directory above recipes, and its missing parents. The directory
-// belongs to no recipe, so clients with other credentials may create nodes in it. Its mark
-// says that no Value, Counter or Barrier is set there.
+// belongs to no recipe, so clients with other credentials may create nodes in it. With its mark
+// (layout.KindDirectory), no Value, Counter or Barrier is set there.
 func (s *Session) Ensure(ctx context.Context, dir string) error {
 	op := backend.Create(dir, layout.KindDirectory.Mark(), backend.Container)
 	op.Shared = true
@@ -357,9 +357,9 @@ func (s *Session) Ensure(ctx context.Context, dir string) error {
 	return s.NotSent(ctx, err)
 }
 
-// createDir creates a directory. It is a container where the service has containers, so
-// that an unused directory is removed by the service. above creates the parent if that
-// is missing. It reports false if the directory existed, or may have existed.
+// createDir creates a directory. If the service has containers, the directory is a container, which the
+// service removes when it is unused. above creates the parent if that is missing. createDir reports
+// false if the directory existed, or may have existed.
 func (s *Session) createDir(ctx context.Context, op backend.Op, above func(dir string) error) (made bool, err error) {
 	if !s.b.Features().Has(backend.Containers) {
 		op.Mode = backend.Persistent
@@ -375,7 +375,6 @@ func (s *Session) createDir(ctx context.Context, op backend.Op, above func(dir s
 // MakeNode creates a node that may exist already. above creates its missing parent. It
 // reports false if the node existed, or may have existed.
 func (s *Session) MakeNode(ctx context.Context, op backend.Op, above func(dir string) error) (made bool, err error) {
-	// A directory that may not be read counts as one that is there.
 	pause := NewPauses(s.c)
 	for {
 		err := s.CommitAgain(ctx, op)

@@ -57,9 +57,9 @@ func (s *Session) CreateTogether(ctx context.Context, specs []Spec) []Node {
 	return nil
 }
 
-// setDirStates sets the directory states of the specs with the indices unknown, which are in path order. It
-// creates missing directories one after the other, so that the permissions of a path above two
-// of them are those of the first one, as for callers that nest the locks.
+// setDirStates sets the states of the directories of those specs whose indices are in unknown. The specs are in
+// path order, and setDirStates creates missing directories one after the other. So a path above two of
+// them has the permissions of the first one, as if the caller had nested the locks.
 func (s *Session) setDirStates(ctx context.Context, specs []Spec, states []kinds.DirState, unknown []int) error {
 	if len(unknown) == 0 {
 		return nil

@@ -1,22 +1,24 @@
-// Package core is what all recipes stand on: the client and its sessions, what can be lost (Hold),
-// writes with a definite outcome, and clean-up.
+// Package core has the client and its sessions, holds, commits with a definite outcome, and clean-up. All
+// recipes use it.
 //
 //	client.go, session.go      the client keeps one session at a time; a session ends all its holds
 //	hold.go                    a hold, from its grant on
-//	hold_release.go            its holder releases it: the removal of the node, and the hand-over
-//	hold_loss.go               it ends early
-//	hold_watch.go              the watch on its node, and requests to release it
-//	hold_move.go               a downgrade moves it to another node
-//	hold_guard.go              a write under its guard
-//	create.go, create_joint.go a contender's node is created exactly once; those of LockAll in one commit
+//	hold_release.go            the release of a hold: the removal of the node, and the hand-over
+//	hold_loss.go               a hold ends early
+//	hold_watch.go              the watch on the node of a hold, and requests to release it
+//	hold_move.go               a downgrade moves a hold to another node
+//	hold_guard.go              a write under the guard of a hold
+//	create.go, create_joint.go a contender's node is created exactly once; the nodes of LockAll in one commit
 //	commit.go                  a commit is applied exactly once, or not at all
-//	cleanup.go                 what a call that ended early has left
-//	kinds.go                   which recipe has a path (the rules, and what the client knows, are in internal/kinds)
-//	session_clock.go           a session learns the time of the service (internal/serviceclock)
+//	cleanup.go                 the removal of nodes that a call has left when it ended early
+//	kinds.go                   which recipe has a path (package kinds has the rules and the client's knowledge)
+//	session_clock.go           a session learns the time of the service (package serviceclock)
+//	usercode.go                calls of functions of the program
+//	errors.go                  the reasons for the end of a hold, and the error of an ended context
 //
-// What needs no client is beside it: the errors (errs), paths of nodes (nodepath), the events of an
-// acquisition (tracing), what is known of the service's clock (serviceclock), pauses (backoff), and
-// latest-wins channels (latest). Loops over changes are above it (follow).
+// Packages of internal that need no client: the errors (errs), paths of nodes (nodepath), the events of an
+// acquisition (tracing), the service's clock (serviceclock), pauses (backoff), and latest-wins channels
+// (latest). Package follow, with loops over changes, is built on core.
 //
 // Package coord has the public types and their documentation.
 //

@@ -41,10 +41,10 @@ type released struct{ path string } // part of its Hold
 func (r *released) Error() string        { return "coord: hold " + r.path + " released" }
 func (r *released) Is(target error) bool { return target == errs.ErrReleased }
 
-// AfterAttempt returns what a call does after its attempt to take a place has failed with
-// err. The call takes a new place if the old one was lost, with its session or to an
-// outsider, or if the directory was replaced. Otherwise final is the error of the call;
-// the end of ctx takes precedence over a failure.
+// AfterAttempt decides how a call continues when its attempt to take a place has failed with err. again
+// reports that the call takes a new place: its node was lost with its session, or deleted by an outsider, or
+// the directory was replaced. Otherwise final is the error of the call; the end of ctx takes precedence
+// over a failure.
 func (c *Client) AfterAttempt(ctx context.Context, err error) (final error, again bool) {
 	again = errors.Is(err, errs.ErrGone) || errors.Is(err, backend.ErrSessionLost) || errors.Is(err, errs.ErrDrained)
 	switch {
@@ -88,5 +88,5 @@ func (s *Session) ContextError(ctx context.Context) error {
 	return cut
 }
 
-// ContextError is that of the present session.
+// ContextError is Session.ContextError of the present session.
 func (c *Client) ContextError(ctx context.Context) error { return c.current.Load().ContextError(ctx) }

@@ -15,7 +15,8 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// A Hold is coord.Hold: the possession of a thing that can be lost, bound to an ephemeral node of a session.
+// A Hold is coord.Hold: a lock, a term, a shard or a claim, for example. It can be lost, since it is bound to
+// an ephemeral node of a session.
 type Hold struct {
 	s      *Session // nil if the hold never stood; err is the reason then
 	token  int64
@@ -61,7 +62,7 @@ type Owner interface {
 	Lost(*Hold)
 }
 
-// NodeKeeper is what keeps the node of a hold for later holds of the client.
+// NodeKeeper keeps the node of a hold for later holds of the client.
 type NodeKeeper interface {
 	// OwnWatch returns the watch on the node. It may not be armed yet.
 	OwnWatch() *backend.Watch
@@ -82,8 +83,8 @@ type heldContext struct {
 
 type heldKey struct{}
 
-// NewHold returns a hold that by grants, on the node at path. The hold begins with Grant, or with
-// Stand. If by is a tracing.Item, it has events of its own.
+// NewHold returns a hold on the node at path, whose owner is by. The hold begins with Grant, or with
+// Stand. If by is a tracing.Item, its events replace those of the hold.
 func NewHold(s *Session, path string, token int64, t *tracing.Span, by Owner) *Hold {
 	if t != nil {
 		if item, ok := by.(tracing.Item); ok {
@@ -93,9 +94,9 @@ func NewHold(s *Session, path string, token int64, t *tracing.Span, by Owner) *H
 	return &Hold{s: s, path: path, token: token, span: t, owner: by}
 }
 
-// Grant makes h stand, see Stand, and reports the grant. own is an armed watch on the node, or nil. If it is
-// armed, the client watches the node with it from now on, unless a keeper does. data is the data of the
-// node that was read when own was armed, or nil.
+// Grant makes h stand, see Stand, and reports the grant. own is an armed watch on the node, or nil. With
+// own, the client watches the node from now on, unless a keeper does; without it, the client arms a watch
+// later. data is the data of the node that was read when own was armed, or nil.
 func (h *Hold) Grant(ctx context.Context, weight int, own *backend.Watch, data []byte) error {
 	path := h.path
 	if h.keeper == nil {
@@ -218,9 +219,9 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	return ctx
 }
 
-// HoldsUnder yields the holds that stand, from which ctx derives, and whose nodes are
+// HoldsUnder yields the holds from which ctx derives, if they stand and their nodes are
 // in dir, with the names of the nodes. A ctx that never ends (context.WithoutCancel)
-// does not end with a hold either, so it yields none for it.
+// does not end with a hold either, so HoldsUnder yields nothing for it.
 func HoldsUnder(ctx context.Context, dir string) iter.Seq2[string, *Hold] {
 	return func(yield func(string, *Hold) bool) {
 		u, _ := ctx.Value(heldKey{}).(*heldContext)
@@ -367,13 +368,14 @@ func (h *Hold) WhenEnded(f func(error)) {
 // On returns the session of the hold, or nil if the hold was never granted.
 func (h *Hold) On() *Session { return h.s }
 
-// Emit reports an event of a hold that stands. e returns the event; its arguments are the subject and the
-// time since the grant.
+// Emit queues an event of h for the client's Trace. It calls e for the event, and only if the client has a
+// Trace. at is the subject of the event, with the hold's node, and held the time since the grant. An event
+// that is queued after the end of the hold was reported is dropped.
 func (h *Hold) Emit(ctx context.Context, e func(at trace.Subject, held time.Duration) trace.Event) {
 	if h.span != nil {
 		h.span.Emit(ctx, e(h.span.At(h.Path()), h.span.Held()))
 	}
 }
 
-// Keeper returns what keeps the node beyond the hold, or nil.
+// Keeper returns the NodeKeeper of the hold, or nil.
 func (h *Hold) Keeper() NodeKeeper { return h.keeper }

@@ -47,8 +47,8 @@ func (g Guard) And(checks ...backend.Op) Guard {
 // IsZero reports whether g checks nothing.
 func (g Guard) IsZero() bool { return len(g.Checks) == 0 }
 
-// Ops is Guard.Ops of package coord. After it a Release deletes a node that could be kept, since the
-// commit can come at any time.
+// Ops is Guard.Ops of package coord. After Ops, a Release deletes the node even if the client could keep it,
+// since the caller can send the commit at any time.
 func (g Guard) Ops() []backend.Op {
 	ops := slices.Clone(g.Checks)
 	for i, h := range g.kept {
@@ -60,9 +60,8 @@ func (g Guard) Ops() []backend.Op {
 	return ops
 }
 
-// Enter is called before a commit under g, and Leave after it. If a hold of g has ended
-// whose node may still exist, Enter returns the error with which the service refuses the
-// commit when the node is gone.
+// Enter is called before a commit under g, and Leave after it. If a hold of g has ended and its node may
+// still exist, Enter returns the same error as the service would if the node were gone.
 func (g Guard) Enter() error {
 	for i, h := range g.kept {
 		if h != nil && !h.enterGuarded() {
@@ -106,7 +105,7 @@ func (h *Hold) leaveGuarded(err error) {
 	}
 }
 
-// expose is called when the operations of the guard are handed out. It reports false if the
+// expose is called when the caller gets the operations of the guard. It reports false if the
 // hold has ended.
 func (h *Hold) expose() bool {
 	h.checkLease()
@@ -118,8 +117,8 @@ func (h *Hold) expose() bool {
 	return h.err == nil
 }
 
-// IsGuarded reports whether a commit under the guard of h may still be applied. If h has
-// ended, that does not change from false to true.
+// IsGuarded reports whether a commit under the guard of h may still be applied. After the end of h,
+// the result does not change from false to true.
 func (h *Hold) IsGuarded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

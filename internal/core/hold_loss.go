@@ -44,7 +44,7 @@ type ending struct {
 	removal lossRemoval // to be started
 }
 
-// tell reports the loss to the Logger, Trace and the recipe.
+// tell reports the loss to the Logger, the Trace and the owner.
 func (e *ending) tell() {
 	h := e.h
 	if !errors.Is(e.err.Cause, backend.ErrClosed) {
@@ -54,14 +54,14 @@ func (e *ending) tell() {
 	h.owner.Lost(h)
 }
 
-// lossRemoval removes what a lost hold has left behind.
+// lossRemoval removes the nodes that a lost hold has left behind.
 type lossRemoval struct {
 	h     *Hold // nil: the nodes go with the session
 	cause error
 	u     *CleanUp
 }
 
-// removalFor registers the removal of what h leaves behind when it is lost for cause. It is
+// removalFor registers the removal of the nodes that h leaves behind when it is lost for cause. It is
 // called before Done is closed, so that an acquisition that begins when Done is closed waits
 // for the removal.
 func (h *Hold) removalFor(cause error) lossRemoval {
@@ -77,7 +77,7 @@ func (h *Hold) removalFor(cause error) lossRemoval {
 }
 
 // start begins the removal, before any function of the user's is called. It asks the
-// recipe again for the nodes: a call that ran while the hold was being marked as lost may
+// owner again for the nodes: a call that ran while the hold was being marked as lost may
 // have added one, such as an announcement.
 func (r lossRemoval) start() {
 	if r.h == nil {
@@ -99,7 +99,7 @@ func (r lossRemoval) start() {
 	})
 }
 
-// checkLease ends the hold if its session is over, or its own time, even if no event has
+// checkLease ends the hold if its session is over or its own time has passed, even if no event has
 // reported that yet.
 func (h *Hold) checkLease() {
 	if h.s == nil {
@@ -125,9 +125,8 @@ func (h *Hold) isOverdue() bool {
 	return h.err == nil && !h.until.IsZero() && !time.Now().Before(h.until)
 }
 
-// NodeGone is called when the node at path was found deleted. It ends the hold, unless the
-// hold has moved to another node, and reports whether the hold has ended. If ctx ends
-// before that is known, the error is that of ctx.
+// NodeGone is called when the node at path was found deleted. It ends the hold and returns true, or returns
+// false if the hold has moved to another node. If ctx ends during the move, the error is that of ctx.
 func (h *Hold) NodeGone(ctx context.Context, path string) (ended bool, err error) {
 	if err := h.awaitMove(ctx); err != nil {
 		return false, err

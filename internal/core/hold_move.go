@@ -11,9 +11,10 @@ import (
 )
 
 // Move moves the hold to another node: one commit creates that node, with data, and deletes the
-// node of the hold. next returns the path of the other node, or the reason why the hold cannot move; moving
-// tells next that a move is under way already. Move returns the path of the node that the hold leaves. If
-// ctx ends first, the error matches ErrUncertain, and the move continues in the background.
+// node of the hold. next returns the path of the other node, or the reason why the hold cannot move: moving
+// says that another move is under way. next is called under the mutex of the hold. Move returns the path of
+// the node that the hold leaves. If ctx ends first, the error matches ErrUncertain, and the move continues
+// in the background.
 func (h *Hold) Move(ctx context.Context, data []byte, next func(path string, moving bool) (string, error)) (from string, err error) {
 	from, to, err := h.beginMove(next)
 	if err != nil {
@@ -72,7 +73,7 @@ func (h *Hold) move(ctx context.Context, from, to string, data []byte) error {
 	return err
 }
 
-// endMove ends the move: the hold is on the node at path, or, if path is empty, where it was.
+// endMove ends the move. From now on the node at path is that of the hold; an empty path changes nothing.
 func (h *Hold) endMove(path string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

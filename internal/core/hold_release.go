@@ -31,7 +31,7 @@ func (h *Hold) Release() error {
 	return h.releaseOutcome()
 }
 
-// BeginRelease ends the hold for a Release. It reports false if the hold has ended before. If
+// BeginRelease ends the hold for a Release. It reports false if the hold had ended before. If
 // it reports true, the caller removes the node and then calls EndRelease.
 func (h *Hold) BeginRelease() bool {
 	h.checkLease()
@@ -63,7 +63,8 @@ func (h *Hold) EndRelease(err error) {
 	h.span.Released(path, h.token, h.held, err)
 }
 
-// releaseOutcome returns the result of the Release, for which it waits, or the loss.
+// releaseOutcome waits for the end of the Release and returns its result. If the hold was lost before, it
+// returns the loss.
 func (h *Hold) releaseOutcome() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,10 +138,10 @@ func (h *Hold) RemoveWith(path string) (both bool, err error) {
 	return both, err
 }
 
-// HandOver is Remove, and in the same commit creates a node of this kind at g, the directory of the
-// hold's node. It creates no node if the client does not know that g carries its mark, or if the service
-// refuses the creation. If the node may have been created, doubt is its Spec: Create or
-// RemoveAttemptsLater looks for the node.
+// HandOver is Remove, and in the same commit creates a node of this kind in g, the directory of the
+// hold's node. n is the created node; it is zero if the client does not know that g carries its mark, or if
+// the service refuses the creation. If the node may have been created, doubt is its Spec, with which Create
+// or RemoveAttemptsLater looks for the node.
 func (h *Hold) HandOver(g kinds.RecipeDir, kind string, data []byte) (n Node, doubt *Spec, err error) {
 	s := h.s
 	f, _ := s.c.kinds.Known(g)

@@ -12,13 +12,15 @@ import (
 	"github.com/go-coord/coord/internal/nodepath"
 )
 
-// overwrite prepares the next creation in a directory in use whose mark was replaced by foreign data, if the service has refused
-// the Carry for that. A service that writes for a Carry overwrites the data; so does the next creation
-// here, at the version that overwrite reads. Another mark, or another directory, is examined instead.
+// overwrite prepares the next creation in a directory whose mark another program has replaced by foreign
+// data, so that the service has refused the Carry of a creation. The next creation overwrites the data, at
+// the version that overwrite reads; a service whose Carry writes the mark would have overwritten it too. If
+// the directory has a mark, or is another one than the known one, overwrite does nothing, and the next
+// creation examines the directory.
 func (s *Session) overwrite(ctx context.Context, g kinds.RecipeDir, f kinds.DirState) {
 	data, stat, err := s.b.Get(ctx, g.Dir, nil)
 	if err != nil {
-		return // the next look at the directory reports it
+		return // the next read of the directory reports the error
 	}
 	if _, marked := layout.ParseMark(data); marked || f.Czxid == 0 || stat.Czxid != f.Czxid || stat.EphemeralOwner != 0 {
 		return
@@ -26,8 +28,8 @@ func (s *Session) overwrite(ctx context.Context, g kinds.RecipeDir, f kinds.DirS
 	s.c.kinds.Overwrite(s.nth, g, f, stat)
 }
 
-// DirState returns what the client knows of g. If there is none, it reads the node. Its error is
-// a KindError if another kind is there, or ErrNotFound if there is no node.
+// DirState returns the state of g. If the client does not know it, DirState reads the node. The error is
+// a KindError if another kind has the path, or ErrNotFound if there is no node.
 func (s *Session) DirState(ctx context.Context, g kinds.RecipeDir) (kinds.DirState, error) {
 	if f, ok := s.c.kinds.Known(g); ok {
 		return f, nil
@@ -47,9 +49,9 @@ func (s *Session) DirState(ctx context.Context, g kinds.RecipeDir) (kinds.DirSta
 	return s.Examine(ctx, g, data, stat)
 }
 
-// stateUnread is Examine for a Value that the client may write and not read. What can be a directory
-// counts as one: it is written together with a pin, or not at all. It is not remembered, since a
-// node in its place could not be examined.
+// stateUnread is Examine for a Value or Counter that the client may not read. A node that can be a directory
+// counts as a directory: the client writes it together with a pin, or not at all. The state is not
+// recorded, since the client could not examine another node that is created in its place.
 func (s *Session) stateUnread(ctx context.Context, g kinds.RecipeDir) (kinds.DirState, error) {
 	stat, err := s.b.Exists(ctx, g.Dir, nil)
 	if err != nil {
@@ -62,7 +64,8 @@ func (s *Session) stateUnread(ctx context.Context, g kinds.RecipeDir) (kinds.Dir
 	return f, nil
 }
 
-// Examine decides whether the node read at g is a place for its kind.
+// Examine decides whether a recipe of the kind of g can use the node at g, which was read with data and
+// stat. If so, it records the state and returns it; otherwise the error is a KindError.
 func (s *Session) Examine(ctx context.Context, g kinds.RecipeDir, data []byte, stat backend.Stat) (kinds.DirState, error) {
 	f := kinds.Found(g, stat)
 	refuse := func(found layout.RecipeKind) (kinds.DirState, error) {
@@ -118,8 +121,8 @@ func (s *Session) Examine(ctx context.Context, g kinds.RecipeDir, data []byte, s
 	case hasPin:
 		f.Pin = layout.Pinned
 	case s.b.Features().Has(backend.Containers) && (f.Directory || layout.UsedAsDir(stat)):
-		// A value that was written over an unpinned directory, by an earlier version, say, has had
-		// children. One that was created as a value does not need the pin.
+		// A value that was written over an unpinned directory, for example by an earlier version, has had
+		// children. A node that was created as a value does not need the pin.
 		f.Pin = layout.PinNeeded
 	}
 	f.Plain = !marked && !stat.Container && (fresh || !f.Directory)
@@ -221,19 +224,19 @@ func (s *Session) CheckKind(ctx context.Context, g kinds.RecipeDir) error {
 	return err
 }
 
-// SetState records what the session has found in the directory, unless it is over.
+// SetState records the state of the directory that the session has found, unless the session is over.
 func (s *Session) SetState(dir string, f kinds.DirState) { s.c.kinds.Set(s.nth, dir, f) }
 
-// beginSession makes s the session of the client, and forgets what earlier sessions have found.
+// beginSession makes s the session of the client, and forgets the directories that earlier sessions have found.
 func (c *Client) beginSession(s *Session) {
 	c.kinds.Begin(s.nth)
 	c.current.Store(s)
 }
 
-// Kinds returns what the client knows of recipe directories.
+// Kinds returns the client's knowledge of recipe directories.
 func (c *Client) Kinds() *kinds.Table { return &c.kinds }
 
-// wrote is Table.Wrote for a session. It logs a foreign write.
+// wrote is Table.Wrote for the session. It logs a foreign write.
 func (s *Session) wrote(g kinds.RecipeDir, seq int64, dir backend.Stat) (now kinds.DirState, anew bool) {
 	now, anew, foreign := s.c.kinds.Wrote(s.nth, g, seq, dir)
 	if foreign {

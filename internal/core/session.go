@@ -193,7 +193,7 @@ func (s *Session) standing() []hook.Hold {
 	return list
 }
 
-// endHold removes a hold that has ended.
+// endHold removes a hold that has ended from the holds that stand.
 func (s *Session) endHold(h *Hold) {
 	s.mu.Lock()
 	delete(s.holds, h)
@@ -242,7 +242,7 @@ func (s *Session) armLoop() {
 	}
 }
 
-// LookAgain returns ErrAgain if a commit failed with err so that the caller must read again: a
+// LookAgain returns ErrAgain if the caller must read again after a commit that failed with err: a
 // condition of the commit does not hold any more, or its outcome is unknown. It is for
 // commits that cannot apply twice. path is the path that the caller reads next.
 func (s *Session) LookAgain(ctx context.Context, path string, err error) error {
@@ -282,7 +282,7 @@ func (s *Session) Remove(ctx context.Context, path string) error {
 // names are never used again or because of their conditions.
 func (s *Session) CommitAgain(ctx context.Context, ops ...backend.Op) error {
 	pause := NewPauses(s.c)
-	unknown := false // the outcome of an attempt; a refusal of the user does not tell
+	unknown := false // the outcome of an attempt is unknown, and a refusal of the user does not change that
 	for {
 		_, err := s.b.Commit(ctx, ops...)
 		unknown = unknown || backend.IsUncertain(err)
@@ -358,7 +358,7 @@ func (s *Session) List(ctx context.Context, dir string) ([]string, error) {
 }
 
 // WatchOwn reads a node of this session with a watch on it. It returns ErrGone if the
-// node is missing, or another session's.
+// node is missing, or if another session has created it.
 func (s *Session) WatchOwn(ctx context.Context, path string) (w *backend.Watch, data []byte, czxid int64, err error) {
 	w = backend.NewWatch()
 	data, stat, err := s.b.Get(ctx, path, w)

@@ -18,10 +18,11 @@ func (c *Client) Wall() time.Time { return time.Now().Add(c.skew) }
 // changes nothing.
 func (c *Client) Monotonic() int64 { return c.Elapsed() + int64(c.skew) }
 
-// Elapsed is Monotonic without the skew of tests, which is for the times of a service.
+// Elapsed is Monotonic without the skew of tests. It measures durations; the skew is for times that are compared
+// with those of a service.
 func (c *Client) Elapsed() int64 { return int64(time.Since(c.began)) }
 
-// Clock returns what the session knows of the clock of the service.
+// Clock returns the session's knowledge of the clock of the service.
 func (s *Session) Clock() *serviceclock.Clock { return s.clock }
 
 // send notes that a commit is about to be sent that will be a sample of the service's clock.
@@ -33,7 +34,7 @@ func (s *Session) send() serviceclock.Sending {
 	return s.clock.Send(contact)
 }
 
-// sent takes a commit for a sample, see serviceclock.Clock.Sent.
+// sent adds the sample of a commit, see serviceclock.Clock.Sent.
 func (s *Session) sent(p serviceclock.Sending, stat *backend.Stat) {
 	if !s.clock.Sent(p, stat) {
 		s.refuseClock(fmt.Errorf("%w: the service reported the time %d for a node", backend.ErrInvalid, stat.Mtime))
@@ -41,8 +42,9 @@ func (s *Session) sent(p serviceclock.Sending, stat *backend.Stat) {
 }
 
 // Learn returns the time by the service's clock. If the session does not know it well enough, Learn
-// writes to a journal entry. That costs one request, and a second one if the session has no entry yet. If the service refuses the write, the clock of this process counts from then
-// on. The error never matches ErrUncertain.
+// writes to a journal entry. That costs one request, and a second one if the session has no entry yet.
+// If the service refuses the write, the clock of this process counts from then on. The error never
+// matches ErrUncertain.
 func (s *Session) Learn(ctx context.Context) (serviceclock.Moment, error) {
 	pause := NewPauses(s.c)
 	for {
@@ -60,7 +62,7 @@ func (s *Session) Learn(ctx context.Context) (serviceclock.Moment, error) {
 	}
 }
 
-// writeEntry commits nothing but the write of a journal entry.
+// writeEntry commits only the write of a journal entry.
 func (s *Session) writeEntry(ctx context.Context) error {
 	for {
 		r, err := s.takeEntry(ctx)

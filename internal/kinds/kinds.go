@@ -1,5 +1,6 @@
-// Package kinds is what a client knows of the paths of recipes: which kind of recipe has a path, and what a
-// creation there may write. Package core reads and examines the directories.
+// Package kinds has the rules by which one path belongs to one kind of recipe, and the client's knowledge of
+// the paths (Table): which kind of recipe has a path, and whether a creation there may write the mark.
+// Package core reads and examines the directories.
 package kinds
 
 import (
@@ -7,7 +8,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// One path, one recipe: what a client reads and writes so that two kinds of recipes never share a path.
+// One path, one recipe: with these rules two kinds of recipes never share a path.
 //
 // Every kind of recipe has a name. The directory that a recipe creates carries it as
 // its data, the mark: "coord recipe: mutex". A client reads the node at a path at its
@@ -47,8 +48,8 @@ import (
 // other than a recipe of this package writes it over the mark of a directory in use: the
 // next creation of each client that has looked before replaces it. That client detects the
 // loss: each creation raises the version of the directory by one and its number of
-// creations by one, while a foreign write raises only the version. It logs the loss and does not write there any more. (A
-// creation by a client of another implementation can hide such a write, since it raises
+// creations by one, while a foreign write raises only the version. It logs the loss and does not write
+// there any more. (A creation by a client of another implementation can hide such a write, since it raises
 // only the number of creations.) Likewise a directory that is deleted, and created
 // again as something else, is overwritten once by a client that knew it before. From
 // the Stat that client learns that the directory is another one. It lists the
@@ -66,8 +67,8 @@ import (
 // maxDirs bounds the number of directories that a client remembers.
 const maxDirs = 4096
 
-// MakeRoom forgets one directory, any of them, if the maximum is reached. A client that
-// uses a few more paths in turn would know none of them if MakeRoom forgot all at once.
+// MakeRoom forgets an arbitrary directory if m has the maximum. If MakeRoom forgot all directories at once, a
+// client that uses a few more paths than that in turn would never know any of them.
 func MakeRoom[V any](m map[string]V) {
 	for dir := range m {
 		if len(m) >= maxDirs {
@@ -82,7 +83,7 @@ type RecipeDir struct {
 	Dir    string
 	Recipe layout.RecipeKind
 
-	// If dir belongs to a recipe further up: its path, and its kind.
+	// If the directory is a part of a recipe further up: the path and the kind of that recipe.
 	top   string
 	whole layout.RecipeKind
 }
@@ -98,12 +99,12 @@ func (g RecipeDir) Part(dir string, recipe layout.RecipeKind) RecipeDir {
 	return RecipeDir{Dir: dir, Recipe: recipe, top: g.Dir, whole: g.Recipe}
 }
 
-// Whole returns the recipe that g is a part of, if it is one.
+// Whole returns the recipe of which g is a part. ok is false if g is no part.
 func (g RecipeDir) Whole() (whole RecipeDir, ok bool) {
 	return NewRecipeDir(g.top, g.whole), g.whole != ""
 }
 
-// Leaf reports whether the recipe at g is one node with data of the user.
+// Leaf reports whether the recipe of g is a single node with data of the user.
 func (g RecipeDir) Leaf() bool { return g.Recipe == layout.KindValue || g.Recipe == layout.KindCounter }
 
 // DirState is a client's knowledge of a recipe directory.
@@ -112,21 +113,20 @@ type DirState struct {
 	Mark    []byte // the data that a creation may write; nil: none
 	Version int32  // the version for that write: AnyVersion if the directory carries the mark
 	Czxid   int64  // 0: not known
-	foreign bool   // the write overwrites foreign data
+	foreign bool   // that write overwrites foreign data
 
 	// Of a Value, a Counter or a Barrier.
 	Directory bool // nothing is set: the node is a directory, see layout.IsDirectory
 	Pin       layout.PinState
 	Plain     bool // nothing shows that the library has made the node as a directory
 
-	// drift is the number of writes of the directory less the number of creations in
-	// it; a creation raises both. It is as of the commit zxid.
+	// drift is the number of writes of the directory less the number of creations in it, as of the
+	// commit zxid. A creation raises both numbers.
 	drift int64
 	zxid  int64
 }
 
-// Write returns the operation that ensures, beside a creation in dir, that it carries the
-// mark.
+// Write returns the operation that accompanies a creation in dir and makes sure that dir has the mark.
 func (f *DirState) Write(dir string) backend.Op {
 	if f.Version == backend.AnyVersion {
 		return backend.Carry(dir, f.Mark)
@@ -134,7 +134,7 @@ func (f *DirState) Write(dir string) backend.Op {
 	return backend.SetData(dir, f.Mark, f.Version)
 }
 
-// Found returns the state of g as it was read with stat. The mark and the rest are set by the caller.
+// Found returns the state of g as it was read with stat. The caller sets the mark, and the fields for values.
 func Found(g RecipeDir, stat backend.Stat) DirState {
 	return DirState{
 		Kind: g.Recipe, Czxid: stat.Czxid, Version: stat.Version, zxid: stat.AsOf,

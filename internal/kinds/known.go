@@ -13,23 +13,24 @@ type Table struct {
 	states  map[string]DirState
 }
 
-// Begin forgets what earlier sessions have found. session is the number of the new one, counted by the client.
+// Begin forgets the states that earlier sessions have found. session is the number of the new session, see
+// core.Session.Number.
 func (t *Table) Begin(session int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.session, t.states = session, make(map[string]DirState)
 }
 
-// Known returns the knowledge of g. It ignores knowledge of another kind there, since the
-// directory can have been replaced.
-func (t *Table) Known(g RecipeDir) (DirState, bool) {
+// Known returns the state of g. ok is false if the client knows none, or if it knows another kind there, since
+// the directory can have been replaced.
+func (t *Table) Known(g RecipeDir) (f DirState, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f, ok := t.states[g.Dir]
+	f, ok = t.states[g.Dir]
 	return f, ok && f.Kind == g.Recipe
 }
 
-// Set records what a session has found. Set, LeaveData and Overwrite record nothing for a session that is
+// Set records the state that a session has found. Set, LeaveData and Overwrite record nothing for a session that is
 // over: the service can have been restored from a backup, and its numbers be those of another history.
 func (t *Table) Set(session int64, dir string, f DirState) {
 	t.mu.Lock()
@@ -71,12 +72,11 @@ func (t *Table) Overwrite(session int64, g RecipeDir, f DirState, stat backend.S
 	t.set(session, g.Dir, f)
 }
 
-// Wrote records the Stat of a write of the mark, by the session, together with the creation of the node
-// with number seq. foreign reports that another program has written the data before. anew
-// reports that the directory must be examined: the known one was deleted and created again, so the mark
-// may have overwritten that of another kind, or the client has dropped its knowledge
-// meanwhile. Wrote records nothing then; Confirm does after the examination, unless
-// now is zero.
+// Wrote records the Stat of the directory after a commit of the session that carried the mark and created the
+// node with number seq. foreign reports that another program had written the data before. anew
+// reports that the caller must examine the directory: the known directory was deleted and created again, so
+// the mark may have overwritten that of another kind, or the client has forgotten the directory
+// meanwhile. Then Wrote records nothing. The caller records now with Confirm after the examination.
 func (t *Table) Wrote(session int64, g RecipeDir, seq int64, dir backend.Stat) (now DirState, anew, foreign bool) {
 	now = DirState{
 		Kind: g.Recipe, Version: backend.AnyVersion, Czxid: dir.Czxid,
@@ -105,7 +105,8 @@ func (t *Table) Wrote(session int64, g RecipeDir, seq int64, dir backend.Stat) (
 	return now, anew, foreign
 }
 
-// Confirm records now, which Wrote returned, after the examination of the directory.
+// Confirm records now, which Wrote returned, after the examination of the directory. It records nothing if now
+// is zero.
 func (t *Table) Confirm(session int64, g RecipeDir, now DirState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,8 +18,8 @@ type Locker interface {
 	Lock(ctx context.Context) (*core.Hold, error)
 	// Where returns the client and the path of the lock. The client is nil for a lock that is nil.
 	Where() (*core.Client, nodepath.Path)
-	// Joint returns the lock whose node a joint commit can create, or nil: permits have no such lock,
-	// and of a wrapper of another package its own Lock must be called.
+	// Joint returns the lock whose node a joint commit can create. It is nil for the permits of a Semaphore,
+	// and for a Locker of another package, whose own Lock must be called.
 	Joint() *Lock
 }
 
@@ -102,8 +102,8 @@ func fullPath(l Locker) string {
 	return path.Full()
 }
 
-// neighbours returns the calls for those of the lockers, which are in path order, that one
-// joint commit can have, counted from the first one, or nil if these are fewer than two.
+// neighbours returns the calls of the first lockers, as many as one joint commit can have. The lockers are in
+// path order. It returns nil if a joint commit can have fewer than two.
 func neighbours(ctx context.Context, lockers []Locker) []joint {
 	if lockers[0].Joint() == nil || len(lockers) == 1 {
 		return nil

@@ -69,8 +69,8 @@ func newContender(path string, data []byte, stat backend.Stat, shared bool) Cont
 	return x
 }
 
-// Owners returns the first contender of each line, zero for a line without contenders. It reads first
-// all lines, and then their heads, with batches in one request for many of them.
+// Owners returns the first contender of each line, zero for a line without contenders. It reads all lines,
+// and then their first contenders; if the service has batches, one request reads many of them.
 func Owners(ctx context.Context, s *core.Session, lines []*Line) ([]Contender, error) {
 	dirs := make([]string, len(lines))
 	for i, l := range lines {
@@ -127,7 +127,7 @@ func (l *Line) first(ctx context.Context, s *core.Session) (Contender, error) {
 	return Contender{}, nil
 }
 
-// RemoveFormer removes, for op, the nodes that a contender with this ID has left on an earlier session.
+// RemoveFormer removes, for op, the nodes of contenders with this id that an earlier session has created.
 func (l *Line) RemoveFormer(ctx context.Context, op string, session int64, id string) error {
 	_, err := core.OnSession(ctx, l.c, func(s *core.Session) (struct{}, error) {
 		list, err := readContenders(ctx, s, l)

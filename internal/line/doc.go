@@ -1,7 +1,7 @@
 // Package line is the queue of contenders of a lock or an election, and the locks themselves.
 //
 //	line.go        the rules; a contender takes a place in the line
-//	wait.go        it waits until its turn comes, on the deletion of one node
+//	wait.go        a contender waits for its turn, which the deletion of one node grants
 //	release.go     the node of a hold that ends: deleted, kept, or handed over to a local caller
 //	lock.go        Lock: what package coord uses of a Mutex, and of each side of an RWMutex
 //	mutex.go       Mutex: the callers of one client take turns (local.go), and may keep the node (keep.go)
@@ -13,5 +13,5 @@
 // Package coord has the public types and their documentation.
 //
 // TestMutex, TestRWMutex, TestLockAll and TestRevoke of internal/recipetest test it, and internal/model explores
-// the rules (line_*_test.go, keep_test.go, lockall_test.go).
+// the rules (line_*_test.go, local_test.go, keep_test.go, lockall_test.go).
 package line

@@ -8,15 +8,15 @@ import (
 )
 
 // A joint commit creates the nodes of one LockAll in several lines at once. If all of the
-// locks are free, its reply grants them: one round trip. The following rules make this safe
+// locks are free, its reply grants them, so LockAll costs one round trip. The following rules make this safe
 // beside callers that acquire locks one by one in the order of their paths: nested Locks,
 // earlier versions of this package, and LockAll itself where no joint commit is possible. Model
 // checking (internal/model/lockall_test.go) found, for each rule left out, callers that wait
 // for each other, a hold without a node, or a loss that is not noticed.
 //
 //   - The retreat: before the call waits for a line, it deletes its nodes in the later lines,
-//     also those that its client has kept (keptLock) and that it has taken, and passes on its
-//     local turns there. Then it goes on one by one. So a call that waits has nodes and
+//     also nodes of kept locks (keptLock) that it has taken, and passes on its
+//     local turns there. Then it acquires the later locks one by one. So a call that waits has nodes and
 //     turns only up to the line that it waits for, as a caller that nests its locks has.
 //   - The local turns (localQueue) are taken in path order, before the commit. The call waits
 //     for the first of them only. If another caller has the turn of a later lock, the joint commit
@@ -27,8 +27,8 @@ import (
 //   - A joint commit has only locks that follow each other in path order: it ends before a lock
 //     that it cannot have, of another client for example.
 //   - A joint commit whose outcome is unknown is looked up in all of its lines. If a node is
-//     missing, or has the czxid of another commit, all of them are removed, and the call goes
-//     on one by one. Each attempt has names of its own.
+//     missing, or has the czxid of another commit, all of them are removed, and the call acquires
+//     the locks one by one. Each attempt has names of its own.
 //   - A node is created in a line only when an earlier node of the client there is removed
 //     (AwaitCleanUps).
 //   - When the last lock is granted, the call tests that no watch on a node of the set has
@@ -61,8 +61,8 @@ func (j *joint) tryTurn(ctx context.Context) bool {
 	return j.turn
 }
 
-// leavePlaces gives up the places of calls that have their turns, and passes the turns on. It does
-// not depend on the context of the call.
+// leavePlaces removes the reserved nodes of the calls, and passes on the turns that they have. It does
+// not depend on the context of LockAll.
 func leavePlaces(list []joint) {
 	var paths []string
 	var live *core.Session
@@ -96,7 +96,7 @@ func leavePlaces(list []joint) {
 }
 
 // enterTogether creates the nodes of the calls that have none, with a joint commit. If it
-// fails, no node of it is left, or none that lasts, and each call takes a place by itself.
+// fails, its nodes are removed, and each call takes a place by itself.
 func enterTogether(ctx context.Context, all []joint) {
 	list := slices.DeleteFunc(slices.Clone(all), func(j joint) bool { return j.r.reserved.state != noReserved })
 	if len(list) < 2 {

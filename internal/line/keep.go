@@ -136,8 +136,9 @@ func (x *clientLines) wasContended(dir string) bool {
 	return ok
 }
 
-// noteContention notes that contention has ended the kept lock. Contenders that come again and again would
-// otherwise meet an idle client each time.
+// noteContention notes that contention has ended the kept lock, so that the client keeps no lock on the path
+// for a while. Otherwise a contender that comes again and again would wait each time for an idle client to
+// delete its node.
 func (k *keptLock) noteContention() {
 	x := linesOf(k.s.Client())
 	x.mu.Lock()
@@ -148,7 +149,7 @@ func (k *keptLock) noteContention() {
 // isContended reports whether a watch of the kept lock has fired.
 func (k *keptLock) isContended() bool { return k.dir.Kind() != 0 || k.own.Kind() != 0 }
 
-// finish ends the kept lock. It returns the state in which it was, and its hold.
+// finish ends the kept lock. It returns the state before, and the hold.
 func (k *keptLock) finish() (was keptState, h *core.Hold) {
 	k.q.mu.Lock()
 	defer k.q.mu.Unlock()
@@ -223,8 +224,8 @@ func (q *localQueue) take() *keptLock {
 }
 
 // resume grants the lock to a caller that has the turn and the node of the kept lock k. If it
-// returns nil, the node is removed, and the caller takes a new place. It waits for the watches:
-// without them nothing says that the node still exists.
+// returns nil, the node is removed, and the caller takes a new place. resume waits for the request that arms
+// the watches: without watches the client would not learn that the node was deleted.
 func (q *localQueue) resume(ctx context.Context, r *request, k *keptLock) *core.Hold {
 	select {
 	case <-k.armed:
@@ -238,7 +239,7 @@ func (q *localQueue) resume(ctx context.Context, r *request, k *keptLock) *core.
 			k.hold = h
 			over := k.state == keptOver
 			q.mu.Unlock()
-			if over { // contention came before the hold that it concerns
+			if over { // run has ended the kept lock, and had no hold to watch
 				q.l.c.GoWork(func() { h.WatchNode("", nil) })
 			}
 			return h
@@ -284,7 +285,7 @@ func (k *keptLock) arm(ctx context.Context) error {
 	if err != nil || k.isContended() {
 		return err
 	}
-	// Servers from 3.8.4 on withhold events of a node that the session may not read, see
+	// ZooKeeper servers from 3.8.4 on withhold events of a node that the session may not read, see
 	// contender.Sees.
 	if readable := dir + "/"; !k.s.IsAllowed(readable) {
 		if _, _, err := k.s.Backend().Children(ctx, dir, nil); err != nil {
@@ -352,7 +353,7 @@ func (k *keptLock) run() {
 		own.Stop()
 		own = nil
 	}
-	if h != nil { // otherwise the caller that has the turn does it
+	if h != nil { // otherwise resume begins the watch
 		h.WatchNode(k.Path, own)
 	}
 }

@@ -98,7 +98,7 @@ type request struct {
 	data     []byte        // of the node
 	try      bool          // errs.ErrLocked instead of waiting
 	span     *tracing.Span // nil without Trace
-	reserved reservedNode  // left by the previous holder, see localQueue; used once
+	reserved reservedNode  // from the previous holder, see localQueue; used once
 	owner    core.Owner    // of the hold
 	keep     time.Duration // MutexOptions.Keep; the owner is a localQueue then
 	// beforeWait, if not nil, is called before the call waits for other contenders, see leavePlaces.
@@ -108,8 +108,8 @@ type request struct {
 	*contender.Lookup
 }
 
-// Acquire takes a place in a line of exclusive contenders for the call op, and waits for the grant. data
-// is that of the node, and owner that of the hold.
+// Acquire takes a place in a line of exclusive contenders for the call op, and waits for the grant. The node
+// has data, and the hold has owner.
 func (l *Line) Acquire(ctx context.Context, op string, data []byte, owner core.Owner, span *tracing.Span) (*core.Hold, error) {
 	return l.acquire(ctx, &request{op: op, kind: layout.LockInfix, data: data, owner: owner, span: span})
 }
@@ -142,7 +142,7 @@ type reservedNode struct {
 	kept  *keptLock  // of reservedKept
 }
 
-// reservedState is the knowledge about the node of a reserved node.
+// reservedState says whether the previous holder has created a reserved node.
 type reservedState int8
 
 const (
@@ -200,8 +200,8 @@ func (l *Line) behindOwn(ctx context.Context, r *request, ahead []layout.Positio
 }
 
 // acquire takes a place and waits for the grant. If the session is lost, or an outsider
-// deletes the node, it takes a new place at the tail, until ctx ends. However it
-// returns, a node that does not become a hold is removed.
+// deletes the node, it takes a new place at the tail, until ctx ends. If acquire returns an error,
+// it has removed its nodes, or they are removed in the background.
 func (l *Line) acquire(ctx context.Context, r *request) (*core.Hold, error) {
 	for {
 		p, err := l.enter(ctx, r)
@@ -216,11 +216,11 @@ func (l *Line) acquire(ctx context.Context, r *request) (*core.Hold, error) {
 				return h, nil
 			}
 		}
-		endInquiry := l.beginLookup(ctx, r, p.s, p.Path, err)
+		endLookup := l.beginLookup(ctx, r, p.s, p.Path, err)
 		if entered && !errors.Is(err, errs.ErrGone) {
 			p.s.RemoveAndWait(p.Path)
 		}
-		endInquiry()
+		endLookup()
 		if r.try {
 			contender.SetCalm(l.c, l.dir, false)
 		}
@@ -236,8 +236,8 @@ func (l *Line) acquire(ctx context.Context, r *request) (*core.Hold, error) {
 	}
 }
 
-// enter takes a place at the tail of the queue. With an error, the place has no node any
-// more, and may have a session.
+// enter takes a place at the tail of the queue. If it returns an error, it has removed the node, if there was
+// one, or the node is removed in the background. The session of the place can be nil then.
 func (l *Line) enter(ctx context.Context, r *request) (place, error) {
 	b := r.reserved
 	r.reserved = reservedNode{}
@@ -332,7 +332,7 @@ func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *request, queu
 	return false
 }
 
-// clientLines is what the lines of one client share.
+// clientLines is the state that the lines of one client share.
 type clientLines struct {
 	mu        sync.Mutex
 	queues    map[string]*localQueue // the callers of the client on one path, by directory
@@ -388,8 +388,8 @@ func (l *Line) hold(ctx context.Context, r *request, p place, own *backend.Watch
 	return h, nil
 }
 
-// holdConnected grants a hold that ends as soon as its session is suspended. It stands by itself so that
-// the closure costs other holds no allocation.
+// holdConnected grants a hold that ends as soon as its session is suspended. It is a function of its own so
+// that the closure costs other holds no allocation.
 func (l *Line) holdConnected(ctx context.Context, h *core.Hold, p place, own *backend.Watch) (*core.Hold, error) {
 	phase, changed := p.s.Backend().Status()
 	if err := h.Grant(ctx, 1, own, p.data); err != nil {
@@ -399,8 +399,8 @@ func (l *Line) holdConnected(ctx context.Context, h *core.Hold, p place, own *ba
 	return h, nil
 }
 
-// endSuspended ends the hold as soon as its session, which had this Status before the grant, is
-// suspended.
+// endSuspended ends the hold as soon as its session is suspended. phase and changed are the session's Status
+// from before the grant.
 func endSuspended(h *core.Hold, phase backend.Phase, changed <-chan struct{}) {
 	if phase == backend.PhaseConnected {
 		select {

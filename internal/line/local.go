@@ -15,9 +15,9 @@ import (
 // time has a node in the queue on the service. The others wait here, in the order of
 // arrival. So a contended lock inside one process costs one request a cycle: the commit
 // that deletes the node of the releasing holder creates the node of the next caller.
-// That is a new node with a new czxid, and it is at the tail, behind all contenders of
-// other clients. (A token from any other source could exceed that of a waiter of
-// another client which is queued already, and the fence would then refuse that waiter.)
+// The new node has a new czxid, and it is at the tail, behind all contenders of
+// other clients. (If the next caller kept the place of the old node with a new token, the token could exceed
+// that of a waiter of another client that is in the queue already, and the fence would refuse that waiter.)
 //
 // A localQueue exists as long as a caller has or wants the lock, or the client keeps its
 // node: see keptLock.
@@ -26,15 +26,15 @@ import (
 // each rule left out, two turns, a caller that waits for a turn that nobody has, or a node that
 // nobody removes.
 //   - A caller looks for the queue, and joins it, under the mutex under which the queue ends.
-//   - Whatever ends a turn passes it on, once: a release, the loss of a hold, a call that fails, also if its
-//     ctx had ended before it was served. A hold is either released or lost.
-//   - A waiter that gives up leaves the list, or if it was called is marked as gone. Then the holder
-//     passes the turn on, and removes the node that it has created for that waiter. It notes the
-//     removal first, so that no caller creates a node behind it.
-//   - The hand-over deletes the holder's node in the commit that creates the next one, and is repeated
-//     until that node is gone, or the service refuses. Then no earlier attempt can be applied. If one
-//     may have been, the next caller looks for its node, also if its ctx has ended. It takes no node of
-//     another session.
+//   - Whatever ends a turn passes it on, once: a release, the loss of a hold, or a call that fails, also if
+//     the ctx of the call had ended before the call was served. A hold is either released or lost.
+//   - A waiter that gives up leaves the list, or, if it was called, is marked as gone. In the second case the
+//     holder passes the turn on, and removes the node that it has created for that waiter. It notes the
+//     removal first, so that no caller of the client creates a node behind that node.
+//   - The hand-over deletes the holder's node in the same commit that creates the next node. The client
+//     repeats it until the holder's node is gone or the service refuses; then the service applies no earlier
+//     attempt any more. If an earlier attempt may have been applied, the next caller looks for the node of that
+//     attempt, also if its ctx has ended. It takes no node of another session.
 type localQueue struct {
 	l Line
 
@@ -62,7 +62,7 @@ type localWaiter struct {
 //	        its ctx ends, or the client closes      -> left
 //	called: the holder has tried to create its node -> served, with the reserved node, if any
 //	        its ctx ends, or the client closes      -> gone; the holder passes the turn on
-//	served: final; if its ctx has ended, the caller notices itself and passes the turn on
+//	served: final; if its ctx has ended, its call fails and passes the turn on
 type waiterState int8
 
 const (
@@ -133,8 +133,8 @@ func (x *clientLines) join(l Line, r *request) (*localQueue, *localWaiter, error
 	return q, w, nil
 }
 
-// errBehindOwn is ErrLocked without a request: a caller of the same client has the
-// turn.
+// errBehindOwn is the ErrLocked of a try that fails without a request: another caller of the same client has
+// the turn.
 var errBehindOwn = fmt.Errorf("%w: another caller of this client holds it or waits ahead", errs.ErrLocked)
 
 // call takes the first waiter off the queue, or returns nil.
@@ -169,7 +169,7 @@ func (q *localQueue) wait(ctx context.Context, w *localWaiter) error {
 }
 
 // pass gives the turn to a called waiter, with the reserved node that was created for it. It
-// reports false if the waiter has gone.
+// reports false if the waiter is gone.
 func (q *localQueue) pass(w *localWaiter, b reservedNode) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

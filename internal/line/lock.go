@@ -15,7 +15,8 @@ type Lock struct {
 	joiner
 }
 
-// joiner is the kind of a lock: how its callers come to acquire it. A joint commit can create its node.
+// joiner is the part of a Lock that differs between a Mutex and the sides of an RWMutex. LockAll uses its steps to
+// create the nodes of several locks with a joint commit.
 type joiner interface {
 	line() *Line
 	// lock is Lock, or TryLock. It is a method of each kind, so that the request costs no allocation.
@@ -24,8 +25,8 @@ type joiner interface {
 	newRequest() *request
 	// begin checks a request and completes it.
 	begin(ctx context.Context, r *request) error
-	// takeTurn waits for the caller's turn in the process, if there are turns, and sets the
-	// owner of the request.
+	// takeTurn waits for the caller's turn among the callers of the client and sets the owner of
+	// the request. The sides of an RWMutex have no turns.
 	takeTurn(ctx context.Context, r *request) error
 	// acquire acquires the lock for a caller that has the turn. If it fails, the turn is
 	// passed on.

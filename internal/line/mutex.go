@@ -58,7 +58,7 @@ func (m *mutex) lock(ctx context.Context, try bool) (*core.Hold, error) {
 	if err := m.begin(ctx, r); err != nil {
 		return nil, err
 	}
-	if try && m.c.HasLeftovers(m.path.Full()) { // a release in the background has the local turn
+	if try && m.c.HasLeftovers(m.path.Full()) { // a release in the background can have the local turn
 		if err := m.c.AwaitCleanUps(ctx, m.path.Full(), ""); err != nil {
 			return nil, errs.Op(r.op, m.path.Full(), err)
 		}

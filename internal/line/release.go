@@ -13,10 +13,10 @@ import (
 // holds of a Mutex, and a Line of the holds of an RWMutex. The owners of terms and of shards call
 // RemoveNode of their Line.
 //
-// The node of a hold is deleted by localQueue.removeAndCall, or by Line.RemoveNode, which it calls if no local
-// caller waits. The node of a kept lock is deleted by removeAndCall when it ends while it is idle (keptLock.run), and
-// by localQueue.resume when a local caller cannot use it. If the service refuses a deletion,
-// core.Hold.Remove repeats it in the background.
+// localQueue.removeAndCall deletes the node of a hold if a local caller waits; otherwise it calls
+// Line.RemoveNode. If a kept lock ends while it is idle, keptLock.run calls removeAndCall for its node. If a
+// local caller cannot use the node of a kept lock, localQueue.resume removes it. If the service refuses the
+// deletion of a node, core.Hold.Remove repeats it in the background.
 
 // RemoveNode ends the turn of a holder. If it can, it keeps the holder's node for the next local caller.
 func (q *localQueue) RemoveNode(h *core.Hold) error {
@@ -26,9 +26,9 @@ func (q *localQueue) RemoveNode(h *core.Hold) error {
 	return q.removeAndCall(h)
 }
 
-// removeAndCall deletes the node of a hold that has ended, in one commit with the creation of a
-// node for the next local waiter, if there is one. If that waiter has returned meanwhile,
-// removeAndCall removes the new node and waits for that, see core.CleanUp.Wait.
+// removeAndCall deletes the node of a hold that has ended. If a local caller waits, the same commit creates
+// a node for it. If that caller has given up meanwhile, removeAndCall removes the new node and waits for the
+// removal, see core.CleanUp.Wait.
 func (q *localQueue) removeAndCall(h *core.Hold) error {
 	w := q.call()
 	if w == nil {
@@ -83,13 +83,13 @@ func (q *localQueue) Lost(h *core.Hold) {
 	q.advance()
 }
 
-// Leftovers has no nodes: the node of a lost hold goes with its session, or was deleted.
+// Leftovers returns no nodes: the node of a lost hold goes with its session, or was deleted.
 func (q *localQueue) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	return
 }
 
-// RemoveNode deletes the node of a released hold. If the number of the node is high, it deletes the directory
-// too, provided that this is otherwise empty.
+// RemoveNode deletes the node of a released hold. If the number of the node is high, the same commit deletes
+// the directory, provided that it is otherwise empty, so that the numbers begin anew.
 func (l *Line) RemoveNode(h *core.Hold) error {
 	q, _ := l.kinds.Parse(nodepath.Base(h.Path()))
 	if contender.IsHighNumber(h.On(), q.Seq) {
@@ -102,7 +102,7 @@ func (l *Line) RemoveNode(h *core.Hold) error {
 // Lost does nothing: no local caller waits for the turn.
 func (l *Line) Lost(*core.Hold) {}
 
-// Leftovers has no nodes, as that of a localQueue.
+// Leftovers returns no nodes, as localQueue.Leftovers.
 func (l *Line) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	return
 }

@@ -109,8 +109,8 @@ func (l *Line) holders(ctx context.Context) ([]string, error) {
 	})
 }
 
-// request writes the request into the node at path, or deletes the node if force is set. It
-// does so at the version that it has read; if the data has changed meanwhile, it reads
+// request writes the request into the node at path, or deletes the node if force is set. The commit
+// requires the version that request has read; if the data has changed meanwhile, request reads
 // again. If the node is gone, the request is fulfilled. (A name is never used again, so
 // the request cannot reach a successor.)
 func (l *Line) request(ctx context.Context, path string, q *layout.Revocation, force bool) error {

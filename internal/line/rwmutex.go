@@ -40,7 +40,7 @@ func NewRWMutex(c *core.Client, path, id string, data []byte) *RWMutex {
 	return &RWMutex{Write: &Lock{c, rw.path, rw}, Read: &Lock{c, rw.path, readSide{rw}}, shared: rw}
 }
 
-// line returns the engine of the lock. Its rules, those of readers and writers among them,
+// line returns the engine of the lock. Its rules, also those of readers and writers,
 // are in line.go; it waits in wait.go.
 func (rw *shared) line() *Line { return &Line{c: rw.c, dir: rw.path.Full(), kinds: layout.SharedLine} }
 
@@ -118,7 +118,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context, h *core.Hold) error {
 	return errs.Op("downgrade", cmp.Or(from, rw.path.Full()), err)
 }
 
-// asReader returns the path of the reader's node in place of the writer's node at path, on which h is.
+// asReader returns the path of the reader's node that replaces the writer's node at path, the node of h.
 func (rw *RWMutex) asReader(h *core.Hold, path string, moving bool) (string, error) {
 	l := rw.line()
 	name, ok := strings.CutPrefix(path, l.dir+"/")

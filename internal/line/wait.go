@@ -104,7 +104,7 @@ func (t turnState) after(e turnEvent) turnState {
 	return turnUnknown
 }
 
-// watchTurn reads the queue until p is granted.
+// watchTurn reads the queue, and waits, until p is granted.
 func (l *Line) watchTurn(ctx context.Context, r *request, p *place, w *waits) (*core.Hold, error) {
 	s := p.s
 	for {
@@ -282,10 +282,10 @@ func (l *Line) watchOwn(ctx context.Context, p *place, w *waits) (err error) {
 	return err
 }
 
-// checkNumber returns nil for a place whose number is valid. Otherwise it removes the
+// checkNumber returns nil for a place whose number is valid. If few numbers are left, it removes the
 // node, waits until the queue has drained and the directory is deleted, and returns
-// errs.ErrDrained. A try does not wait and gets ErrLocked. The error is ErrLimit past
-// layout.LeftHard, or if foreign nodes keep the directory.
+// errs.ErrDrained. A try does not wait: it gets ErrLocked. If no number is left (layout.LeftHard), or nodes of
+// other programs keep the directory, the error is ErrLimit.
 func (l *Line) checkNumber(ctx context.Context, p place, r *request) error {
 	if contender.NumbersLeft(p.s, p.Seq) > layout.LeftClose {
 		return nil

@@ -38,8 +38,8 @@ import (
 // A waiter is woken by its own node, by the limit, and by one of
 //
 //   - the directory's children, if it is the first whose turn has not come;
-//   - otherwise its predecessor, which is a waiter whose turn must come first, or which
-//     leaves. When the turn of the predecessor comes, its owner marks the node.
+//   - otherwise its predecessor: another waiter, whose turn must come first unless it
+//     leaves. When the turn of the predecessor comes, its client marks its node.
 //
 // The second case requires certainty that the predecessor will be marked. Every granted
 // request is marked, except for a request whose turn came with the creation of its node: its
@@ -151,7 +151,7 @@ func (a *acquisition) attempt(ctx context.Context) (*core.Hold, error) {
 	if err := s.ClaimKind(ctx, sem.recipeDir()); err != nil {
 		return nil, err
 	}
-	// A request that is bound to fail holds up those behind it for a moment. So read
+	// A request that is bound to fail delays the requests behind it for a moment. So read
 	// the limit first, unless the limit that was last seen admits the request.
 	if seen := sem.seen.Load(); seen == nil || a.n > seen.n {
 		l, _, err := a.limit(ctx, s, false)
@@ -200,9 +200,8 @@ func (a *acquisition) attempt(ctx context.Context) (*core.Hold, error) {
 }
 
 // look returns ErrLocked if a try would fail now, before the try creates a node, see
-// Line.look of package line. Here too a failure means that another request was granted: the first of the
-// requests that were made after the failing call had looked was granted, or it failed because it wanted
-// more permits.
+// Line.look of package line. Here too a try fails only if another request was granted: of the requests that
+// were made after the look of the failing try, the first was granted, unless it wanted too many permits.
 func (a *acquisition) look(ctx context.Context, s *core.Session) error {
 	names, err := contender.LookAt(ctx, s, a.sem.requests)
 	if err != nil {
@@ -291,9 +290,9 @@ func (a *acquisition) list(ctx context.Context, r *request, w *backend.Watch) ([
 	}
 }
 
-// mayMark returns an error if the session may not write the node of r, on whose mark
-// others may rely. It checks by a write that cannot be applied: a service tests the
-// permission before the version. A session checks once for each directory.
+// mayMark returns an error if the session may not write the node of r, since waiters may rely on
+// its mark. It tests that with a write that cannot be applied: a service tests the
+// permission before the version. A session tests once for each directory.
 func (a *acquisition) mayMark(ctx context.Context, r *request) error {
 	s, dir := r.s, a.sem.requests
 	if s.IsAllowed(dir) {
@@ -349,9 +348,9 @@ func (a *acquisition) mark(ctx context.Context, r *request) error {
 	return err
 }
 
-// heldUnder is that of line.Line: the permits of the holds from which ctx derives never
-// become free for this call. It saves a request that is bound to fail; behindOwn
-// decides.
+// heldUnder returns ErrHeld for a call that would wait for itself: the permits of the holds from which ctx
+// derives never become free for this call. It saves a request that is bound to fail. In doubt it returns nil,
+// and behindOwn decides.
 func (a *acquisition) heldUnder(ctx context.Context) error {
 	if a.try || a.sem.adopt {
 		return nil
@@ -376,14 +375,14 @@ func (a *acquisition) heldUnder(ctx context.Context) error {
 	return nil
 }
 
-// behindOwn is Line.behindOwn of package line. It returns ErrHeld if a request in the queue, whose last
-// is that of this call, does not fit beside the earlier permits from which ctx derives.
-// This call waits behind that request, that request waits for those permits, and ctx
-// ends with them.
+// behindOwn is Line.behindOwn of package line. The last request of the queue is that of this call. behindOwn
+// returns ErrHeld if a request in the queue does not fit beside earlier permits of the holds from which ctx
+// derives. Then that request waits for these permits, this call waits behind that request, and ctx ends with
+// the holds.
 //
-// The request of another caller counts if its node is younger than the limit: then its
-// turn has never come. Under an earlier limit it may have been granted without having
-// set its mark yet.
+// The request of another caller counts only if its node is younger than the limit: then its
+// turn has never come. An older request may have been granted under an earlier limit, and may
+// not be marked yet.
 func (a *acquisition) behindOwn(ctx context.Context, s *core.Session, queue []layout.Permit, l storedLimit) error {
 	var names []string
 	for name := range core.HoldsUnder(ctx, a.sem.requests) {
@@ -398,7 +397,7 @@ func (a *acquisition) behindOwn(ctx context.Context, s *core.Session, queue []la
 		case isOwn(q):
 			own -= int64(q.Weight)
 			continue
-		case own+int64(q.Weight) <= int64(l.n), q.Weight > l.n: // it exceeds the limit and will fail
+		case own+int64(q.Weight) <= int64(l.n), q.Weight > l.n: // it fits, or it will fail
 			continue
 		}
 		if i < len(queue)-1 {

@@ -2,7 +2,7 @@
 //
 //	permits.go   Semaphore: its nodes, its contenders, the removal of a request
 //	acquire.go   the rules, and an acquisition up to the grant or the wait
-//	wait.go      what a waiter watches until its turn comes
+//	wait.go      the watches of a waiter until its turn comes
 //	limit.go     the limit on the service, and the limit that a client expects
 //
 // Package coord has the public types and their documentation.

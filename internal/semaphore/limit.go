@@ -18,7 +18,7 @@ type storedLimit struct {
 	version int32 // of its node
 }
 
-// setting is a SetLimit that was applied. The zxids of two sessions are not compared: the service can have
+// setting says when a SetLimit was applied. The zxids of two sessions are not compared: the service can have
 // been restored from a backup between them.
 type setting struct {
 	session int64 // its number, see core.Session.Number
@@ -158,9 +158,9 @@ func (a *acquisition) limit(ctx context.Context, s *core.Session, watch bool) (s
 	}
 }
 
-// limitUnchanged returns the condition that the limit is still the limit that the client has read last,
-// and accepts. The Kind of the condition is zero if the client has read no such limit. (The condition
-// does not detect that the node was deleted and created again.)
+// limitUnchanged returns the condition that the limit has not changed since the client has read it, provided
+// that the client accepts that limit. Otherwise, or if the client has not read the limit, the Kind of the
+// condition is zero. (The condition does not detect that the node was deleted and created again.)
 func (s *Semaphore) limitUnchanged() backend.Op {
 	seen := s.seen.Load()
 	if seen == nil || seen.version < 0 || !s.adopt && int64(seen.n) != s.want.Load() {

@@ -38,7 +38,7 @@ type Semaphore struct {
 	seen      atomic.Pointer[storedLimit] // the limit that was last found and accepted
 
 	mu  sync.Mutex
-	set setting // from which want comes
+	set setting // the SetLimit that has set want
 }
 
 // New returns the semaphore at path, which the caller expects to have limit permits.
@@ -58,7 +58,7 @@ func (s *Semaphore) recipeDir() kinds.RecipeDir {
 	return kinds.NewRecipeDir(s.path.Full(), layout.KindSemaphore)
 }
 
-// check returns the error for a bad semaphore or an ended ctx.
+// check returns the error for an invalid path or limit, or for an ended ctx.
 func (s *Semaphore) check(ctx context.Context, op string) error {
 	if err := s.path.Check(op); err != nil {
 		return err
@@ -127,10 +127,10 @@ func (s *Semaphore) readContenders(ctx context.Context, ss *core.Session) ([]Con
 	return list, nil
 }
 
-// owner is a Semaphore as the recipe of its holds.
+// owner is a Semaphore as the core.Owner of its holds.
 type owner Semaphore
 
-// RemoveNode deletes the node of a released hold, and the directory as a line does.
+// RemoveNode deletes the node of a released hold, and the directory, as Line.RemoveNode of package line.
 func (s *owner) RemoveNode(h *core.Hold) error {
 	q, _ := layout.ParsePermit(nodepath.Base(h.Path()))
 	if contender.IsHighNumber(h.On(), q.Seq) {
@@ -140,12 +140,12 @@ func (s *owner) RemoveNode(h *core.Hold) error {
 	return h.Remove(nil)
 }
 
-// Leftovers has no nodes: the node of a lost hold goes with its session, or was deleted.
+// Leftovers returns no nodes: the node of a lost hold goes with its session, or was deleted.
 func (s *owner) Leftovers(*core.Hold, error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	return
 }
 
-// Lost does nothing.
+// Lost does nothing: the deletion of the node wakes the waiters.
 func (s *owner) Lost(*core.Hold) {}
 
 // checkNumber returns nil for a request whose number is valid. Otherwise it removes the

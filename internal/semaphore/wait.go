@@ -59,9 +59,9 @@ const (
 	predecessorRemoved
 )
 
-// markState is whether a predecessor will be marked when it is granted, see the protocol
-// in acquire.go. It is kept as long as the predecessor stays the same, whatever becomes of
-// the limit.
+// markState says whether a predecessor will be marked when it is granted, see the protocol
+// in acquire.go. A waiter keeps it as long as the predecessor stays the same, also when
+// the limit changes.
 //
 //	markUnknown: its S exceeded the limit at its creation -> markCertain
 //	             it is marked, or that is not certain     -> markUncertain
@@ -93,7 +93,7 @@ func (w *watches) move(e queueEvent) {
 	}
 }
 
-// stop stops the watches, and also the own one if it was not passed to a hold.
+// stop stops the watches. own is false if the watch on the own node was passed to a hold.
 func (w *watches) stop(own bool) {
 	w.limit.Stop()
 	w.dir.Stop()
