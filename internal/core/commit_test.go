@@ -82,7 +82,7 @@ func (x *onceScene) version() int32 {
 	return stat.Version
 }
 
-func TestCommitOnceAppliesOnceWhateverIsLost(t *testing.T) {
+func TestCommitOnce_AppliesOnceWhateverIsLost(t *testing.T) {
 	uncertain := func(n int, _ backendtest.Call, err error) error {
 		if n == 1 {
 			return backend.ErrUncertain
@@ -126,7 +126,7 @@ func TestCommitOnceAppliesOnceWhateverIsLost(t *testing.T) {
 	}
 }
 
-func TestCommitOnceUsesOneSlotForEachOperationUnderWay(t *testing.T) {
+func TestCommitOnce_UsesOneEntryForEachCommitUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newOnceScene(t)
 		for range 20 {
@@ -136,12 +136,12 @@ func TestCommitOnceUsesOneSlotForEachOperationUnderWay(t *testing.T) {
 		}
 		names, _, err := x.s.b.Children(t.Context(), journalDir, nil)
 		if err != nil || len(names) != 1 {
-			t.Errorf("receipts %v, %v, want one", names, err)
+			t.Errorf("journal entries %v, %v, want one", names, err)
 		}
 	})
 }
 
-func TestCommitOnceNamesTheOperationThatFailed(t *testing.T) {
+func TestCommitOnce_NamesTheOperationThatFailed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newOnceScene(t)
 		_, _, err := x.s.CommitOnce(t.Context(),
@@ -156,13 +156,13 @@ func TestCommitOnceNamesTheOperationThatFailed(t *testing.T) {
 	})
 }
 
-func TestCommitOnceSurvivesALostSlot(t *testing.T) {
+func TestCommitOnce_SurvivesTheDeletionOfItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newOnceScene(t)
 		x.before = func(n int, c backendtest.Call) error {
 			if n == 1 {
-				receipt := c.Ops[len(c.Ops)-1].Path
-				if _, err := c.Session.Commit(t.Context(), backend.Delete(receipt, backend.AnyVersion)); err != nil {
+				entry := c.Ops[len(c.Ops)-1].Path
+				if _, err := c.Session.Commit(t.Context(), backend.Delete(entry, backend.AnyVersion)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -177,7 +177,7 @@ func TestCommitOnceSurvivesALostSlot(t *testing.T) {
 	})
 }
 
-func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
+func TestCommitOnce_ReportsAnUnknownOutcome(t *testing.T) {
 	t.Run("the session was lost", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			x := newOnceScene(t)
@@ -205,7 +205,7 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 			// The journal entry could show the outcome of the abandoned operation, so it is removed.
 			names, _, err := x.s.b.Children(t.Context(), journalDir, nil)
 			if err != nil || len(names) != 0 {
-				t.Errorf("receipts %v, %v, want none", names, err)
+				t.Errorf("journal entries %v, %v, want none", names, err)
 			}
 			x.after = nil
 			if _, _, err := x.set(t.Context()); err != nil {
@@ -216,7 +216,7 @@ func TestCommitOnceReportsAnUnknownOutcome(t *testing.T) {
 }
 
 // If the journal entry cannot be created, nothing of the caller is sent.
-func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
+func TestCommitOnce_WithoutAnEntryIsNotUncertain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)
 		link := st.Link("a")
@@ -247,7 +247,7 @@ func TestCommitOnceWithoutASlotIsNotUncertain(t *testing.T) {
 	})
 }
 
-func TestCommitOnceUnderManyFaultsIsExact(t *testing.T) {
+func TestCommitOnce_IsExactUnderManyFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newOnceScene(t)
 		const n = 300

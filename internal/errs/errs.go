@@ -1,5 +1,5 @@
-// Package errs has the errors of the recipes, and says what the error of a call means. Package coord
-// documents the errors. Those of the backend have their names in package backend alone.
+// Package errs has the errors of the recipes, and functions that interpret the error of a call. Package coord
+// documents the errors. Package backend has the errors of backends.
 package errs
 
 import (
@@ -38,13 +38,13 @@ var (
 	// ErrGone means inside a recipe that the client's own node is gone: the caller takes a
 	// new place.
 	ErrGone = fmt.Errorf("this client's node is gone: %w", ErrDeleted)
-	// ErrAgain means inside a recipe that the state that was read does not hold any more.
+	// ErrAgain means inside a recipe that the state has changed since it was read: the caller reads again.
 	ErrAgain = errors.New("the state has changed since it was read")
 	// ErrDrained makes a contender take a place in the new directory.
 	ErrDrained = errors.New("sequence numbers exhausted, directory replaced")
-	// ErrNoFunction refuses a call without the function that it is to call.
+	// ErrNoFunction refuses a call whose function argument is nil.
 	ErrNoFunction = fmt.Errorf("%w: the function is nil", backend.ErrInvalid)
-	// ErrVersions: writes without a version have led beyond the largest int32.
+	// ErrVersions means that the version of a node has exceeded the largest int32, after as many writes.
 	ErrVersions = fmt.Errorf("%w: the version of the node has overflowed, delete it and create it again", ErrLimit)
 )
 
@@ -95,7 +95,7 @@ func (l *Loss) As(target any) bool {
 	return ok
 }
 
-// IsOver reports whether err means that the session, or the client, is over: no retry
+// IsOver reports whether err means that the session is over or the client is closed: no retry
 // on this session can succeed.
 func IsOver(err error) bool {
 	return Answers(err, backend.ErrSessionLost) || IsClosed(err)
@@ -111,7 +111,7 @@ func IsNotFound(err error) bool { return Answers(err, backend.ErrNotFound) }
 func IsDecode(err error) bool { return Answers(err, ErrDecode) }
 
 // MayRepeat reports whether the commit that returned err may have been applied, and
-// another request of the same session and ctx can determine that.
+// another request on the same session and with ctx can determine that.
 func MayRepeat(ctx context.Context, err error) bool {
 	return backend.IsUncertain(err) && !IsOver(err) && ctx.Err() == nil
 }
@@ -131,14 +131,15 @@ func Blamed(err error) int {
 	return e.Index
 }
 
-// Answers reports whether err is an answer of the service that matches target. The cause of an ended
-// context is none, nor is the refusal of a user without contact: it says nothing about a node.
+// Answers reports whether err is an answer of the service that matches target. The cause of an ended context
+// is no answer of the service. Neither is a NoContactError, even if it says that the service refuses the
+// user: it says nothing about a node.
 func Answers(err, target error) bool {
 	return errors.Is(err, target) && !OfContext(err) && !errors.Is(err, backend.ErrNoContact)
 }
 
-// RefusesUser reports whether a call has not reached the service because that refuses the user. The
-// service can let the user in again while the session lasts.
+// RefusesUser reports whether a call has not reached the service because the service refuses the user. The
+// service can accept the user again while the session lasts.
 func RefusesUser(err error) bool { return errors.Is(err, backend.ErrNoContact) && !OfContext(err) }
 
 // OfContext reports whether err means that a context has ended. Such an error matches

@@ -1,4 +1,5 @@
-// Package follow has loops over changes: what is read is read again when a watch fires, over sessions.
+// Package follow has loops over changes: a function reads state and arms watches, and is called again when a
+// watch fires or a session begins.
 package follow
 
 import (
@@ -12,26 +13,26 @@ import (
 	"github.com/go-coord/coord/internal/nodepath"
 )
 
-// Loop is the part of one session in following changes: a set of watches, those that
-// have fired, and a watch of a tree. Armed watches stay armed from one look to the next.
+// Loop is the state of Live on one session, for its calls of look. Watches that a call has armed stay armed
+// for the next calls.
 type Loop struct {
 	S     *core.Session
 	Ws    *backend.WatchSet
 	Tree  *backend.TreeWatch // or nil
-	Fired []*backend.Watch   // since the previous look
-	First bool               // the first look of this session: no watch is armed, and earlier reads may be stale
+	Fired []*backend.Watch   // the watches of Ws that have fired since the previous call
+	First bool               // the first call on this session: no watch is armed, and earlier reads may be stale
 }
 
-// Renew stops all watches, before a look that reads everything again.
+// Renew stops the watches of Ws, for a call of look that reads everything again.
 func (v *Loop) Renew() {
 	v.Ws.Stop()
 	v.Ws = backend.NewWatchSet()
 }
 
 // Live calls look at the beginning of each session, and again whenever one of the
-// watches that look has armed fires or the tree reports something, until ctx ends or look
-// fails for good. It returns the reason: the error of ctx, ErrClosed, or look's. Every
-// reconnection fires all watches and ends the tree, so no stale read stays.
+// watches that look has armed fires or the tree reports a change, until ctx ends or look returns an error
+// other than the loss of the session. It returns the error of ctx, ErrClosed, or that of look. Every
+// reconnection fires all watches and ends the tree, so look reads again after each.
 func Live(ctx context.Context, c *core.Client, look func(ctx context.Context, v *Loop) error) error {
 	_, err := core.OnSession(ctx, c, func(s *core.Session) (struct{}, error) { return struct{}{}, once(ctx, s, look) })
 	switch {
@@ -46,7 +47,7 @@ func Live(ctx context.Context, c *core.Client, look func(ctx context.Context, v 
 // once is the part of Live on one session.
 func once(ctx context.Context, s *core.Session, look func(ctx context.Context, v *Loop) error) error {
 	v := &Loop{S: s, Ws: backend.NewWatchSet(), First: true}
-	defer func() { // stops what the last look has armed
+	defer func() {
 		v.Ws.Stop()
 		v.Tree.Stop()
 	}()
@@ -68,8 +69,8 @@ func once(ctx context.Context, s *core.Session, look func(ctx context.Context, v
 }
 
 // ReadOrAwait calls read, which reads the node at path with a watch of the set ws. If
-// the node is missing, it arms a watch on its creation instead, unless ws is nil. It
-// returns the armed watch. It calls read again if the node is created in between.
+// the node is missing, it arms a watch on the creation of the node instead, unless ws is nil. It
+// returns the armed watch. If the node is created between the two requests, it calls read again.
 func ReadOrAwait(ctx context.Context, s *core.Session, ws *backend.WatchSet, path string, read func(w *backend.Watch) error) (*backend.Watch, error) {
 	for {
 		w := ws.New()
@@ -96,9 +97,9 @@ func ReadOrAwait(ctx context.Context, s *core.Session, ws *backend.WatchSet, pat
 	}
 }
 
-// Observe returns a latest-wins channel that look feeds, called as by Live. The
-// channel is closed when ctx ends. If following fails for good, the last element is
-// failed(err), and then the channel is closed. over, if it is not nil, is called before.
+// Observe returns a latest-wins channel, out, to which look sends. Live calls look. When ctx ends, Observe
+// closes the channel. If the path is invalid or Live returns an error before, the last element is
+// failed(err). over, if it is not nil, is called when Live has returned, before that element is sent.
 func Observe[T any](ctx context.Context, c *core.Client, op string, p *nodepath.Path, failed func(error) T, over func(), look func(ctx context.Context, v *Loop, out latest.Signal[T]) error) <-chan T {
 	core.NeedContext(ctx)
 	out := latest.NewSignal[T]()

@@ -155,15 +155,15 @@ func (g *Group) readMembers(ctx context.Context, s *core.Session, want func(layo
 type reading struct {
 	member Member
 	mzxid  int64          // of the latest change of the node
-	denied bool           // the value may not be read
-	w      *backend.Watch // armed, if one was wanted
-	stale  bool           // it must be read again
+	denied bool           // the client may not read the data
+	w      *backend.Watch // armed; nil for a read without a watch
+	stale  bool           // the node must be read again
 	gone   bool           // there was no node
 	err    error
 }
 
-// mostLists bounds how often one look lists again because a member vanished during
-// the read. So the look ends however many members come and go.
+// mostLists bounds how often one read of all members lists the directory again because a member vanished
+// meanwhile. So the read ends however many members come and go.
 const mostLists = 8
 
 // read reads the nodes, and the data of the nodes at more, which are read after them.
@@ -197,7 +197,7 @@ func (g *Group) watch(ctx context.Context, s *core.Session, nodes []layout.Membe
 	return got, err
 }
 
-// reading returns what the read of a node with the watch w shows.
+// reading returns the reading of a node from the result of its read with the watch w, which may be nil.
 func (g *Group) reading(ctx context.Context, s *core.Session, n layout.MemberNode, watches *backend.WatchSet, w *backend.Watch, read backend.ReadResult) (r reading) {
 	path := g.path.Full() + "/" + n.Name
 	r.w = w

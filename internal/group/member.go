@@ -15,14 +15,14 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// A Membership is the caller's own place in a group. Its goroutine keeps it: if the session is lost, the
-// member joins again on the next session, and if another client deletes its node, it creates another. The
+// A Membership is the caller's own place in a group. Its goroutine (keep) maintains it: if the session is lost,
+// the member joins again on the next session, and if another client deletes its node, it creates another. The
 // membership ends when its owner leaves, when the client is closed, when the member joins again and
 // another member has the id (ErrDuplicate), or when the service refuses.
 type Membership struct {
 	g    *Group
 	id   string
-	stop context.CancelFunc // ends keep
+	stop context.CancelFunc // makes keep return
 	done chan struct{}      // closed when the membership ends
 	left chan struct{}      // closed when keep has returned
 
@@ -134,8 +134,7 @@ func (m *Membership) end(err error) bool {
 	return early
 }
 
-// keep maintains the membership until ctx ends, which Leave causes, or until it
-// fails for good.
+// keep maintains the membership until Leave ends ctx, or until the member cannot join again.
 func (m *Membership) keep(ctx context.Context, inc *incarnation) {
 	defer close(m.left)
 	defer m.stop()
@@ -277,7 +276,7 @@ func (m *Membership) abandon() {
 }
 
 // enter creates the member's node, and makes sure that no other member has the id. If a session is lost,
-// it tries again on the next session, until ctx ends. Its requests use calls as their context. If enter
+// it tries again on the next session, until ctx ends. calls is the context of its requests. If enter
 // fails, it leaves no node, or m.removal removes the node.
 func (m *Membership) enter(ctx, calls context.Context, takeover bool) (*incarnation, error) {
 	pause := core.NewPauses(m.g.c)
@@ -298,8 +297,8 @@ func (m *Membership) enter(ctx, calls context.Context, takeover bool) (*incarnat
 }
 
 func (m *Membership) enterOnce(ctx, calls context.Context, takeover bool) (*incarnation, error) {
-	// The node of an earlier call of this client, which may be that of another Group, must
-	// not refuse the new one.
+	// A node that an earlier call of this client has left, perhaps of another Group, must
+	// not make this call fail with ErrDuplicate.
 	if err := m.g.c.AwaitCleanUps(ctx, m.g.path.Full(), ""); err != nil {
 		return nil, err
 	}
@@ -367,7 +366,7 @@ func (m *Membership) setData(ctx context.Context, data []byte) error {
 		return err
 	}
 	// The data is stored before it is sent: the session may be lost at any time,
-	// and the next incarnation must not go back behind a value that others have
+	// and the next incarnation must not have older data than other clients have
 	// seen.
 	m.mu.Lock()
 	old := m.data
@@ -419,7 +418,7 @@ func (m *Membership) write(ctx context.Context, inc *incarnation, data []byte) e
 	return err
 }
 
-// takeBack restores the old data unless an incarnation may have been made with the
+// takeBack restores the old data and reports true, unless an incarnation may have been created with the
 // data of rev.
 func (m *Membership) takeBack(rev int, old []byte) bool {
 	m.mu.Lock()

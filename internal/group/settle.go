@@ -16,14 +16,14 @@ import (
 )
 
 // settle makes sure that the id belongs to n, the new node of m. Nodes that are
-// made later have higher numbers, so one list shows all nodes that can be in its
-// way:
+// created later have higher numbers, so one listing shows all nodes that can have the id
+// instead of n:
 //
 //   - Nodes of this membership's lost sessions, which the service has not removed
 //     yet, are removed first. Until then other newcomers may be refused because of
 //     them.
 //   - Older nodes of other members are removed if takeover is set. Otherwise n is
-//     withdrawn: ErrDuplicate.
+//     removed, and the error is ErrDuplicate.
 //
 // Each of these steps is one commit that checks its premise: no node is removed on
 // behalf of an own node that is gone, and no newcomer is refused because of a node
@@ -105,16 +105,16 @@ func removeUnder(own string, paths []string) []backend.Op {
 
 func (m *Membership) duplicate() error { return fmt.Errorf("%w: %q", errs.ErrDuplicate, m.id) }
 
-// rivals is what a list shows about an id.
+// rivals is the result of a listing for one id.
 type rivals struct {
-	own   bool
-	newer bool     // there are nodes of others made after the own node
-	older []string // paths of the nodes of others made before it
+	own   bool     // the own node exists
+	newer bool     // nodes of other members exist that were created after the own node
+	older []string // paths of nodes of other members that were created before the own node
 	first struct { // the first of older
 		layout.MemberNode
 		path string
 	}
-	orphans []string // paths of nodes that lost sessions of this membership left
+	orphans []string // paths of nodes that lost sessions of this membership have left
 }
 
 func (m *Membership) rivals(names []string, n core.Node) (l rivals) {
@@ -140,8 +140,8 @@ func (m *Membership) rivals(names []string, n core.Node) (l rivals) {
 	return l
 }
 
-// isMine reports whether a node was left by this membership, or by one of this
-// Group that is over.
+// isMine reports whether a node was left by this membership, or by an earlier membership of this
+// Group.
 func (m *Membership) isMine(name string) bool {
 	if slices.ContainsFunc(m.mine, func(sp core.Spec) bool { return strings.HasPrefix(name, nodepath.Base(sp.Prefix)) }) {
 		return true
@@ -162,7 +162,7 @@ type leftover struct {
 
 const (
 	// mostLeftovers bounds the leftovers that are remembered for each id. Each lost
-	// session makes one.
+	// session adds one.
 	mostLeftovers = 64
 	// leftoversLast is how long a leftover is remembered: far longer than a service keeps
 	// a dead session.

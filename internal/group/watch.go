@@ -124,7 +124,7 @@ func (g *Group) Wait(ctx context.Context, n int) ([]Member, error) {
 	if err := g.path.Check(op); err != nil {
 		return nil, err
 	}
-	// The shared view is not used here: it may date from before contact was lost.
+	// Wait does not use the shared view, which can be older than the call.
 	f := follower{g: g}
 	var list []Member
 	err := follow.Live(ctx, g.c, func(ctx context.Context, v *follow.Loop) error {
@@ -153,12 +153,11 @@ func (g *Group) Wait(ctx context.Context, n int) ([]Member, error) {
 	return list, nil
 }
 
-// errEnough ends the looks of Wait.
+// errEnough ends the loop of Wait.
 var errEnough = errors.New("enough members")
 
-// view is the live copy of a group that its Watches and Pickers share. It is
-// changed before any of them reads it, so none of them is behind what another has
-// reported. It lives as long as it has a user.
+// view is the live copy of a group that its Watches and Pickers share. All of them read the same roster, so a
+// Picker does not pick a member that a Watch has reported as gone. The view ends with its last user.
 type view struct {
 	seen  *latest.Value[roster]
 	stop  context.CancelFunc
@@ -221,11 +220,10 @@ func (g *Group) follow(ctx context.Context, v *view) {
 	v.seen.Set(last, true)
 }
 
-// follower follows a group. Of the directory and the members, it reads again only
-// what has changed.
+// follower follows a group. It reads again only those nodes, of the directory and the members, that have changed.
 //
-// If the service has trees, one watch of the directory's tree tells what has changed,
-// and the changes keep the list of names up to date. A service may withhold the changes
+// If the service has trees, one watch of the directory's tree reports the changes,
+// with which the follower keeps the list of names up to date. A service may withhold the changes
 // of nodes that the session may not read. Two rules keep such members in the list:
 //
 //   - Each join changes the data of the directory, which the session may read. After
@@ -239,14 +237,14 @@ type follower struct {
 	seen  *latest.Value[roster]
 	known bool // the group was read once
 
-	// A member has come, gone or changed since the roster was set. An error can end a look
-	// that has seen it.
+	// A member has come, gone or changed since the roster was set. It stays true if an error ends the look
+	// that has found the change.
 	changed bool
 
 	trees   bool               // this session follows a tree
 	names   []string           // of the directory
-	listed  bool               // names are up to date, but for changes and watches that were not handled yet
-	counted bool               // with a tree: their number was compared
+	listed  bool               // names are up to date, except for events that were not handled yet
+	counted bool               // the number of names was compared with that of the directory; for a tree
 	asOf    int64              // the position of the latest read of the directory
 	nodes   map[string]reading // the nodes of members
 
@@ -291,7 +289,8 @@ func (f *follower) look(ctx context.Context, v *follow.Loop) error {
 	return nil
 }
 
-// forget makes everything be read again. It keeps the readings, to compare with.
+// forget makes the next look read the directory and all members again. It keeps the readings, which the look
+// compares with the new ones.
 func (f *follower) forget() {
 	f.dir, f.listed = nil, false
 	f.watched = make(map[*backend.Watch]string)
@@ -300,7 +299,7 @@ func (f *follower) forget() {
 	}
 }
 
-// expire makes the node be read again if it is that of a member.
+// expire makes the next look read the node again if it is that of a known member.
 func (f *follower) expire(name string) {
 	if r, ok := f.nodes[name]; ok {
 		r.w, r.stale = nil, true
@@ -349,9 +348,8 @@ func (f *follower) takeTree(v *follow.Loop) {
 	}
 }
 
-// list lists the directory. Without a tree it does that with a watch, and watches for
-// the creation of the directory if that is missing. With one, it arms the tree before
-// it lists for the first time.
+// list lists the directory. Without a tree, it arms a watch on the children of the directory, or on its
+// creation if it is missing. With a tree, it arms the watch of the tree before the first listing.
 func (f *follower) list(ctx context.Context, v *follow.Loop) error {
 	if f.trees && v.Tree == nil {
 		tree := backend.NewTreeWatch(0)
@@ -382,7 +380,7 @@ func (f *follower) list(ctx context.Context, v *follow.Loop) error {
 	return err
 }
 
-// readMembers reads what is not up to date, and returns all members.
+// readMembers reads the directory and those members that are not up to date, and returns all members.
 func (f *follower) readMembers(ctx context.Context, v *follow.Loop) (list []Member, err error) {
 	for lists := 0; ; {
 		if !f.listed {
@@ -435,8 +433,8 @@ func (f *follower) readMembers(ctx context.Context, v *follow.Loop) (list []Memb
 			f.dropTree(v)
 			continue
 		}
-		// A successor may have been made after the list, and must be reported in
-		// one update with the member that is gone. (By now the watch on the directory
+		// A successor of a vanished member may have been created after the listing, and must be
+		// reported in one update with the member that is gone. (By now the watch on the directory
 		// has fired, or the tree has reported the successor.) The names can also be
 		// older than the count.
 		if len(vanished) > 0 || count >= 0 {
@@ -444,7 +442,7 @@ func (f *follower) readMembers(ctx context.Context, v *follow.Loop) (list []Memb
 				f.listed = f.listed && f.dir.Kind() == 0
 				f.takeTree(v)
 			}
-			// If a member has come after the count, the next one counts it.
+			// If a member has come after the count, it makes the follower count again.
 			if count >= 0 && f.counted && (count != len(f.names) || lists > mostLists) {
 				f.listed = false
 			}
@@ -452,8 +450,8 @@ func (f *follower) readMembers(ctx context.Context, v *follow.Loop) (list []Memb
 	}
 }
 
-// read reads the nodes. Without a tree it watches each of them. With one it also reads
-// the directory, unless its children were counted, and returns their number, else -1.
+// read reads the nodes. Without a tree, it arms a watch on each of them. With a tree, it also reads
+// the directory, unless its children were counted, and returns their number. Otherwise count is -1.
 func (f *follower) read(ctx context.Context, v *follow.Loop, nodes []layout.MemberNode) (got []reading, count int, err error) {
 	switch {
 	case !f.trees:

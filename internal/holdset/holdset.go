@@ -1,5 +1,5 @@
-// Package holdset is a set of holds that were acquired together, all or none. It is lost when any of its
-// holds is lost.
+// Package holdset has the set of holds that LockAll returns: all of them were acquired, or none. The set ends when
+// any of its holds ends.
 package holdset
 
 import (
@@ -27,8 +27,8 @@ type Set struct {
 // New returns a set without holds.
 func New() *Set { return &Set{done: make(chan struct{})} }
 
-// Within returns the context of the next acquisition: it ends also with the latest hold of the
-// set, so that a loss ends the wait for the rest.
+// Within returns the context of the next acquisition. It derives from ctx and from the latest hold of the
+// set, so the loss of a hold ends the wait for the others.
 func (s *Set) Within(ctx context.Context) context.Context {
 	if n := len(s.holds); n > 0 {
 		return s.holds[n-1].Context(ctx)
@@ -50,8 +50,8 @@ func (s *Set) Complete(ctx context.Context) error {
 	return s.Err()
 }
 
-// test asks the service for the nodes that may have been deleted, as far as the client knows,
-// while the call waited for others.
+// test verifies each hold whose node may have been deleted while the call waited for other locks: a watch on
+// that node has fired.
 func (s *Set) test(ctx context.Context) error {
 	for _, h := range s.holds {
 		if h.IsDoubted() {
@@ -63,9 +63,9 @@ func (s *Set) test(ctx context.Context) error {
 	return nil
 }
 
-// GiveBack releases the holds of a set that was not completed for the reason why, and
-// returns all errors joined. When ctx has ended, it waits for the releases under way as
-// core.CleanUp.Wait does.
+// GiveBack releases the holds of a set that was not completed because of the error why. It
+// returns why joined with the errors of the releases. When ctx has ended, it waits for the releases under
+// way as core.CleanUp.Wait does.
 func (s *Set) GiveBack(ctx context.Context, why error) error {
 	type release struct {
 		h   *core.Hold

@@ -14,7 +14,7 @@ type Signal[T any] struct{ Ch chan T }
 // NewSignal returns a Signal whose channel is empty.
 func NewSignal[T any]() Signal[T] { return Signal[T]{make(chan T, 1)} }
 
-// Put sends v in place of a value that was not received.
+// Put sends v. It replaces an element that the reader has not received.
 func (g Signal[T]) Put(v T) {
 	select {
 	case <-g.Ch:
@@ -23,7 +23,7 @@ func (g Signal[T]) Put(v T) {
 	g.Ch <- v
 }
 
-// Untaken takes back a value that the reader has not received.
+// Untaken takes back the element that the reader has not received. It reports false if there is none.
 func (g Signal[T]) Untaken() (v T, ok bool) {
 	select {
 	case v = <-g.Ch:
@@ -66,8 +66,8 @@ func (l *Value[T]) Get() (v T, changed <-chan struct{}, final bool) {
 	return l.value, l.changed, l.final
 }
 
-// Follow sends the present value and then every newer one on ch, which must have
-// capacity 1 and no other sender. A newer value replaces one that was not received. It
+// Follow sends the present value and then every newer one on ch, converted by as. ch must have
+// capacity 1 and no other sender. A newer element replaces an element that was not received. Follow
 // closes ch and returns when ctx ends, or after the final value.
 func Follow[T, U any](ctx context.Context, l *Value[T], ch chan U, as func(T) U) {
 	defer close(ch)

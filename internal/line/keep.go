@@ -7,10 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
-
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/trace"
 )
 

@@ -15,7 +15,7 @@ import (
 
 // A caller that was passed the turn with the node of a kept lock is not granted if the session is
 // lost, or the node deleted, before it goes on.
-func TestAGrantInMemoryTestsSessionAndNode(t *testing.T) {
+func TestKeep_AGrantInMemoryTestsSessionAndNode(t *testing.T) {
 	for name, strike := range map[string]func(st *memory.Store, link *memory.Link, k *keptLock){
 		"session": func(_ *memory.Store, link *memory.Link, k *keptLock) { link.Expire(k.s.Backend().ID()) },
 		"node": func(st *memory.Store, _ *memory.Link, k *keptLock) {
@@ -73,7 +73,7 @@ func awaitMutex(function string) {
 
 // The deletion of the node has arrived, and the goroutine of the kept lock has not handled it yet: the
 // grant tests the watch itself.
-func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
+func TestKeep_AGrantInMemoryTestsTheWatch(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
 	c, err := core.Open(ctx, st, core.Config{}, nil)
 	if err != nil {
@@ -117,7 +117,7 @@ func TestAGrantInMemoryTestsTheWatch(t *testing.T) {
 
 // Contention that arrives when a Release has tested for it, and has not marked the kept lock as idle yet,
 // is not missed: the tests and the mark are under the mutex under which contention ends the kept lock.
-func TestContentionBetweenTheTestsOfAReleaseAndItsMark(t *testing.T) {
+func TestKeep_ContentionDuringAReleaseIsNotMissed(t *testing.T) {
 	ctx, st := context.Background(), memory.New(nil)
 	open := func(name string) *core.Client {
 		c, err := core.Open(ctx, st.Link(name), core.Config{}, nil)

@@ -9,14 +9,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/kinds"
-	"github.com/go-coord/coord/internal/tracing"
-
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/tracing"
 	"github.com/go-coord/coord/trace"
 )
 

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/go-coord/coord/internal/errs"
-
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/errs"
 )
 
 // localQueue is the queue of the callers of one client on one path. One caller at a

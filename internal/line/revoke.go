@@ -8,12 +8,11 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/nodepath"
-
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
 

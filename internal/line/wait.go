@@ -7,13 +7,12 @@ import (
 	"math"
 	"slices"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
-	"github.com/go-coord/coord/internal/nodepath"
-
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // await waits until p is at the head of the queue, and turns it into a hold.

@@ -55,7 +55,7 @@ var holdMutants = []mutant{
 		"TestMutex_OnlyTheOwnWriteOfACallIsUncertain"},
 	{"a commit whose reply was lost is sent again", "commitUnder",
 		"case string(data) == id:", "case string(data) == id && false:",
-		"TestCommitOnceAppliesOnceWhateverIsLost"},
+		"TestCommitOnce_AppliesOnceWhateverIsLost"},
 	{"Release does not wait for a downgrade under way", "BeginRelease",
 		"h.awaitMove(context.Background())", "",
 		"recipetest.TestRWMutex/ADowngradeContinuesAfterItsCallerGivesUp"},

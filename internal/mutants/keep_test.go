@@ -28,7 +28,7 @@ var keepMutants = []mutant{
 		"TestMutex_ALeaseThatHasPassedGivesNoTurn"},
 	{"a grant in memory does not test the node", "resume",
 		"if h.Grant(ctx, 1, k.own, nil) == nil {", "if h.Grant(ctx, 1, backend.NewWatch(), nil) == nil {",
-		"TestAGrantInMemoryTestsTheWatch"},
+		"TestKeep_AGrantInMemoryTestsTheWatch"},
 	{"a kept node is shared by callers with other data", "resume",
 		"if r.keep > 0 && bytes.Equal(r.Data, k.data) && ctx", "if ctx",
 		"recipetest.TestMutex/OnlyEqualDataSharesAKeptNode"},

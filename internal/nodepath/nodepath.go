@@ -1,4 +1,4 @@
-// Package nodepath has the paths of nodes, and the path that a recipe has.
+// Package nodepath has functions on the paths of nodes, and the path of a recipe (Path).
 package nodepath
 
 import (
@@ -43,8 +43,8 @@ type Path struct {
 	err   error
 }
 
-// New returns the path that the program has given and that is full with the namespace. err is the
-// reason why it is invalid, or nil.
+// New returns the path of a recipe: given is the path from the program, and full the same path with the
+// namespace before it. err is the reason why it is invalid, or nil.
 func New(given, full string, err error) Path {
 	if err != nil {
 		given, full = Short(given), Short(full) // used in errors only
@@ -58,17 +58,17 @@ func (p Path) Full() string { return p.full }
 // Given returns the path as the program gave it.
 func (p Path) Given() string { return p.given }
 
-// Err returns the reason why no recipe is at the path.
+// Err returns the reason why the path is invalid, or nil.
 func (p Path) Err() error { return p.err }
 
-// Refuse gives the reason why no recipe is at the path, unless there is one.
+// Refuse makes the path invalid for the reason err. An earlier reason stays.
 func (p *Path) Refuse(err error) {
 	if p.err == nil {
 		p.err = err
 	}
 }
 
-// Check returns the error that op reports for a bad path.
+// Check returns the error that op reports if the path is invalid, or nil.
 func (p *Path) Check(op string) error {
 	if p.err == nil {
 		return nil

@@ -39,7 +39,7 @@ func NewLogger(l *slog.Logger) *Logger {
 	return &Logger{Logger: slog.New(handler{box}), box: box}
 }
 
-// Silent reports that nothing is written.
+// Silent reports whether l writes nothing.
 func (l *Logger) Silent() bool { return l.box == nil }
 
 // Drain is Box.Drain.

@@ -19,12 +19,12 @@ const limit = 1 << 14
 const tellFailures = time.Minute
 
 // Box is a bounded queue of values for one function. Put never waits. While values wait, one
-// goroutine of the Box calls the function, so calls do not overlap. A call that panics, or that ends
-// its goroutine, costs its value: the Box goes on with the next one.
+// goroutine of the Box calls the function, so calls do not overlap. If a call panics or ends
+// its goroutine, its value is lost, and the Box continues with the next value.
 type Box[T any] struct {
 	deliver func(T)
 	dropped func(n int)                      // called, at the right place in the order, when n values were dropped
-	failed  func(f *usercode.Failure, n int) // called after a call that has not returned, the latest of n
+	failed  func(f *usercode.Failure, n int) // called when n calls did not return; f is of the latest
 
 	mu     sync.Mutex
 	queue  []entry[T]
@@ -32,14 +32,14 @@ type Box[T any] struct {
 	idle   chan struct{} // closed when the goroutine ends, nil while there is none
 	closed bool          // no value is delivered any more
 
-	// Of the goroutine: the batch that it works off.
+	// The batch that the goroutine delivers.
 	batch   []entry[T]
 	at      int  // the next entry of batch
 	calling bool // that entry was passed to deliver
 
 	failure  *usercode.Failure // to be reported, or nil
-	failures int               // since the last report
-	reported time.Time         // the last report
+	failures int               // calls that did not return since the last report
+	reported time.Time         // when failure was last set
 }
 
 type entry[T any] struct {
@@ -47,8 +47,8 @@ type entry[T any] struct {
 	lost int // dropped just before it
 }
 
-// New returns a Box for the function deliver. If values had to be dropped, the Box calls
-// dropped with their number. After a call of a function that has not returned, it calls failed, at
+// New returns a Box for the function deliver. If the Box has dropped values, it calls
+// dropped with their number. After a call of any of these functions that did not return, it calls failed, at
 // most once a minute.
 func New[T any](deliver func(T), dropped func(n int), failed func(f *usercode.Failure, n int)) *Box[T] {
 	return &Box[T]{deliver: deliver, dropped: dropped, failed: failed}
@@ -97,8 +97,8 @@ func (b *Box[T]) fail(f *usercode.Failure) {
 	}
 }
 
-// step makes the next call. It reports false if there is none. A call that does not return is not
-// made again.
+// step makes the next call. It reports false if there is none. If a call does not return, the next step does
+// not repeat it.
 func (b *Box[T]) step() bool {
 	b.mu.Lock()
 	if b.calling {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
+func TestBox_DeliversInOrderOneAtATime(t *testing.T) {
 	const n = 3 * limit
 	var got []int // not guarded: the race detector sees calls that overlap
 	b := New(func(v int) { got = append(got, v) }, func(n int) { t.Errorf("%d dropped", n) }, nil)
@@ -52,7 +52,7 @@ func TestValuesAreDeliveredInOrderOneAtATime(t *testing.T) {
 
 // Put does not wait for a function that blocks. Excess values are counted, and reported at
 // their place in the order, even if no value follows.
-func TestAFullBoxDropsAndCounts(t *testing.T) {
+func TestBox_DropsAndCountsWhenItIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		var got []string
@@ -89,7 +89,7 @@ func TestAFullBoxDropsAndCounts(t *testing.T) {
 }
 
 // Drain waits no longer than its bound, and the function is not called after that.
-func TestDrainWaitsNoLongerThanTheBound(t *testing.T) {
+func TestBox_DrainWaitsNoLongerThanTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		block := make(chan struct{})
 		calls := 0
@@ -125,7 +125,7 @@ func (h slowHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-func TestALoggerKeepsTimeAndPlaceOfALine(t *testing.T) {
+func TestLogger_KeepsTimeAndPositionOfALine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text strings.Builder
 		start := time.Now()

@@ -1,8 +1,8 @@
 // Package pace is the control of tests that judge a duration.
 //
-// On a machine with other work a correct program exceeds any bound. A Meter measures beside the
-// judged work, in the same process and at the same time, for how long the machine did other work. A
-// test fails only if a duration exceeds its bound without that time; else it does not judge it.
+// On a machine with other work a correct program can exceed any bound. During the judged work, a Meter in the
+// same process measures for how long the machine did other work. A test fails only if the duration less that
+// time exceeds the bound. If only the duration itself exceeds the bound, the test does not judge it.
 package pace
 
 import (
@@ -17,8 +17,8 @@ const (
 	turn = 2 * rest              // how long a turn may take, with its rest, on a machine without other work
 )
 
-// A Meter takes turns: it sleeps, works for a moment, and makes a step. What a turn takes too long
-// is time in which the machine did other work.
+// A Meter takes turns: it sleeps, works for a moment, and makes a step. The time by which a turn exceeds its
+// usual duration counts as time in which the machine did other work.
 type Meter struct {
 	tb    testing.TB
 	began time.Time
@@ -28,10 +28,10 @@ type Meter struct {
 
 	mu   sync.Mutex
 	lost time.Duration
-	last time.Time // the begin of the present turn
+	last time.Time // the beginning of the present turn
 }
 
-// Start starts a meter, which ends with the test. The step, if it is not nil, is what a server of
+// Start starts a meter, which ends with the test. step, if it is not nil, makes a request that a server of
 // the test answers in a few milliseconds, such as the Sync of a session without faults. Then the
 // time that the machine withholds from that server counts as well.
 func Start(tb testing.TB, step func()) *Meter {
@@ -83,16 +83,15 @@ func (m *Meter) Lost() time.Duration {
 	}
 }
 
-// Within ends the measurement. It fails the test if more time than bound has passed since Start,
-// without the time that was lost.
+// Within ends the measurement. It judges the time since Start, see Judge.
 func (m *Meter) Within(bound time.Duration, what string) {
 	m.tb.Helper()
 	m.Judge(time.Since(m.began), bound, what)
 	m.Stop()
 }
 
-// Judge fails the test if d, a duration since Start, is more than bound without the time that was
-// lost. With that time it is not judged.
+// Judge fails the test if d, a duration since Start, exceeds bound even without the lost time. If d exceeds
+// bound only with the lost time, Judge logs that.
 func (m *Meter) Judge(d, bound time.Duration, what string) {
 	m.tb.Helper()
 	switch lost := m.Lost(); {

@@ -1,8 +1,8 @@
-// Package serviceclock is what a session knows of the clock of the service: an interval that contains
+// Package serviceclock has a session's knowledge of the clock of the service: an interval that contains
 // the difference of that clock from the local one (offset.go). Each session of package core has a Clock.
-// Queues use it: for the due time of an item when it is put or given back (put.go and claim_end.go of package
-// queue), for the question whether an item is due (walk.go, wait.go), for the question whether a claim was too early
-// (Precedes, in claim.go), and for the ages in Stats.
+// Package queue uses it for the due time of an item that is put or given back (put.go, claim_end.go), to decide
+// whether an item is due (walk.go, wait.go) or was claimed too early (claim.go), and for the ages in
+// Stats (stats.go).
 package serviceclock
 
 import (
@@ -19,12 +19,12 @@ type Local interface {
 	Wall() time.Time
 }
 
-// Clock is what a session knows of the clock of the service. It learns from the commits
-// that tell when they were made, of all recipes of the session: those of CommitOnce, and those
-// that create the node of a contender. That costs no request.
+// Clock is a session's knowledge of the clock of the service. Its samples are commits of all recipes
+// whose replies have the time of the commit: those of CommitOnce, and those that create the node of a
+// contender. So the samples cost no request.
 //
-// After a break of the contact the session may reach the service through another server, whose
-// clock is another one. So the samples count only as long as the Status of the session is
+// After a break of the contact the session may reach the service through another server, which has
+// another clock. So the samples count only as long as the Status of the session is
 // unchanged.
 type Clock struct {
 	exists bool // the service has a clock, see backend.Clock
@@ -32,7 +32,7 @@ type Clock struct {
 
 	mu      sync.Mutex
 	offset  offset
-	contact <-chan struct{} // of Status when the samples were made: closed when they count no more
+	contact <-chan struct{} // of Status when the samples were made: closed when they do not count any more
 	refused bool            // this session cannot learn the time
 }
 
@@ -42,11 +42,11 @@ func New(exists bool, local Local) *Clock { return &Clock{exists: exists, local:
 // Exists reports whether the service has a clock.
 func (k *Clock) Exists() bool { return k.exists }
 
-// Moment is what a session knows of the time by the service's clock. It is the time by the clock
-// of this process if the service has no clock, or does not let the session learn its time.
+// Moment is a session's knowledge of the time by the service's clock. If the service has no clock, or refuses the
+// writes by which the session learns its time, it is the time by the clock of this process.
 type Moment struct {
 	Known       bool
-	stale       bool            // it is known badly, and a sample would improve it
+	stale       bool            // Least and Most are far apart, and a sample would bring them closer
 	Least, Most int64           // the service's clock shows a time between them: nanoseconds since 1970
 	Moved       <-chan struct{} // closed when the times of the service's clock may have changed; nil: never
 }
@@ -63,8 +63,8 @@ const (
 // IsFresh reports whether the time is known, and a sample would not improve that.
 func (m *Moment) IsFresh() bool { return m.Known && !m.stale }
 
-// Judge says whether the service's clock shows a time, in milliseconds since 1970. It never says
-// so too early.
+// Judge says whether the service's clock has reached a time, in milliseconds since 1970. It never returns
+// Reached too early.
 func (m *Moment) Judge(at int64) verdict {
 	switch t := nanoseconds(at); {
 	case at <= 0 || m.Known && t <= m.Least:
@@ -91,7 +91,7 @@ func nanoseconds(ms int64) int64 {
 	return min(max(ms, 0), maxStamp) * int64(time.Millisecond)
 }
 
-// Now returns what the session knows of the service's clock.
+// Now returns the session's knowledge of the present time by the service's clock.
 func (k *Clock) Now() Moment {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -144,9 +144,9 @@ func (k *Clock) Send(contact <-chan struct{}) Sending {
 	return Sending{k.local.Monotonic(), contact}
 }
 
-// Sent takes a commit for a sample. stat is that of a node whose data the commit set, or
-// carried. If it was not written (see backend.Carry), or the contact has changed since the
-// commit was sent, it does not count. Sent reports false if the stamp is no time.
+// Sent adds a commit as a sample. stat is the Stat of a node whose data the commit set or carried. If the
+// service did not write the data (see backend.Carry), or the contact has changed since the
+// commit was sent, the commit is no sample. Sent reports false if the stamp is no time.
 func (k *Clock) Sent(p Sending, stat *backend.Stat) bool {
 	if !k.exists || stat.Mzxid != stat.AsOf {
 		return true
@@ -155,8 +155,8 @@ func (k *Clock) Sent(p Sending, stat *backend.Stat) bool {
 }
 
 // Precedes reports whether a commit was made before a time, in milliseconds since 1970, by the service's
-// clock. stat is that of a node whose data the commit set. Both are whole milliseconds, so the answer is
-// exact. It is false if the clock of this process counts.
+// clock. stat is the Stat of a node whose data the commit set. Its stamp and the time are whole milliseconds,
+// so the answer is exact. It is false if the clock of this process counts.
 func (k *Clock) Precedes(stat *backend.Stat, at int64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -173,12 +173,12 @@ func (k *Clock) learn(x sample, contact <-chan struct{}) bool {
 	default:
 	}
 	if k.contact != contact {
-		k.offset, k.contact = offset{}, contact // the samples were of an earlier contact
+		k.offset, k.contact = offset{}, contact // the samples are from an earlier contact
 	}
 	return k.offset.add(x)
 }
 
-// Refuse makes the clock of this process count for the session. It reports false if it did already.
+// Refuse makes the clock of this process count for the session. It reports false if that clock counted already.
 func (k *Clock) Refuse() (first bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

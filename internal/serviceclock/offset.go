@@ -2,25 +2,25 @@ package serviceclock
 
 import "time"
 
-// An offset is what is known of the difference between the clock of the service and the local
-// clock: service - local, as an interval that contains it. All times are in nanoseconds. The
+// An offset is an interval that contains the difference between the clock of the service and the local
+// clock: service - local. All times are in nanoseconds. The
 // local clock is the monotonic clock of the process, which cannot be set. The service's clock is a
 // wall clock, counted from 1970.
 //
 // A sample is a write of this process. The service stamped it between its sending and its answer,
 // and shows the stamp in whole milliseconds, rounded down. So if it was sent at t0 and answered at
 // t1 by the local clock, and is stamped m, the difference was in [m - t1, m + 1 ms - t0] at the
-// moment of the stamp. Several samples are intersected. What a sample tells widens with its age,
-// since the clocks do not run equally fast: see drift.
+// moment of the stamp. The offset is the intersection of the intervals of several samples. The interval of a
+// sample widens with its age, since the clocks do not run equally fast: see drift.
 //
-// An intersection that is empty means that the service's clock was set, or is another one. Then
+// If the intersection is empty, the service's clock was set, or is another one. Then
 // only the newest sample counts, by the position of its commit in the history of the service. A
 // step of the service's clock by less than the width of a sample can go unnoticed; the interval
-// is then wrong by that step at most, and only until a sample does not fit. So what must not come too
-// early is also judged by the stamp of its own commit, see Clock.Precedes. A commit that was sent when
-// the interval said that a time had come, and is stamped before that time, is such a sample.
+// is then wrong by that step at most, and only until a sample does not fit. So a commit that must not be made
+// before a time is also judged by its own stamp, see Clock.Precedes. If the interval said that the time had
+// come when the commit was sent, and the stamp is before that time, the commit is a sample that does not fit.
 //
-// The zero value knows nothing.
+// The zero value has no samples.
 type offset struct {
 	known  bool
 	at     int64 // the local time of the bounds: when the latest sample was answered
@@ -49,7 +49,7 @@ const (
 	maxStamp = int64(8e12)
 )
 
-// drifted returns how much the clocks can diverge in that time.
+// drifted returns how much the clocks can diverge in the time age, which may be negative.
 func drifted(age int64) int64 {
 	if age < 0 {
 		age = -age
@@ -66,7 +66,7 @@ func (o *offset) add(s sample) bool {
 	alone := offset{
 		known: true, at: s.answered, zxid: s.zxid,
 		lo: s.stamp*ms - s.answered,
-		hi: (s.stamp+1)*ms - s.sent + drifted(s.answered-s.sent), // if it was stamped when it was sent
+		hi: (s.stamp+1)*ms - s.sent + drifted(s.answered-s.sent), // the bound at s.answered, if it was stamped when it was sent
 	}
 	if !o.known {
 		*o = alone
@@ -91,8 +91,7 @@ func (o *offset) bounds(local int64) (lo, hi int64) {
 	return o.lo - d, o.hi + d
 }
 
-// service returns what the service's clock shows at a local time: least at the least, most at the
-// most.
+// service returns bounds of the time that the service's clock shows at a local time.
 func (o *offset) service(local int64) (least, most int64) {
 	lo, hi := o.bounds(local)
 	return local + lo, local + hi
@@ -101,9 +100,9 @@ func (o *offset) service(local int64) (least, most int64) {
 // stale reports whether at a local time the offset is too old to be narrow.
 func (o *offset) stale(local int64) bool { return local-o.at > freshFor }
 
-// until returns the local time at which the service's clock certainly shows the time due, or, if
-// the offset is stale by then, the first at which it is stale and the service's clock may show it:
-// with a new sample it can then be known for certain, and soon enough.
+// until returns the local time at which the service's clock has certainly reached the time due. If
+// the offset is stale by then, until returns the first time at which it is stale and the service's clock may
+// have reached due: a new sample then shows whether it has.
 func (o *offset) until(due int64) (local int64) {
 	rest := due - o.lo - o.at // for drifted, this much more
 	certain := o.at + max(rest+rest/(drift-1)+3, 0)

@@ -30,7 +30,7 @@ func checkOffset(t *testing.T, o *offset, c clocks, local int64) {
 
 // Whatever the offset, the drift and the times of requests are, the service's clock is in the
 // interval, which is no wider than the newest request and its age allow.
-func TestAnOffsetContainsTheTruth(t *testing.T) {
+func TestOffset_ContainsTheDifference(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		c := clocks{offset: int64(1e18) + r.Int64N(1e18), ppm: r.Int64N(401) - 200}
@@ -78,7 +78,7 @@ func TestAnOffsetContainsTheTruth(t *testing.T) {
 
 // After a jump of the service's clock by more than a request takes, the next sample tells the
 // truth again. A sample of before the jump that comes late changes nothing.
-func TestAnOffsetIsDroppedAfterAJump(t *testing.T) {
+func TestOffset_IsDroppedAfterAJump(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		c := clocks{offset: int64(1e18) + r.Int64N(1e18), ppm: r.Int64N(401) - 200}
@@ -113,7 +113,7 @@ func TestAnOffsetIsDroppedAfterAJump(t *testing.T) {
 // A write that is sent when the offset says that a time has come, and is stamped before that time, corrects
 // the offset: after a step of the service's clock, also one that later samples do not show, at most two
 // such writes are early.
-func TestAnOffsetIsCorrectedByAWriteThatWasEarly(t *testing.T) {
+func TestOffset_IsCorrectedByAWriteThatWasEarly(t *testing.T) {
 	most := 0
 	for seed := range uint64(5000) {
 		r := rand.New(rand.NewPCG(seed, 9))
@@ -154,7 +154,7 @@ func TestAnOffsetIsCorrectedByAWriteThatWasEarly(t *testing.T) {
 	}
 }
 
-func TestAStampThatIsNoTimeIsNoSample(t *testing.T) {
+func TestOffset_AStampThatIsNoTimeIsNoSample(t *testing.T) {
 	for _, stamp := range []int64{0, -1, maxStamp + 1} {
 		var o offset
 		if o.add(sample{sent: 1, answered: 2, stamp: stamp, zxid: 1}) || o.known {
@@ -164,7 +164,7 @@ func TestAStampThatIsNoTimeIsNoSample(t *testing.T) {
 }
 
 // The bounds of times that no item reaches do not overflow.
-func TestAnOffsetWaitsForAnyTime(t *testing.T) {
+func TestOffset_WaitsForAnyTime(t *testing.T) {
 	for _, stamp := range []int64{1, 946_684_800_000, maxStamp} {
 		var o offset
 		o.add(sample{sent: 5, answered: int64(time.Hour), stamp: stamp, zxid: 1})

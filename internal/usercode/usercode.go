@@ -1,6 +1,5 @@
 // Package usercode calls functions of the program that uses the library, on goroutines of the
-// library. A panic there would end the program, and runtime.Goexit would end the goroutine without
-// a word.
+// library. A panic there would end the program, and runtime.Goexit would silently end the goroutine.
 package usercode
 
 import (
@@ -9,8 +8,8 @@ import (
 	"strings"
 )
 
-// A Failure is how a function has ended that did not return. The value of a panic is not part of
-// it: it can contain what must not be logged.
+// A Failure is the error of a function that panicked or ended its goroutine. It does not have the value of the
+// panic, which can contain data that must not be logged.
 type Failure struct {
 	Type  string // of the value of the panic; "" if the function called runtime.Goexit
 	Stack string
