@@ -17,11 +17,14 @@ import (
 	"time"
 )
 
-// packages are the directories of the packages in which mutants are made.
+// packages are the directories of the packages in which mutants are made: those of package coord, and
+// the backends.
 var packages = []string{
 	".", "inspect", "internal/layout", "internal/core", "internal/line", "internal/cell", "internal/queue", "internal/mirror",
 	"internal/semaphore", "internal/election", "internal/barrier", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/txn", "internal/twophase",
-	"backend/memory", "backend/zookeeper", "backend/etcd",
+	"internal/backoff", "internal/contender", "internal/errs", "internal/follow", "internal/holdset", "internal/kinds", "internal/latest", "internal/nodepath",
+	"internal/outbox", "internal/parallel", "internal/queuestat", "internal/serviceclock", "internal/tracing", "internal/usercode",
+	"backend", "backend/memory", "backend/zookeeper", "backend/etcd",
 }
 
 // served are those of the packages whose tests start servers. Only these tests try the mutants of

@@ -333,11 +333,12 @@ func rewrite(src []byte, sites []*site) []byte {
 // regardless of the length of its files. The longest prefix counts.
 var areas = map[string]string{
 	"lock": "locks", "hold": "locks", "mutex": "locks", "rwmutex": "locks", "internal/line/": "locks",
+	"internal/contender/": "locks", "internal/holdset/": "locks",
 	"semaphore": "semaphore", "internal/semaphore/": "semaphore",
 	"election": "election", "internal/election/": "election", "group": "group", "internal/group/": "group",
 	"shards": "shards", "internal/shards/": "shards", "internal/assign/": "shards",
 	"barrier": "barriers", "internal/barrier/": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers",
-	"queue": "queues", "internal/queue/": "queues",
+	"queue": "queues", "internal/queue/": "queues", "internal/queuestat/": "queues",
 	"value": "values", "counter": "values", "internal/cell/": "values",
 	"cache": "cache", "internal/mirror/": "cache",
 	"txn": "transactions", "twophase": "transactions", "internal/txn/": "transactions", "internal/twophase/": "transactions",
