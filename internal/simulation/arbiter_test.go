@@ -104,14 +104,7 @@ func (x *arbiter) rouse() {
 
 // tell adds to the history. Only the arbiter calls it.
 func (x *arbiter) tell(parts ...string) {
-	h := x.hash
-	for _, p := range parts {
-		for i := range len(p) {
-			h = (h ^ uint64(p[i])) * 1099511628211
-		}
-		h = (h ^ 0xff) * 1099511628211
-	}
-	x.hash = h
+	x.hash = addHash(x.hash, parts)
 	if x.verbose || x.record != nil {
 		line := fmt.Sprintf("%4d %v %s", x.now.Load(), time.Now().Format("05.000000000"), strings.Join(parts, " "))
 		if x.record != nil {
@@ -129,9 +122,8 @@ func (x *arbiter) say(who, what string) {
 	x.mu.Unlock()
 }
 
-// settle lets the clients react to what was done, and takes their new calls. A little time
-// passes, so that what is to happen some time after this step, and some time after another,
-// does not happen at the same moment.
+// settle lets the clients react to the latest step, and takes their new calls. A little time
+// passes, so that timers that two steps have started do not fire at the same moment.
 func (x *arbiter) settle() {
 	time.Sleep(time.Duration(1 + x.draw.IntN(4000)))
 	synctest.Wait()
@@ -456,14 +448,20 @@ func (x *arbiter) name() {
 	}
 }
 
-// mix makes a number of some others.
-func mix(v uint64, parts ...string) uint64 {
+// addHash adds texts to an FNV hash.
+func addHash(h uint64, parts []string) uint64 {
 	for _, p := range parts {
 		for i := range len(p) {
-			v = (v ^ uint64(p[i])) * 1099511628211
+			h = (h ^ uint64(p[i])) * 1099511628211
 		}
-		v = (v ^ 0xff) * 1099511628211
+		h = (h ^ 0xff) * 1099511628211
 	}
+	return h
+}
+
+// mix returns a hash of a number and some texts.
+func mix(v uint64, parts ...string) uint64 {
+	v = addHash(v, parts)
 	v ^= v >> 30
 	v *= 0xbf58476d1ce4e5b9
 	v ^= v >> 27
@@ -471,11 +469,10 @@ func mix(v uint64, parts ...string) uint64 {
 	return v ^ v>>31
 }
 
-// drawer is where one client, that several actors may share, takes its random
-// numbers from. A name is drawn by one
-// goroutine at a time, in an order that what it is for, and for which actor, gives:
-// so it also puts those in order that are about to do the same. What is no name
-// depends on the time alone.
+// drawer returns the source of random numbers of one client, which several actors may share. The
+// arbiter lets one goroutine at a time draw a name, in the order of the purposes and actors. So
+// goroutines that are about to do the same are in an order that the seed decides. A number that is
+// not for a name depends on the time only.
 func (x *arbiter) drawer(name string, shared *bool) func(what string) uint64 {
 	n := make(map[string]uint64) // one draws at a time
 	seed := mix(x.seed, name)
@@ -498,7 +495,7 @@ func (x *arbiter) drawer(name string, shared *bool) func(what string) uint64 {
 	}
 }
 
-// self is the name of the actor that runs in this goroutine, or "".
+// self returns the name of the actor that runs in this goroutine, or "".
 func (x *arbiter) self() string {
 	id := goroutine()
 	x.mu.Lock()
@@ -506,7 +503,7 @@ func (x *arbiter) self() string {
 	return x.names[id]
 }
 
-// goroutine is the number of this goroutine: inside the library, nothing else distinguishes an
+// goroutine returns the number of this goroutine: inside the library, nothing else distinguishes an
 // actor's calls from another's.
 func goroutine() string {
 	var buf [40]byte

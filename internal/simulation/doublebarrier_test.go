@@ -310,3 +310,93 @@ func TestRoundsOfADoubleBarrierOnZooKeeper(t *testing.T) {
 	}
 	w.Empty("/d/members")
 }
+
+func doubleBarrierScenario() *scenario {
+	const at, dir = "/sim/d", "/sim/d/members"
+	return &scenario{
+		name: "double barrier", share: 10, clients: 4, dir: dir,
+		must:    []string{"round", "entry", "extra", "release", "loss", "gave up", "gave up leaving", "cancel", "outsider's delete"},
+		without: []string{"outsider's write"},
+		play: func(x *sim) {
+			n, o := 3, &coord.DoubleBarrierOptions{WaitForNextRound: x.draw.IntN(2) == 0}
+			if x.draw.IntN(3) == 0 {
+				n = 4
+			}
+			r := newRounds(n, at+"/ready", x.note)
+			r.exists = func(path string) bool {
+				_, err := x.truth.Exists(context.Background(), path, nil)
+				return err == nil
+			}
+			r.void = func(e *coord.Entry) bool {
+				x.mu().Lock()
+				defer x.mu().Unlock()
+				return x.void(e.Hold)
+			}
+			all, finish := context.WithCancel(context.Background())
+			x.stop = finish // whose round cannot be completed any more
+			for i := range 4 {
+				x.act("member", i, func(a *actor) {
+					for left := 3; left > 0 && all.Err() == nil; {
+						if x.enterOnce(a, r, coord.NewDoubleBarrier(a.client(), at, n, o), all) {
+							left--
+						}
+					}
+					x.stop()
+				})
+			}
+		},
+		end: func(x *sim) { x.empty(dir) },
+	}
+}
+
+// enterOnce enters a double barrier and leaves it. It reports whether it entered.
+func (x *sim) enterOnce(a *actor, r *rounds, d *coord.DoubleBarrier, all context.Context) bool {
+	bounded := func(f func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			if all.Err() != nil {
+				cancel()
+			}
+			defer context.AfterFunc(all, cancel)()
+			return f(ctx)
+		}
+	}
+	call := r.begin()
+	var e *coord.Entry
+	if !a.try("enter", bounded(func(ctx context.Context) (err error) {
+		e, err = d.Enter(ctx)
+		return err
+	})) {
+		return false // its node is deleted in the background, so the call still counts
+	}
+	a.say("entered " + path.Base(e.Path()))
+	if err := r.entered(x.truth, call, e); err != nil {
+		a.errorf("%v", err)
+	}
+	r.end(call)
+	a.linger(4)
+	round := r.leaves(e)
+	ctx, done := a.context()
+	defer done()
+	if a.r.IntN(10) == 0 {
+		a.note("release")
+		e.Release()
+		return true
+	}
+	switch err := bounded(e.Leave)(ctx); {
+	case errors.Is(err, coord.ErrLost):
+		a.note("loss")
+	case err == nil && round != 0:
+		if err := r.left(round); err != nil {
+			a.errorf("%v", err)
+		}
+	case err == nil:
+	case errors.Is(err, context.Canceled):
+		a.note("gave up leaving")
+	case a.excused(err):
+	default:
+		a.errorf("leave: %v", err)
+	}
+	return true
+}

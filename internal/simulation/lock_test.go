@@ -65,7 +65,7 @@ func (x *sim) has(a *actor, path string, h *coord.Hold, reads, now bool) {
 	}
 	x.conflict(h, t.readers)
 	if t.node == h.Path() && t.token == h.Token() && t.keeps[h.Path()] {
-		x.count["kept"]++ // the holds of a stay have one token
+		x.count["kept"]++ // the holds of a kept lock have one token
 	} else {
 		x.token = t.token
 		x.grows(h)

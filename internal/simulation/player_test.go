@@ -24,7 +24,7 @@ import (
 )
 
 // sim is one run of a scenario: clients behind an arbiter, and actors that use a
-// recipe of theirs, while the arbiter breaks what it can. The checks are those of
+// recipe with them, while the arbiter causes faults. The checks are those of
 // simulation.
 type sim struct {
 	simulation
@@ -33,7 +33,7 @@ type sim struct {
 	slots        []*slot
 	actors       []*actor
 	joined       sync.WaitGroup // actors and closers
-	faults       int            // that are still to occur
+	faults       int            // number of faults that are left to cause
 	held         map[string]*heldThings
 	dones        map[*coord.Hold]<-chan struct{}
 	forced       bool // an outsider deletes by force
@@ -48,7 +48,7 @@ type sim struct {
 	calm         chan struct{} // closed when no more faults occur
 }
 
-// scenario is what is simulated of one recipe.
+// scenario is the simulation of one recipe.
 type scenario struct {
 	name    string
 	share   int           // of the schedules
@@ -351,7 +351,7 @@ func (sc *scenario) run(t *testing.T, seed uint64, count map[string]int, verbose
 	return hash
 }
 
-// history returns the history too, appended to record, if that is not nil.
+// history is run that also returns the history, appended to record if that is not nil.
 func (sc *scenario) history(t *testing.T, seed uint64, count map[string]int, verbose bool, record []string) (hash uint64, lines []string) {
 	synctest.Test(t, func(t *testing.T) {
 		timeout := sc.timeout
@@ -387,7 +387,7 @@ func (sc *scenario) history(t *testing.T, seed uint64, count map[string]int, ver
 	return hash, lines
 }
 
-// parting returns where two histories part, and what came before.
+// parting returns the place where two histories part, with the steps before it.
 func parting(a, b []string) string {
 	i := 0
 	for i < len(a) && i < len(b) && a[i] == b[i] {

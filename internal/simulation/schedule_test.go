@@ -64,11 +64,11 @@ func (g *gates) set(open bool) {
 // schedule lets three or four callers take one lock, once each, in steps.
 type schedule struct {
 	simulation
-	r       *rand.Rand
-	gates   gates
-	readers map[*coord.Hold]bool
-	cancels []context.CancelFunc
-	outside backend.Session // does the outsider's work
+	r        *rand.Rand
+	gates    gates
+	readers  map[*coord.Hold]bool
+	cancels  []context.CancelFunc
+	outsider backend.Session // the session of an outsider
 }
 
 const schedulePath = "/schedule"
@@ -76,7 +76,7 @@ const schedulePath = "/schedule"
 func (x *schedule) run(lockers func(*coord.Client) []coord.Locker) {
 	x.r = x.rng(1)
 	x.st = memory.New(&memory.Options{SessionTimeout: time.Hour})
-	x.holding, x.simulation.outside, x.readers = make(map[*coord.Hold]bool), make(map[string]bool), make(map[*coord.Hold]bool)
+	x.holding, x.outside, x.readers = make(map[*coord.Hold]bool), make(map[string]bool), make(map[*coord.Hold]bool)
 	x.gates.set(true)
 	pass := func() { x.gates.pass() }
 	var clients []*coord.Client
@@ -90,10 +90,10 @@ func (x *schedule) run(lockers func(*coord.Client) []coord.Locker) {
 		clients = append(clients, c)
 	}
 	var err error
-	if x.outside, err = x.st.Open(context.Background()); err != nil {
+	if x.outsider, err = x.st.Open(context.Background()); err != nil {
 		x.t.Fatal(err)
 	}
-	defer x.outside.Close()
+	defer x.outsider.Close()
 
 	x.gates.set(false)
 	var callers sync.WaitGroup
@@ -180,14 +180,14 @@ func (x *schedule) steps(finished <-chan struct{}) {
 		idle++
 		time.Sleep(time.Second) // for pauses and for watches that are armed later
 	}
-	left, _, _ := x.outside.Children(context.Background(), schedulePath, nil)
+	left, _, _ := x.outsider.Children(context.Background(), schedulePath, nil)
 	x.t.Errorf("seed %d: a caller is stuck; in the queue are %v", x.seed, left)
 }
 
 func (x *schedule) fault() {
 	i := x.r.IntN(len(x.links))
 	ctx := context.Background()
-	list, _, _ := x.outside.Children(ctx, schedulePath, nil)
+	list, _, _ := x.outsider.Children(ctx, schedulePath, nil)
 	node := ""
 	if len(list) > 0 {
 		node = schedulePath + "/" + list[x.r.IntN(len(list))]
@@ -206,15 +206,15 @@ func (x *schedule) fault() {
 	case 3:
 		if node != "" {
 			x.mu.Lock()
-			x.simulation.outside[node] = true
+			x.outside[node] = true
 			x.mu.Unlock()
-			if _, err := x.outside.Commit(ctx, backend.Delete(node, backend.AnyVersion)); err == nil {
+			if _, err := x.outsider.Commit(ctx, backend.Delete(node, backend.AnyVersion)); err == nil {
 				x.note("outsider's delete")
 			}
 		}
 	case 4:
 		if node != "" {
-			if _, err := x.outside.Commit(ctx, backend.SetData(node, nil, backend.AnyVersion)); err == nil {
+			if _, err := x.outsider.Commit(ctx, backend.SetData(node, nil, backend.AnyVersion)); err == nil {
 				x.note("outsider's write")
 			}
 		}

@@ -401,3 +401,49 @@ func TestEveryRequestThatFitsIsGrantedAtRest(t *testing.T) {
 		}
 	}
 }
+
+func semaphoreScenario() *scenario {
+	const at, dir = "/sim/s", "/sim/s/requests"
+	return &scenario{
+		name: "semaphore", share: 10, clients: 4, dir: dir,
+		must: []string{"grant", "loss", "gave up", "locked", "all permits were taken", "cancel", "outsider's delete"},
+		play: func(x *sim) {
+			p := newPermitCount(2 + x.draw.IntN(4))
+			p.void = func(h *coord.Hold) bool {
+				x.mu().Lock()
+				defer x.mu().Unlock()
+				return x.void(h)
+			}
+			for i := range 5 {
+				x.act("worker", i, func(a *actor) {
+					for range 3 {
+						s := coord.NewSemaphore(a.client(), at, p.limit, nil)
+						n := 1 + a.r.IntN(p.limit)
+						lock := s.Acquire
+						if a.r.IntN(6) == 0 {
+							lock = s.TryAcquire
+						}
+						h := x.lock(a, func(ctx context.Context) (*coord.Hold, error) { return lock(ctx, n) })
+						if h == nil {
+							continue
+						}
+						a.note("grant")
+						x.mu().Lock()
+						x.standing(a, h, true)
+						x.mu().Unlock()
+						if err := p.take(h, n); err != nil {
+							a.errorf("%v", err)
+						}
+						if p.most == p.limit {
+							x.note("all permits were taken")
+						}
+						x.works(a, at, h, 4)
+						p.give(h)
+						x.releases(a, at, h)
+					}
+				})
+			}
+		},
+		end: func(x *sim) { x.empty(dir) },
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,7 +23,6 @@ type txSim struct {
 	calm  bool       // no more faults; under mu
 	told  []coord.Decision
 	recov bool // a Recover runs beside the proposers
-	start time.Time
 }
 
 var txSimSites = []string{"a", "b", "c"}
@@ -59,7 +57,7 @@ func (x *txSim) draw(n int) int {
 // returned in one that lives.
 func (x *txSim) alive(name string, f func(p *txProc)) {
 	for {
-		p := x.txWorld.start(name, x.fault)
+		p := x.start(name, x.fault)
 		x.mu.Lock()
 		p.delay = x.delay
 		x.mu.Unlock()
@@ -80,8 +78,7 @@ func (x *txSim) proposer(ids []string) {
 	next := 0
 	x.alive("proposer", func(p *txProc) {
 		for ; next < len(ids); next++ {
-			prop := txProposal(ids[next], txSimSites[:1+x.draw(3)])
-			prop.Sites = txSimSites[:1+len(ids[next])%3]
+			prop := txProposal(ids[next], txSimSites[:1+len(ids[next])%3]) // a retry has the same sites
 			if !x.propose(p, prop) {
 				return
 			}
@@ -149,8 +146,7 @@ func (x *txSim) play() {
 		return nil
 	}
 	x.recov = x.rng.IntN(4) == 0
-	x.start = time.Now()
-	first := x.txWorld.start("first", nil)
+	first := x.start("first", nil)
 	for _, site := range txSimSites {
 		first.serve(site)
 	}
@@ -171,7 +167,7 @@ func (x *txSim) play() {
 	for i := range 2 {
 		ids := make([]string, 3)
 		for j := range ids {
-			// Some ids are long, which gives them more sites.
+			// The length of an id decides how many sites its transaction has.
 			ids[j] = fmt.Sprintf("p%d-%d-%s", i, j, "xyz"[:x.draw(4)])
 		}
 		proposers.Go(func() { x.proposer(ids) })
@@ -216,16 +212,9 @@ func (x *txSim) check() {
 		}
 	}
 	x.checkTold(x.told)
-	ids := slices.Collect(func(yield func(string) bool) {
-		for id := range commits {
-			if !yield(id) {
-				return
-			}
-		}
-	})
-	for _, id := range ids {
-		if commits[id] > 1 && !x.recov {
-			x.errorf("%s was committed %d times", id, commits[id])
+	for id, n := range commits {
+		if n > 1 && !x.recov {
+			x.errorf("%s was committed %d times", id, n)
 		}
 	}
 }
@@ -255,5 +244,104 @@ func TestTheTwoPhaseCommitUnderRandomFaults(t *testing.T) {
 		if count[what] == 0 {
 			t.Errorf("%q never happened: the simulation tested nothing of it", what)
 		}
+	}
+}
+
+// commitScenario is transactions in two phases: three sites and two proposers.
+func commitScenario() *scenario {
+	return &scenario{
+		name: "two-phase commit", share: 10, clients: 4, timeout: txTimeout,
+		must:    []string{"commit", "abort", "told", "gave up", "cancel", "call of prepare", "call of commit", "call of abort"},
+		without: []string{"outsider's delete", "outsider's write"},
+		play: func(x *sim) {
+			w := &txWorld{t: x.simulation.t, name: fmt.Sprint("seed ", x.arbiter.seed), st: x.arbiter.st, count: make(map[string]int),
+				history: txHistory{at: make(map[string]*txInstance), all: make(map[txKey]*txInstance)}}
+			x.applied = func(c *simCall) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.history.apply(w, c.seen(x.truth))
+			}
+			for i, site := range txSimSites {
+				x.watch("site "+site, i, func(ctx context.Context, a *actor) {
+					call := func(what string) func(context.Context, coord.Branch[string]) error {
+						return func(_ context.Context, tx coord.Branch[string]) error {
+							// It returns in a step of its own.
+							defer x.pass(context.Background(), &simCall{op: "step", path: a.name + " " + what + " " + tx.ID, after: a.name})
+							w.mu.Lock()
+							defer w.mu.Unlock()
+							a.say(what + " " + tx.ID)
+							w.history.call(w, what, tx)
+							if what == "prepare" && a.r.IntN(6) == 0 {
+								return errors.New("not today")
+							}
+							return nil
+						}
+					}
+					err := coord.NewParticipant(a.client(), txPath, site, coord.Handler[string]{
+						Prepare: call("prepare"), Commit: call("commit"), Abort: call("abort"),
+					}).Serve(ctx)
+					if !errors.Is(err, context.Canceled) && !errors.Is(err, coord.ErrClosed) {
+						a.errorf("Serve: %v", err)
+					}
+				})
+			}
+			var told []coord.Decision
+			for i := range 2 {
+				x.act("proposer", 2+i, func(a *actor) {
+					for served := 0; served < len(txSimSites); a.pause() {
+						list, _, _ := x.truth.Children(context.Background(), txPath+"/sites", nil)
+						served = len(list)
+					}
+					for n := range 2 {
+						prop := txProposal(fmt.Sprint("p", i, "-", n), txSimSites[:1+a.r.IntN(3)])
+						for {
+							var d coord.Decision
+							ctx, done := a.context()
+							a.say("proposes " + prop.ID)
+							o := &coord.CoordinatorOptions[string]{Unserved: coord.Unserved(a.r.IntN(3))}
+							d, err := coord.NewCoordinator(a.client(), txPath, o).Propose(ctx, prop)
+							done()
+							if err == nil {
+								a.note("told")
+								x.mu().Lock()
+								told = append(told, d)
+								x.mu().Unlock()
+								break
+							}
+							if errors.Is(err, coord.ErrUncertain) {
+								a.note("uncertain")
+							} else if errors.Is(err, coord.ErrNotFound) {
+								a.note("not served")
+							} else if !a.excused(err) {
+								a.errorf("propose: %v", err)
+								break
+							}
+							a.pause()
+						}
+						a.linger(5)
+					}
+				})
+			}
+			x.finishing = func(a *actor) {
+				if _, err := coord.NewCoordinator[string](a.client(), txPath, nil).Recover(context.Background()); err != nil {
+					a.errorf("recover: %v", err)
+				}
+			}
+			x.ending = func() {
+				x.empty(txPath + "/tx")
+				for _, site := range txSimSites {
+					x.empty(txPath + "/sites/" + site)
+				}
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.history.end(w)
+				w.checkTold(told)
+				x.mu().Lock()
+				defer x.mu().Unlock()
+				for what, n := range w.count {
+					x.count[what] += n
+				}
+			}
+		},
 	}
 }

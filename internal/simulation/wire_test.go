@@ -33,7 +33,7 @@ type wire struct {
 	backend.Session // the store's
 	p               *peer
 	ws              *backend.WatchSet            // the store's halves of watches
-	outer           map[*backend.Watch]*simWatch // what they are halves of
+	outer           map[*backend.Watch]*simWatch // the watches of the client, by the store's halves
 	trees           []*simTree                   // that the store has armed
 	in              []simMessage
 	over            bool
@@ -45,7 +45,7 @@ type simMessage struct {
 	kind backend.Kind
 	path string
 
-	tree   *simTree // without a change: it is over
+	tree   *simTree // it is over if change is zero
 	change backend.TreeChange
 
 	c *simCall
@@ -405,7 +405,7 @@ func (a *simTree) disarm() {
 	inner.Stop()
 }
 
-// collectTrees takes what the store has told, and drops the trees that it tells nothing more.
+// collectTrees takes the changes that the store has sent, and drops the tree watches that are over.
 func (w *wire) collectTrees() {
 	w.trees = slices.DeleteFunc(w.trees, func(a *simTree) bool {
 		w.p.x.mu.Lock()
@@ -436,8 +436,7 @@ func (a *simWatch) disarm() {
 
 // fail ends the calls and messages under way when contact, or the session, ends. A commit
 // becomes uncertain, whether its request or its reply was lost, unless it was never sent. Reads
-// are repeated if the session lives. Of events no more is known than that there may have been
-// some.
+// are repeated if the session lives. Events become LookAgain.
 func (x *arbiter) fail(w *wire, why error, over bool) {
 	var failed, events []simMessage
 	for _, m := range w.in {
