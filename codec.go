@@ -116,23 +116,23 @@ func withoutValue(err error) error {
 		return err
 	case *json.MarshalerError:
 		plain := *e
-		plain.Err = &untold{e.Err}
+		plain.Err = &hiddenError{e.Err}
 		return &plain
 	case *json.UnmarshalTypeError:
 		plain := *e
 		plain.Value, _, _ = strings.Cut(e.Value, " ")
 		return &plain
 	}
-	return &untold{err}
+	return &hiddenError{err}
 }
 
-// untold is an error whose text is hidden.
-type untold struct{ err error }
+// hiddenError is an error whose text is hidden.
+type hiddenError struct{ err error }
 
-func (u *untold) Error() string {
+func (u *hiddenError) Error() string {
 	return fmt.Sprintf("json: %T (its text can quote the value and is not shown)", u.err)
 }
-func (u *untold) Unwrap() error { return u.err }
+func (u *hiddenError) Unwrap() error { return u.err }
 
 // Bytes returns the codec that stores bytes as they are.
 func Bytes() Codec[[]byte] {

@@ -40,7 +40,7 @@ func asHold(h *core.Hold, err error) (*Hold, error) {
 	return &Hold{h}, err
 }
 
-// doUnder implements Do for every lock, which is at a place.
+// doUnder implements Do for every lock. at is the engine of the lock.
 func doUnder(ctx context.Context, at place, lock func(context.Context) (*core.Hold, error), f func(context.Context, *Hold) error) error {
 	_, path := at.Where()
 	if f == nil {

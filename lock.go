@@ -77,7 +77,7 @@ type place interface {
 	Where() (*core.Client, nodepath.Path)
 }
 
-// lockKey names a lock for LockAll. The zero key is that of a nil one.
+// lockKey names a lock for LockAll. The zero key is that of a nil lock.
 type lockKey struct {
 	at   place
 	lock *line.Lock // nil if no joint commit can have the lock
@@ -87,7 +87,7 @@ type lockKey struct {
 // lockerOf is a Locker for the engine, which calls Lock from the goroutine of LockAll.
 type lockerOf struct {
 	l     Locker
-	taken map[*core.Hold]*Hold // what Lock of l has returned
+	taken map[*core.Hold]*Hold // the holds that Lock of l has returned
 }
 
 func (x lockerOf) Lock(ctx context.Context) (*core.Hold, error) {

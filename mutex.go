@@ -68,7 +68,7 @@ type MutexOptions struct {
 // kazoo's Lock with an option: see layout.md, which also describes the nodes.
 //
 // A Mutex is safe for concurrent use and needs no closing. Two of them with one client and
-// path are one lock. The protocol is described at line.
+// path are one lock. internal/line/line.go describes the protocol.
 type Mutex struct{ m *line.Lock }
 
 // NewMutex returns the lock at path. It does no I/O; a bad path is reported by

@@ -44,9 +44,8 @@ type QueueOptions[T any] struct {
 	// shows it. Redrive puts the item back.
 	//
 	// The path of the queue itself, or a path at or below its "items", "waiters" or
-	// "producers",
-	// is refused with ErrInvalid. While an item cannot be moved, it stays where it
-	// is, is delivered to no consumer, and does not delay the other items.
+	// "producers", is refused with ErrInvalid. While an item cannot be moved, it stays
+	// where it is, is delivered to no consumer, and does not delay the other items.
 	//
 	// A queue whose path is so long that the default exceeds the limit of a path is
 	// refused with ErrBadPath until it gets a DeadLetterPath.

@@ -5,9 +5,8 @@
 //	remove.go  Remove: deletes the node, or makes it a directory again
 //	wait.go    Wait: waits until the barrier is removed
 //
-// The rules of a node in a directory are in internal/kinds/kinds.go. Package cell writes in a directory,
-// and removes what is set there, for a Barrier as for a Value.
-// Package coord has the public type and its documentation.
+// The rules of a node in a directory are in internal/kinds/kinds.go. In a directory, package cell sets and
+// removes a Barrier like a Value. Package coord has the public type and its documentation.
 //
 // TestBarrier of internal/recipetest tests it.
 package barrier

@@ -41,8 +41,9 @@ func (n *Node) afterSet(ctx context.Context, s *core.Session, f kinds.DirState, 
 	return x, n.confirmKind(ctx, s, misdirected{stat, f.Pin, rewritten})
 }
 
-// writtenCzxid returns the czxid of the node to which the commit zxid has written. If the reply was lost
-// and the node is another one by now, it is read: the czxid of the node that was read before the write.
+// writtenCzxid returns the czxid of the node to which the commit zxid has written. read is the czxid of the
+// node that was read before the write. writtenCzxid returns read if the reply was lost, and the node is gone
+// or was created again since.
 func (n *Node) writtenCzxid(ctx context.Context, s *core.Session, read int64, results []backend.Result, zxid int64) int64 {
 	if results != nil {
 		return results[0].Stat.Czxid

@@ -37,7 +37,7 @@ func Encode(id string, keep time.Duration, data []byte) ([]byte, error) {
 	return text, err
 }
 
-// LookAt is list for a try. If listing is denied, it returns no names and no error: the
+// LookAt lists the children of dir for a try. If listing is denied, it returns no names and no error: the
 // try then learns the answer from its own node.
 func LookAt(ctx context.Context, s *core.Session, dir string) ([]string, error) {
 	names, err := s.List(ctx, dir)

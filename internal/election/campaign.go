@@ -70,7 +70,8 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	return &Term{h, led}, nil
 }
 
-// Run campaigns, calls f under each term until a term stands when f returns, and resigns.
+// Run campaigns, calls f during the term, and resigns. If the term was lost before f returned, Run does this
+// again with the next term.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
 	if f == nil {
 		return errs.Op("run", e.path.Full(), errs.ErrNoFunction)

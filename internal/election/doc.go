@@ -1,8 +1,8 @@
 // Package election is the engine of an Election: candidates queue on one path, and the head of the queue leads.
 //
 //	campaign.go     Election: a campaign, and the loops Run and Terms
-//	leadership.go   Leadership: a channel of terms. It resigns a term that nobody receives, and logs its end
-//	term.go         Term: the announcement, and the removal of what a term leaves
+//	leadership.go   Leadership: sends terms on a channel, and resigns a term that no receiver takes in time
+//	term.go         Term: the announcement, and the removal of the nodes of a term
 //	observe.go      the leader, its changes, and the list of the candidates
 //
 // The queue is a line of exclusive contenders: the rules are in internal/line/line.go. Package

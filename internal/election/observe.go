@@ -35,7 +35,7 @@ func newCandidate(path string, data []byte, stat backend.Stat) Candidate {
 	}
 }
 
-// leader is a leader as it was read.
+// leader is the leader that a read has found. The zero leader is none.
 type leader struct {
 	Candidate
 	announced int64 // the zxid of the latest announcement
@@ -60,7 +60,7 @@ func (e *Election) Leader(ctx context.Context) (Candidate, error) {
 // an element: the leader, or the reason why the watch has ended.
 func Watch[T any](ctx context.Context, e *Election, as func(Candidate, error) T) <-chan T {
 	var last leader
-	told := false
+	sent := false // last is the latest element
 	failed := func(err error) T { return as(Candidate{}, err) }
 	return follow.Observe(ctx, e.c, "observe", &e.path, failed, nil, func(ctx context.Context, v *follow.Loop, out latest.Signal[T]) error {
 		if v.First {
@@ -73,10 +73,10 @@ func Watch[T any](ctx context.Context, e *Election, as func(Candidate, error) T)
 		if err != nil {
 			return err
 		}
-		if told && l.Token == last.Token && l.announced == last.announced {
+		if sent && l.Token == last.Token && l.announced == last.announced {
 			return nil
 		}
-		last, told = l, true
+		last, sent = l, true
 		out.Put(as(l.Candidate, nil))
 		return nil
 	})

@@ -28,7 +28,7 @@ func TermOf(h *core.Hold) *Term { return &Term{h: h} }
 // Hold returns the hold of the term.
 func (t *Term) Hold() *core.Hold { return t.h }
 
-// leading is the recipe of a term.
+// leading is the owner of the hold of a term.
 type leading struct {
 	l         *line.Line
 	announced atomic.Bool // a node of an announcement may exist
@@ -42,7 +42,7 @@ func (t *Term) Announce(ctx context.Context, data []byte) error {
 		return errs.Op(op, path, err)
 	}
 	ready := layout.ReadyPath(path)
-	t.led.announced.Store(true) // before the node can exist, because Release reads it
+	t.led.announced.Store(true) // before the node can exist, because RemoveNode reads it
 	doubt := false              // an earlier attempt may have been applied
 	fail := func(err error) error {
 		if doubt {
@@ -106,8 +106,8 @@ func (x *leading) RemoveNode(h *core.Hold) error {
 	return err
 }
 
-// Leftovers are, if the session lives on, first the node of a leader that has stepped down,
-// then the announcement. In the other order, an Announce under way could create the
+// Leftovers returns the nodes to delete if the session lives on: first the node of a leader that has
+// stepped down, then the announcement. In the other order, an Announce under way could create the
 // announcement again.
 func (x *leading) Leftovers(h *core.Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	path := h.Path()
@@ -120,4 +120,5 @@ func (x *leading) Leftovers(h *core.Hold, cause error) (dir string, paths []stri
 	return nodepath.Parent(path), paths, h.On().Remove
 }
 
+// Lost does nothing.
 func (x *leading) Lost(*core.Hold) {}

@@ -229,27 +229,27 @@ func (f *fleet) summarize(p *passage, h *itemlog.Log, log []zklog.Txn, waits []w
 	say("longest standstill", "%v", still)
 	say("outages", "%d of the service, %v in all, longest %v", len(f.control.outages), f.control.outages.total().Round(time.Millisecond), f.control.longest().Round(time.Millisecond))
 	say("pace", "%v for a write of the control, the slowest %v in one of these waits", f.control.pace(window[time.Duration]{f.began, f.finished}), max(f.control.pace(still.at), f.control.pace(rest.at), f.control.pace(behind.at)))
-	told := make(map[string]bool) // by lane
-	tell := func(w wait) {
-		if !told[w.lane] {
+	reported := make(map[string]bool) // the queues whose waiters were logged
+	report := func(w wait) {
+		if !reported[w.lane] {
 			t.Log(f.waiters(log, w))
 		}
-		told[w.lane] = true
+		reported[w.lane] = true
 	}
 	for _, w := range waits {
 		slack := waitTurns * f.control.pace(w.at)
 		if bound := waitSlack + slack; w.still > bound {
 			t.Errorf("an item waited for %v without a reason, bound %v: %v", w.still, bound, w)
-			tell(w)
+			report(w)
 		}
 		if bound := raceSlack + slack; w.rest > bound {
 			t.Errorf("an item waited for %v, while others were claimed, bound %v: %v", w.rest, bound, w)
-			tell(w)
+			report(w)
 		}
 		// It must not wait for more than one of the sessions.
 		if bound := w.silence + waitSlack + slack; w.behind > bound {
 			t.Errorf("an item waited for %v behind silent consumers, bound %v: %v", w.behind, bound, w)
-			tell(w)
+			report(w)
 		}
 	}
 	if c.again == 0 || len(p.dead) == 0 || c.nacked == 0 || c.delayed == 0 || c.hung == 0 || ended == 0 || h.Due == 0 || f.cuts == 0 || f.servers == 0 {

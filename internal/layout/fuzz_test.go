@@ -285,7 +285,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-func TestParseSeqReadsWhatTheServiceWrites(t *testing.T) {
+func TestParseSeq_ReadsWhatTheServiceWrites(t *testing.T) {
 	for _, n := range []int32{0, 1, 7, 1234567890, math.MaxInt32, -1, -5, -1234567890, math.MinInt32} {
 		// Java's %010d.
 		name := fmt.Sprintf("_c_x-lock-%010d", n)
@@ -343,7 +343,7 @@ func written(n int64) string {
 	return fmt.Sprintf("%010d", n)
 }
 
-func TestOrderIsAwareOfTheOverflow(t *testing.T) {
+func TestOrder_IsAwareOfTheOverflow(t *testing.T) {
 	queue := layout.LockLine.Order([]string{
 		"b-lock--2147483648", "z-lock-2147483646", "README", "a-lock-2147483647", "c-lock--2147483647",
 	})
@@ -358,7 +358,7 @@ func TestOrderIsAwareOfTheOverflow(t *testing.T) {
 }
 
 // Other services have more numbers than ZooKeeper: the number decides, not its digits.
-func TestNumbersOfMoreThanTenDigitsAreInOrder(t *testing.T) {
+func TestOrder_NumbersOfMoreThanTenDigits(t *testing.T) {
 	names := []string{"a-lock-10000000000", "b-lock-9999999999", "c-lock-0000000001", "d-lock-9223372036854775807", "e-lock-10000000001"}
 	var got []string
 	for _, q := range layout.LockLine.Order(names) {

@@ -6,7 +6,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-func TestParseReadsTheKindOfAName(t *testing.T) {
+func TestParse_ReadsTheKindOfAName(t *testing.T) {
 	const guid = "_c_" + fuzzID + "-"
 	for _, x := range []struct {
 		name string

@@ -96,8 +96,8 @@ func (k LineKinds) Order(names []string) []Position {
 	return queue
 }
 
-// Blocker returns the index of the contender that the one at i waits for, or -1 if the
-// one at i is granted.
+// Blocker returns the index of the contender for which the contender at i waits, or -1 if the
+// contender at i is granted.
 func Blocker(queue []Position, i int) int {
 	if !queue[i].Shared {
 		return i - 1

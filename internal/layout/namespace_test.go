@@ -7,7 +7,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-func TestANamespaceMapsPathsBothWays(t *testing.T) {
+func TestNamespace_MapsPathsBothWays(t *testing.T) {
 	for _, tc := range []struct {
 		ns         layout.Namespace
 		path, full string

@@ -208,7 +208,7 @@ func Attempts(n int, nacked bool) []byte {
 	return []byte(strconv.Itoa(n))
 }
 
-// ParseAttempts is the inverse of Attempts. What an outsider wrote means one claim.
+// ParseAttempts is the inverse of Attempts. Data that an outsider wrote counts as one claim.
 func ParseAttempts(data []byte) (n int, nacked bool) {
 	n, err := strconv.Atoi(string(data))
 	if err != nil || n < 0 {

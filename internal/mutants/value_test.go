@@ -60,7 +60,7 @@ var valueMutants = []mutant{
 		"_, err = s.ExamineAnew(ctx, g, path, 0)", "err = s.c.KindError(g.Dir, g.Recipe, string(found))",
 		"TestKind_AMarkOverThatOfAnotherKindMisleadsNoClient"},
 	{"errors of a type's own decoding are shown", "withoutValue",
-		"return &untold{err}", "return err",
+		"return &hiddenError{err}", "return err",
 		"TestNoErrorQuotesAValue"},
 	{"the cause of a context is mistaken for the answer to a write", "Answers",
 		"return errors.Is(err, target) && !OfContext(err)", "return errors.Is(err, target)",

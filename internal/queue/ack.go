@@ -194,7 +194,7 @@ func (cl *Claim) Ack() error {
 	return errs.Op("ack", cl.e.Path(), cl.outcome(verbAck))
 }
 
-// AckClaims is Consumer.AckAll of package coord. A nil claim is that of an item which is none.
+// AckClaims is Consumer.AckAll of package coord. A nil claim stands for a nil item, or an item of no queue.
 func (q *Queue) AckClaims(claims []*Claim) error {
 	for i, cl := range claims {
 		if cl == nil || cl.q != q {

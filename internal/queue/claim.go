@@ -208,7 +208,7 @@ func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 				return nil, false, err
 			default:
 				// The item must not delay the others.
-				q.stick(e.Path())
+				q.ignore(e.Path())
 				s.Client().Log().Warn("coord: cannot move an item to the dead letters, skipping it for a minute", "path", e.Path(), "error", err)
 			}
 			return nil, false, nil
@@ -261,7 +261,7 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 			return nil, false, errs.ErrAgain
 		default:
 			if errors.Is(err, backend.ErrNotEmpty) {
-				q.stick(claims[owner[i]].e.Path()) // an outsider's node, below the node that puts the item off
+				q.ignore(claims[owner[i]].e.Path()) // an outsider's node, below the node that puts the item off
 			}
 			faster = faster || ops[i].Kind != backend.OpCheck // a failed check means that the item has vanished
 			claims = append(claims[:owner[i]], claims[owner[i]+1:]...)
@@ -338,8 +338,8 @@ func (cl *Claim) receive() bool {
 	return true
 }
 
-// noteDelivery logs that a caller gets an item that another one may have worked on. The log is
-// told here, not where the claim is made, since the item may be given back before.
+// noteDelivery logs the delivery of an item whose previous claim was lost. It does so when a caller gets the
+// item, and not when the claim is made, since the item may be given back in between.
 func (cl *Claim) noteDelivery() {
 	if cl.afterLoss() {
 		cl.s.Client().Log().Info("coord: redelivering an item, since an earlier claim on it was lost", "path", cl.e.Path(), "attempt", cl.attempt)
@@ -373,7 +373,7 @@ func (cl *Claim) offer() (late <-chan time.Time, ok bool) {
 	return time.After(cl.q.claimTimeout), true
 }
 
-// record is what the state of an item says of its earlier claims.
+// record is the content of the state of an item: its earlier claims.
 type record struct {
 	n       int // their number
 	version int32
@@ -414,8 +414,8 @@ func readAttempts(ctx context.Context, s *core.Session, e *layout.QueueEntry) (r
 	return record{n, stat.Version, nacked || e.PutOff != ""}, nil
 }
 
-// afterLoss reports whether the claim on the item before this one was lost. (An item that was given
-// back says what it said before.)
+// afterLoss reports whether the previous claim on the item was lost. (A claim that gave the item back does
+// not count, since it has restored the state.)
 func (cl *Claim) afterLoss() bool { return cl.e.State && cl.before.n > 0 && !cl.before.nacked }
 
 // Granted is the trace event for the start of a claim.

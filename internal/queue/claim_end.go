@@ -70,12 +70,12 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 	}
 	ack := cl.ackOps(nil)
 	ops, state := ack[:1:1], ack[1]
-	var letter parcel
+	var letter newItem
 	switch v {
 	case verbAck, verbPop, verbBury:
 		ops = append(ack, cl.q.counting(1)...)
 		if v == verbBury {
-			letter = parcel{e.ID, cl.data, cl.q.reasonOf(e, cl.attempt, cl.s, cl.why)}
+			letter = newItem{e.ID, cl.data, cl.q.reasonOf(e, cl.attempt, cl.s, cl.why)}
 		}
 	case verbGiveBack:
 		if cl.attempt > 1 {
@@ -103,7 +103,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 	for {
 		var err error
 		if v == verbBury {
-			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []parcel{letter}, ops)
+			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []newItem{letter}, ops)
 		} else {
 			_, err = cl.q.commitOnce(ctx, cl.s, ops...)
 		}
@@ -193,7 +193,7 @@ func (cl *Claim) RemoveNode(*core.Hold) error {
 // consumers.
 func (cl *Claim) Lost(*core.Hold) { cl.move(claimLose) }
 
-// Leftovers is the mark, if the claim has timed out, or Work has ended it since the client closes.
+// Leftovers returns the mark if the claim has timed out, or if Work has ended it since the client closes.
 // (When the session is being closed, no removal begins any more, and the mark goes with it.)
 func (cl *Claim) Leftovers(_ *core.Hold, cause error) (dir string, paths []string, remove func(ctx context.Context, path string) error) {
 	cl.q.forget() // before Done is closed, since the item precedes others of a list
@@ -253,8 +253,8 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 	}
 	own := len(ops)
 	ops = append(ops, q.counting(1)...)
-	letter := parcel{e.ID, data, q.reasonOf(e, attempts, nil, abandoned)}
-	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []parcel{letter}, ops)
+	letter := newItem{e.ID, data, q.reasonOf(e, attempts, nil, abandoned)}
+	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []newItem{letter}, ops)
 	switch i := errs.Blamed(err); {
 	case i == 0 && errors.Is(err, backend.ErrBadVersion):
 		return errs.ErrAgain // each claim changes the state

@@ -4,14 +4,14 @@
 //	put.go       Put, the buckets, and Put as a part of a transaction
 //	limit.go     MaxLen
 //	walk.go      which items can be taken: one list of a bucket is one snapshot
-//	feed.go      one goroutine takes items for all callers of a queue value; wait.go: until there are some
-//	slots.go     a few of the clients that wait watch, whatever their number
-//	claim.go     a claim is made, and received; open.go: its item is read and decoded
-//	claim_end.go its end: Ack, Nack, release, loss, and the item that becomes a dead letter
-//	take.go      what a caller takes: one item, a loop with items in stock; work.go: with handlers
-//	ack.go       Acks that are called at once share a commit
-//	pop.go       Pop deletes an item without a claim
-//	letters.go   dead letters; redrive.go: back into the queue
+//	feed.go      one goroutine takes items for all callers of a queue value; wait.go: its wait for items
+//	slots.go     of the clients that wait, a few watch, however many wait
+//	claim.go     makes claims, and hands them to callers; open.go: reads and decodes their items
+//	claim_end.go ends claims: Ack, Nack, release, loss, and the move to the dead letters
+//	take.go      Take, All and Items, with prefetched items in stock; work.go: Work, with handlers
+//	ack.go       Acks that are called at the same time share a commit
+//	pop.go       Pop, which deletes an item without a claim if it can
+//	letters.go   dead letters; redrive.go: moves them back into the queue
 //	purge.go     Peek, Len and Purge; stats.go: Stats
 //
 // Package coord has the public types, their documentation and the codecs; a Taker calls the codec.

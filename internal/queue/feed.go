@@ -91,13 +91,13 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool) (cla
 	return ans.claims, ans.err
 }
 
-// answer distributes the claims over the asks that are still present, in order, at
+// answer distributes the claims over the requests that are still present, in order, at
 // least one to each as far as they go. It gives the rest back.
-func (q *Queue) answer(asks []*itemRequest, claims []*Claim) {
+func (q *Queue) answer(requests []*itemRequest, claims []*Claim) {
 	q.mu.Lock()
-	asks = slices.DeleteFunc(slices.Clone(asks), func(a *itemRequest) bool { return !slices.Contains(q.requests, a) })
-	for i, a := range asks {
-		n := min(a.want, max(1, len(claims)-(len(asks)-1-i)), len(claims))
+	requests = slices.DeleteFunc(slices.Clone(requests), func(a *itemRequest) bool { return !slices.Contains(q.requests, a) })
+	for i, a := range requests {
+		n := min(a.want, max(1, len(claims)-(len(requests)-1-i)), len(claims))
 		if n == 0 {
 			break
 		}
@@ -209,11 +209,11 @@ func (f *feeder) settle(ctx context.Context) error {
 	}
 }
 
-// fail answers the asks with an error.
-func (q *Queue) fail(asks []*itemRequest, err error) {
+// fail answers the requests with an error.
+func (q *Queue) fail(requests []*itemRequest, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, a := range asks {
+	for _, a := range requests {
 		if i := slices.Index(q.requests, a); i >= 0 {
 			q.requests = slices.Delete(q.requests, i, i+1)
 			a.reply <- handOut{err: err}
@@ -221,7 +221,7 @@ func (q *Queue) fail(asks []*itemRequest, err error) {
 	}
 }
 
-// feed claims items for the callers of this client until no caller asks. So the
+// feed claims items for the callers of this client until no caller waits. So the
 // callers share one set of watches and one waiter, and get the items in order.
 func (q *Queue) feed() {
 	for {
@@ -244,14 +244,14 @@ func (q *Queue) feed() {
 	}
 }
 
-// present returns a copy of the current asks.
+// present returns a copy of the current requests.
 func (q *Queue) present() []*itemRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.requests)
 }
 
-// feedOn runs feeders, on one session after the other, until no caller asks.
+// feedOn runs feeders, on one session after the other, until no caller waits.
 func (q *Queue) feedOn(ctx context.Context) error {
 	_, err := core.OnSession(ctx, q.c, func(s *core.Session) (struct{}, error) {
 		f := &feeder{q: q, s: s, place: slotPlace{l: q.waiters, s: s}}
@@ -261,7 +261,7 @@ func (q *Queue) feedOn(ctx context.Context) error {
 	return err
 }
 
-// feeder serves the asks of a queue on one session.
+// feeder serves the requests of a queue on one session.
 type feeder struct {
 	q     *Queue
 	s     *core.Session
@@ -272,19 +272,19 @@ type feeder struct {
 	ws    *backend.WatchSet
 }
 
-// run answers asks until none is left.
+// run answers requests until none is left.
 func (f *feeder) run(ctx context.Context) error {
 	defer f.unwatch()
 	if err := f.s.CheckKind(ctx, f.q.recipeDir()); err != nil {
 		return err
 	}
 	for {
-		asks := f.q.present()
-		if len(asks) == 0 {
+		requests := f.q.present()
+		if len(requests) == 0 {
 			return nil
 		}
 		want, tries := 0, false
-		for _, a := range asks {
+		for _, a := range requests {
 			want += a.want
 			tries = tries || a.try
 		}
@@ -298,7 +298,7 @@ func (f *feeder) run(ctx context.Context) error {
 		if err := f.settle(ctx); err != nil {
 			return err
 		}
-		took, v, err := f.takeFor(ctx, asks, min(want, f.q.batch(f.s)), tries)
+		took, v, err := f.takeFor(ctx, requests, min(want, f.q.batch(f.s)), tries)
 		switch {
 		case errors.Is(err, errs.ErrAgain):
 			f.stale = true
@@ -306,7 +306,7 @@ func (f *feeder) run(ctx context.Context) error {
 			return err
 		case took:
 		default:
-			f.q.fail(slices.DeleteFunc(asks, func(a *itemRequest) bool { return !a.try }), errs.ErrEmpty)
+			f.q.fail(slices.DeleteFunc(requests, func(a *itemRequest) bool { return !a.try }), errs.ErrEmpty)
 			if len(f.q.present()) == 0 {
 				continue
 			}
@@ -317,9 +317,9 @@ func (f *feeder) run(ctx context.Context) error {
 	}
 }
 
-// takeFor takes items for the asks and reports whether it found any. Close waits
-// for it, so that items claimed for an ask that is gone are given back first.
-func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tries bool) (bool, sight, error) {
+// takeFor takes items for the requests and reports whether it found any. Close waits
+// for it, so that items claimed for a request that is gone are given back first.
+func (f *feeder) takeFor(ctx context.Context, requests []*itemRequest, want int, tries bool) (bool, sight, error) {
 	u := f.q.c.BeginCleanUp()
 	defer u.End()
 	if f.q.c.IsClosing() { // also if u is nil
@@ -329,7 +329,7 @@ func (f *feeder) takeFor(ctx context.Context, asks []*itemRequest, want int, tri
 	if err != nil || len(claims) == 0 {
 		return false, v, err
 	}
-	f.q.answer(asks, claims)
+	f.q.answer(requests, claims)
 	return true, v, nil
 }
 
@@ -353,7 +353,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 	}
 	for range syncs {
 		// The Sync makes the walk see each item that was put before the call began. The lists
-		// do not travel with it: a leader answers the Sync of a client of its own at once, and
+		// are not sent together with it: a leader answers the Sync of a client of its own at once, and
 		// reads that are sent with it can be older than what a follower has answered before.
 		if err := f.s.Backend().Sync(ctx, f.q.items); err != nil {
 			return nil, sight{}, err
@@ -385,12 +385,12 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 		if !faster {
 			f.vanished(found)
 		}
-		if !yields { // those that yield meet others by W8, who need not be there at the next items
-			f.q.met(faster)
+		if !yields { // after a yield another holder is expected to be faster (W8), so that is no rival at the next items
+			f.q.noteRival(faster)
 		}
 		return nil, v, errs.ErrAgain
 	}
-	f.q.met(false)
+	f.q.noteRival(false)
 	f.q.keep(f.s, began, gen, &v, rest)
 	f.later = false
 	prompt := f.s
@@ -456,7 +456,7 @@ func (f *feeder) vanished(found []layout.QueueEntry) {
 	}
 	f.s.Client().Log().Warn("coord: the server lists items that the service no longer has, ignoring them for a minute", "path", first, "items", len(found))
 	for i := range found {
-		f.q.stick(found[i].Path())
+		f.q.ignore(found[i].Path())
 	}
 }
 

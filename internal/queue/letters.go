@@ -59,7 +59,7 @@ func (q *Queue) reasonOf(e *layout.QueueEntry, attempts int, s *core.Session, wh
 
 // withReasons appends the operations that create the reasons of dead letters, unless the
 // commit would be too large with them.
-func withReasons(s *core.Session, ops []backend.Op, bucket string, batch []parcel) []backend.Op {
+func withReasons(s *core.Session, ops []backend.Op, bucket string, batch []newItem) []backend.Op {
 	all := ops[:len(ops):len(ops)]
 	for _, p := range batch {
 		if p.reason != nil {
@@ -73,10 +73,10 @@ func withReasons(s *core.Session, ops []backend.Op, bucket string, batch []parce
 }
 
 // withoutReasons returns batch without the reasons.
-func withoutReasons(batch []parcel) []parcel {
-	plain := make([]parcel, len(batch))
+func withoutReasons(batch []newItem) []newItem {
+	plain := make([]newItem, len(batch))
 	for i, p := range batch {
-		plain[i] = parcel{id: p.id, data: p.data}
+		plain[i] = newItem{id: p.id, data: p.data}
 	}
 	return plain
 }
@@ -90,8 +90,8 @@ type letter struct {
 	known bool // why was read
 }
 
-// ours reports whether l came from q, as far as is known. An item of unknown origin in the
-// default place of q's dead letters did.
+// ours reports whether l came from q. If its origin is not known, it counts as an item of q; known is true
+// then only if q has its dead letters at the default path, which no other queue uses by default.
 func (q *Queue) ours(l *letter) (ours, known bool) {
 	if l.known {
 		return l.why.Queue == q.path.Full(), true
@@ -103,7 +103,7 @@ func (q *Queue) ours(l *letter) (ours, known bool) {
 // It bounds the memory, since each can have a megabyte.
 const lettersAtOnce = 16
 
-// A Letter is a dead letter of a queue. What its reason says is zero if the reason is not known.
+// A Letter is a dead letter of a queue. The fields from Queue on are zero if its reason is not known.
 type Letter struct {
 	ID      string
 	Data    []byte

@@ -26,7 +26,7 @@ type limit struct {
 	turn chan struct{} // of capacity 1; full while a producer has the turn
 
 	// These belong to the producer that has the turn.
-	nth    int64 // of the session that has seen the counts
+	nth    int64 // the number of the session that has read the counts
 	counts counts
 	proof  proof
 	spare  int // how many producers may find the queue full before the next one counts the items
@@ -79,7 +79,7 @@ func (c counts) broken() bool {
 	return !c.repair && (c.entry != entryGood || !c.exit || c.length() < 0)
 }
 
-// remember returns what is left of the counts for the next put.
+// remember returns the counts for the next put: none if they have to be repaired first.
 func (c counts) remember() counts {
 	if c.repair || c.broken() {
 		return counts{}
@@ -180,7 +180,8 @@ func (p *proof) refuted(c counts) bool {
 	return len(p.left) == 0 || p.gone > int(int32(c.out-p.out))
 }
 
-// shortList is the number of buckets that are listed for each put that finds the queue full.
+// shortList is the most buckets that a client lists for each put that finds the queue full. It lists a longer
+// queue less often, see L5.
 const shortList = 4
 
 // choose makes a proof of some of the items, spread evenly. The last one is among them.
@@ -241,18 +242,18 @@ type limitedPut struct {
 	s        *core.Session
 	span     *tracing.Span
 	key, due int64
-	batch    []parcel
+	batch    []newItem
 	with     []backend.Op // that are committed with the items, before all others
 	now      bool         // fails with errs.ErrFull instead of waiting
 	place    slotPlace    // among the producers that wait
 	counted  bool         // the items need not be counted once more for this put
-	told     bool         // the span knows that the put waits
+	traced   bool         // the wait is reported to the span, or there is no span
 }
 
 // putLimited puts as much of the batch as there is room for. If there is no room, it waits for
 // some, or fails with ErrFull.
-func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *tracing.Span, key, due int64, batch []parcel) (int, error) {
-	p := &limitedPut{q: q, lim: &q.lim, s: s, span: span, key: key, due: due, batch: batch, told: span == nil}
+func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *tracing.Span, key, due int64, batch []newItem) (int, error) {
+	p := &limitedPut{q: q, lim: &q.lim, s: s, span: span, key: key, due: due, batch: batch, traced: span == nil}
 	for {
 		if err := q.takeTurn(ctx, s, span); err != nil {
 			return 0, err
@@ -264,12 +265,12 @@ func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *tracing.S
 		}
 		// Without the turn, for which others wait: this calls the user's Trace.
 		span.Waiting(ctx, "", -1)
-		p.told = true
+		p.traced = true
 	}
 }
 
-// run has the turn. It returns errs.ErrAgain if the put is about to wait and the span does not know
-// that yet.
+// run makes the put. The caller has the turn. run returns errs.ErrAgain if the put is about to wait and that
+// is not reported to the span yet.
 func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	q, s := p.q, p.s
 	p.place = slotPlace{l: q.producers, s: s}
@@ -307,7 +308,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 			c, err = p.recount(ctx, c)
 		case q.reject, p.now:
 			return 0, fmt.Errorf("%w: the queue has %d items", errs.ErrFull, c.length())
-		case !p.told:
+		case !p.traced:
 			return 0, errs.ErrAgain
 		default:
 			err = p.awaitRoom(ctx, c)
@@ -337,7 +338,7 @@ func (p *limitedPut) doubts(c counts) bool {
 
 // commit puts the batch and counts it, in one commit. If the counts have changed, it puts
 // nothing and reads them again.
-func (p *limitedPut) commit(ctx context.Context, c counts, batch []parcel) (_ counts, done bool, err error) {
+func (p *limitedPut) commit(ctx context.Context, c counts, batch []newItem) (_ counts, done bool, err error) {
 	q, s := p.q, p.s
 	count := c.ops(q, len(batch))
 	before, repeat := 0, false
@@ -367,7 +368,7 @@ const roomSlots = 2
 
 // awaitRoom returns when an item may have been deleted since the counts were read. The caller has
 // the turn, so one producer of each queue value waits. If it has a slot, it watches out, which
-// every deletion changes that is counted, and the proof.
+// every counted deletion changes, and the items of the proof.
 func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 	q, s := p.q, p.s
 	q.setDry(true)
@@ -406,7 +407,7 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 		items[w] = path
 		targets = append(targets, backend.Target{Path: path, Watch: w})
 	}
-	// Whatever has left since the counts were read, fires at once.
+	// If a node has changed since the counts were read, its watch fires at once.
 	if err := s.Backend().Arm(ctx, c.asOf, targets...); err != nil {
 		return err
 	}
@@ -431,9 +432,9 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 
 // takeTurn waits until no other producer of the queue value has the turn.
 func (q *Queue) takeTurn(ctx context.Context, s *core.Session, span *tracing.Span) error {
-	for told := span == nil; ; {
+	for traced := span == nil; ; {
 		var dry chan struct{}
-		if !told {
+		if !traced {
 			q.lim.mu.Lock()
 			dry = q.lim.dry
 			q.lim.mu.Unlock()
@@ -443,7 +444,7 @@ func (q *Queue) takeTurn(ctx context.Context, s *core.Session, span *tracing.Spa
 			return nil
 		case <-dry:
 			span.Waiting(ctx, "", -1)
-			told = true
+			traced = true
 		case <-s.Backend().Done():
 			return s.Backend().Err()
 		case <-ctx.Done():
@@ -475,8 +476,8 @@ func (q *Queue) counting(n int) []backend.Op {
 	return slices.Repeat([]backend.Op{backend.SetData(q.out, nil, backend.AnyVersion)}, n)
 }
 
-// commitOnce is that of the session. On a service without space deleted items leave uncounted, as MaxLen allows: their
-// count would be a write.
+// commitOnce is CommitOnce of the session. If the service has no space, it commits deletions without
+// counting them, since the count is a write. A producer corrects the count later (L5).
 func (q *Queue) commitOnce(ctx context.Context, s *core.Session, ops ...backend.Op) (zxid int64, err error) {
 	_, zxid, err = s.CommitOnce(ctx, ops...)
 	if !errs.Answers(err, backend.ErrNoSpace) || backend.IsUncertain(err) {

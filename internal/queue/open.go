@@ -108,7 +108,7 @@ func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(cl 
 	failed := make([]error, len(claims))
 	var again []*Claim
 	for _, cl := range claims {
-		if cl.read.Err != nil { // such as the end of a context that was not this one
+		if cl.read.Err != nil { // for example since the context of the feeder has ended, not that of the caller
 			again = append(again, cl)
 		}
 	}

@@ -52,8 +52,8 @@ func (q *Queue) readNext(s *core.Session) {
 }
 
 // nextRead returns the first of the items that are remembered, if its read has begun, and forgets
-// its name. The caller ends with popped. It returns nil if there is none, if other callers wait for items, or if an item is being
-// claimed or given back: one whose caller is gone comes before.
+// its name. The caller calls popped at its end. nextRead returns nil if there is no such read, if other
+// callers wait for items, or if an item is being claimed or given back, since that item can come first.
 func (q *Queue) nextRead() (*core.Session, *readAhead) {
 	q.mu.Lock()
 	s := q.ahead.s
@@ -79,7 +79,7 @@ func (q *Queue) nextRead() (*core.Session, *readAhead) {
 	return s, r
 }
 
-// popped ends what a nextRead has begun. It reports whether this client has claimed or removed the
+// popped ends the Pop that nextRead has begun. It reports whether this client has claimed or removed the
 // item meanwhile, or has begun to.
 func (q *Queue) popped(r *readAhead) (mine bool) {
 	q.mu.Lock()
@@ -173,7 +173,7 @@ func (q *Queue) overtaken(err error) {
 	q.missed = now
 	q.mu.Unlock()
 	if again {
-		q.met(true)
+		q.noteRival(true)
 	}
 }
 

@@ -40,7 +40,7 @@ func (q *Queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry,
 			case err != nil:
 				return nil, nil, err
 			case r.n >= q.maxAttempts:
-				stuck[e.Path()] = time.Now().Add(stickPause) // a take moves it to the dead letters
+				stuck[e.Path()] = time.Now().Add(ignoreTime) // a take moves it to the dead letters
 				continue
 			}
 		}
@@ -148,8 +148,8 @@ func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]back
 	return ops, nil
 }
 
-// withoutReason removes the operation on the path of a reason. It reports false if path is not
-// one. A reason that an outsider has changed is no reason to leave its item.
+// withoutReason removes the operation on the path of a reason. It reports false if path is not that of
+// a reason. So an item can be deleted although an outsider has changed its reason.
 func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
 	if !strings.HasPrefix(nodepath.Base(path), layout.ReasonPrefix) {
 		return ops, false

@@ -23,8 +23,8 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// parcel is a value to put.
-type parcel struct {
+// newItem is an item to put.
+type newItem struct {
 	id     string
 	data   []byte
 	reason []byte // of a dead letter: the data of the node beside it; nil: none
@@ -43,10 +43,10 @@ func (q *Queue) fits(data []byte) error {
 	return nil
 }
 
-// put puts all parcels, in order, in as few commits as possible. It returns the
-// number of parcels that were certainly put. If the error matches ErrUncertain,
-// those of one further commit may have been put.
-func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64, all []parcel) (int, error) {
+// put puts all items, in order, in as few commits as possible. It returns the
+// number of items that were certainly put. If the error matches ErrUncertain,
+// the items of one further commit may have been put.
+func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64, all []newItem) (int, error) {
 	for i := range all {
 		if err := q.fits(all[i].data); err != nil {
 			return 0, err
@@ -55,7 +55,7 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 	done := 0
 	for done < len(all) {
 		m, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (int, error) {
-			n, size, most, room := 0, 0, mostAtOnce(s, mostPrefetched, 1, 0, 1), s.Backend().Limits().Bytes*9/10
+			n, size, most, room := 0, 0, mostAtOnce(s, maxBatch, 1, 0, 1), s.Backend().Limits().Bytes*9/10
 			for n < len(all)-done && n < most {
 				size += len(q.items) + 512 + len(all[done+n].data)
 				if n > 0 && size > room {
@@ -76,8 +76,8 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 	return done, nil
 }
 
-// tally is the version of the directory of items or, once the versions of that are used up,
-// that of the node tally beside the buckets. Each commit that makes a bucket for a key without
+// tally is the version of the directory of items or, once these versions are used up,
+// the version of the node tally beside the buckets. Each commit that makes a bucket for a key without
 // an open one increments it, on condition that it is the version that was read.
 type tally struct {
 	path    string
@@ -137,11 +137,11 @@ func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, er
 	}
 }
 
-// putItems creates the parcels as items of one bucket, in one commit together with the operations of
+// putItems creates the items in one bucket, in one commit together with the operations of
 // with. If one of the operations of with fails, putItems returns the error unchanged, with its index in
 // with. It leaves out the reasons of dead letters if the commit would be too large with them, or if
 // another client has made a node of that name.
-func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
+func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) error {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return err
 	}
@@ -481,7 +481,7 @@ func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, c
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, 0, errs.Op(op, q.path.Full(), err)
 	}
-	all := make([]parcel, count)
+	all := make([]newItem, count)
 	ids = make([]string, count)
 	for i := range count {
 		data, err := encode(i)
@@ -489,7 +489,7 @@ func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, c
 			return nil, 0, errs.Op(op, q.path.Full(), err)
 		}
 		ids[i] = q.c.NewGUID(q.path.Full())
-		all[i] = parcel{id: ids[i], data: data}
+		all[i] = newItem{id: ids[i], data: data}
 	}
 	span := q.newSpan(op)
 	n, err = q.put(ctx, span, priority, due, all)
@@ -512,7 +512,7 @@ func (q *Queue) mayPut(data []byte) error {
 	return nil
 }
 
-// PutOp is a Put as a part of a transaction, of what encode returns.
+// PutOp is a Put as a part of a transaction. encode returns the bytes of the item.
 func (q *Queue) PutOp(priority, due int64, encode func() ([]byte, error)) txn.Op {
 	data, err := encode()
 	if err == nil {

@@ -24,7 +24,7 @@ import (
 // # Nodes
 //
 //	<queue>                              a container
-//	<queue>/items                        persistent; its data is empty, or W9; its version counts the buckets made for a key without an open one (P2)
+//	<queue>/items                        persistent; its data is empty, or see W9; its version counts the buckets made under P2
 //	<queue>/items/tally                  its version continues that count when the versions of items are used up
 //	<queue>/items/in                     of a queue with MaxLen: its data counts the items that came in (L1)
 //	<queue>/items/out                    of a queue with MaxLen: its version counts the items that went out, its data is empty
@@ -129,7 +129,7 @@ import (
 // is, so it keeps its place. When a session expires, its marks are deleted and nothing else. Each of
 // these commits is applied exactly once or not at all. Several Acks can share a commit, see ack.go.
 //
-// T5. A claim is not cancellable: it is made for the callers that ask. If a caller
+// T5. A claim is not cancellable: it is made for all callers that wait. If a caller
 // has given up in the meantime, its item is given back, and until that is done the
 // client takes nothing else. If the service refuses to let the item be given back,
 // the item stays claimed, the client retries in the background as long as the
@@ -257,14 +257,15 @@ import (
 // decides, which is exact: both it and the due time are whole milliseconds. If the stamp is before the
 // time of an item, no caller gets the item. The client gives it back (T5) and, with it, the node d, which
 // the claim has deleted (T2). The same stamp is a sample that does not fit the interval, so the client
-// does not repeat that; at most a second time, if drift hides it. A client that dies in between has
-// lost a claim, as any other: the attempt counts, and d is gone.
+// learns the time from it, and makes no further early claim. (It makes one more if the allowance for
+// drift hides that the sample does not fit.) If the client dies in between, its claim is lost like any
+// other: the attempt counts, and d is gone.
 //
 // So no item is early. An item is late by at most the width of the interval (a millisecond, the time of
 // a request, and up to 100 ms of drift when the latest write was minutes ago) and the time of the take. If the
 // service's clock was set ahead, the client does not know of that before its next write or break of
-// contact: until then the item is late by at most the step, too. A holder of a slot that waits for the time does not
-// look again because of a write to another path, so it can be late by the step after that write.
+// contact: until then the item is late by at most the step, too. A holder of a slot that waits for a due
+// time does not look again because of a write to another path, so it can be late by the step after that write.
 //
 // W8. A put wakes all holders of slots, and one of them gets the item. A holder whose claim has
 // failed since it took its slot calls Sync before its next list, with a probability of two in
@@ -300,8 +301,9 @@ import (
 // L4. A consumer learns from any list of items that there is a node out, also if it has no MaxLen
 // itself. A producer with MaxLen makes the node in or before the commit of its first item, so
 // the list that shows a bucket shows out as well. (A consumer that knew the first bucket before
-// there was a node out does not count until it lists items again, when that bucket is used up.) If a commit finds that the node is gone, the
-// consumer goes on without it, until a list shows it again.
+// there was a node out does not count until it lists items again, when that bucket is used up.)
+// If a commit finds that the node is gone, the consumer goes on without it, until a list shows
+// it again.
 //
 // L5. The numbers can be wrong: a client without MaxLen puts, an outsider deletes items or one of
 // the nodes, a consumer claimed its item before there was a node out. So a producer that finds
@@ -321,10 +323,10 @@ import (
 // at once.
 
 const (
-	bucketSize     = 256    // items that a bucket gets before the next put closes it
-	mostPrefetched = 128    // maximum of items in one commit
-	maxBuckets     = 10_000 // their names fit into one packet
-	maxOpen        = 1024   // maximum of open buckets that a client remembers
+	bucketSize = 256    // items that a bucket gets before the next put closes it
+	maxBatch   = 128    // maximum of items in one commit
+	maxBuckets = 10_000 // their names fit into one packet
+	maxOpen    = 1024   // maximum of open buckets that a client remembers
 )
 
 // Queue is the engine of a queue: everything except the type of the values.
@@ -347,7 +349,7 @@ type Queue struct {
 	most         int         // maxBuckets, fewer in tests
 	dead         *Queue      // nil only in the engine that writes the dead letters
 	lim          limit       // of a queue with maxLen
-	counted      atomic.Bool // out exists, as far as is known
+	counted      atomic.Bool // out exists, as far as this client knows
 
 	mu       sync.Mutex
 	open     map[int64]openBucket       // by key: the bucket of the latest put
@@ -355,18 +357,18 @@ type Queue struct {
 	requests []*itemRequest             // callers that wait for items, see feed.go
 	feeding  bool                       // feed is running
 	idle     context.CancelFunc         // cancels the wait of feed; set while feed runs
-	more     chan struct{}              // of capacity 1: signals a new ask
+	more     chan struct{}              // of capacity 1: signals a new request
 	ending   int                        // number of claims that are being given back in the background
 	ended    chan struct{}              // closed when ending returns to 0
 	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see ack.go
 	head     string                     // the bucket that was first, "" if not known
-	ahead    ahead                      // what the last list showed beyond the items that were taken
-	gen      int                        // incremented when what lists show cannot be used any more
-	prompt   *core.Session              // the session whose last list found an item at once, for a caller without a place; nil: none
-	popping  map[string]bool            // paths of the items that Pops delete without a claim; whether this client claims or removes one itself
+	ahead    ahead                      // the items of the last list that are not taken yet
+	gen      int                        // incremented when a list that is under way must not be kept
+	prompt   *core.Session              // the session whose last list found an item at once, for a client without a slot or waiter; nil: none
+	popping  map[string]bool            // paths of the items that Pops delete without a claim; true: this client also claims or removes the item
 	missed   time.Time                  // when a Pop last found the item gone that it had read ahead
 	lists    uint                       // how many lists choose has seen
-	rivals   int                        // how many items further to look, since others take from the head
+	rivals   int                        // choose skips up to so many items, since other consumers take from the head
 	stuck    map[string]time.Time       // paths of items that cannot be moved or claimed, and until when they are ignored
 	swept    time.Time                  // when sweepEmpty last found nothing
 
@@ -409,9 +411,9 @@ func (q *Queue) makeItems(ctx context.Context, s *core.Session) error {
 }
 
 // batch is the maximum number of items in one commit that claims, acknowledges or deletes
-// items: mostPrefetched, or fewer if the path is long or the service takes less.
+// items: maxBatch, or fewer if the path is long or the service takes less.
 func (q *Queue) batch(s *core.Session) int {
-	return mostAtOnce(s, mostPrefetched, 5, 1, 5*(len(q.items)+300))
+	return mostAtOnce(s, maxBatch, 5, 1, 5*(len(q.items)+300))
 }
 
 // mostAtOnce returns how many of n things one commit can write. Each thing takes ops operations and size
@@ -473,8 +475,8 @@ func New[C any](c *core.Client, path string, kind layout.RecipeKind, opts Config
 		refuse("DrainTimeout %v is negative", opts.DrainTimeout)
 	case opts.Prefetch < 0:
 		refuse("Prefetch %d is negative", opts.Prefetch)
-	case opts.Prefetch > mostPrefetched:
-		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, mostPrefetched)
+	case opts.Prefetch > maxBatch:
+		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, maxBatch)
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout

@@ -27,8 +27,8 @@ type redrive struct {
 	moved  int
 }
 
-// deadEnd is the end of the dead letters at the beginning of a Redrive. Those behind it can
-// have been moved by this call, and have died again.
+// deadEnd is the end of the dead letters at the beginning of a Redrive. The call can have moved an item
+// behind that end, which has become a dead letter again.
 type deadEnd struct {
 	n, seq int64 // the number of the last bucket, and that of its last item
 }
@@ -150,12 +150,12 @@ func (r *redrive) atOnce(s *core.Session) int {
 	return mostAtOnce(s, lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
 }
 
-// homing is an item on its way back into its queue.
-type homing struct {
+// returning is a dead letter that is moved back into its queue.
+type returning struct {
 	id       string
 	data     []byte
 	key, due int64
-	out      []backend.Op // that take it out of the dead letters
+	out      []backend.Op // delete it from the dead letters
 }
 
 // move moves items that no consumer had claimed at the time of the list. again reports whether
@@ -166,14 +166,14 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		return false, err
 	}
 	again = len(letters) < len(items)
-	var some []homing
+	var some []returning
 	size := 0
 	for _, l := range letters {
 		ours, sure := r.q.ours(l)
 		if !ours || r.all && !sure {
 			continue
 		}
-		h := homing{id: l.e.ID, data: l.data}
+		h := returning{id: l.e.ID, data: l.data}
 		switch r.q.kind {
 		case layout.KindPriorityQueue:
 			h.key, h.due = l.why.Priority, l.why.DueAgain()
@@ -204,15 +204,15 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 	return again || changed, err
 }
 
-// commit moves items that go to one bucket, in one commit. An item that has changed since it
-// was read is left out, and again is true then.
-func (r *redrive) commit(ctx context.Context, s *core.Session, some []homing) (again bool, err error) {
+// commit moves items to one bucket, in one commit. It leaves out the items that have changed since they
+// were read, and then reports again.
+func (r *redrive) commit(ctx context.Context, s *core.Session, some []returning) (again bool, err error) {
 	for len(some) > 0 {
 		var with []backend.Op
 		var owner []int // for each operation, the index of its item
-		var batch []parcel
+		var batch []newItem
 		for i, h := range some {
-			batch = append(batch, parcel{id: h.id, data: h.data})
+			batch = append(batch, newItem{id: h.id, data: h.data})
 			for with = append(with, h.out...); len(owner) < len(with); {
 				owner = append(owner, i)
 			}
@@ -250,7 +250,7 @@ func (r *redrive) changed(id string) {
 }
 
 // done notes that items were moved.
-func (r *redrive) done(ctx context.Context, some []homing) {
+func (r *redrive) done(ctx context.Context, some []returning) {
 	r.moved += len(some)
 	ids := make([]string, len(some))
 	for i, h := range some {
@@ -264,16 +264,17 @@ func (r *redrive) done(ctx context.Context, some []homing) {
 
 // putBack is putItems for items that were dead letters. With MaxLen it fails with ErrFull if
 // there is no room.
-func (q *Queue) putBack(ctx context.Context, s *core.Session, key, due int64, batch []parcel, with []backend.Op) error {
+func (q *Queue) putBack(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) error {
 	if q.maxLen == 0 {
 		return q.putItems(ctx, s, key, due, batch, with)
 	}
 	// With counts of its own: the producer that has the turn may wait for room.
-	p := &limitedPut{q: q, lim: new(limit), s: s, key: key, due: due, batch: batch, with: with, now: true, told: true}
+	p := &limitedPut{q: q, lim: new(limit), s: s, key: key, due: due, batch: batch, with: with, now: true, traced: true}
 	_, err := p.run(ctx)
 	return err
 }
 
+// remove deletes the item with this id, in session s.
 func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 	for range mostPasses {
 		in, e, err := q.find(ctx, s, id)
@@ -309,8 +310,8 @@ func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 	return errChanging
 }
 
-// find returns the item with this id, and the queue that it is in: this one, or that of the dead letters. The item is nil if there is none. The queue comes
-// first, and again at the end, since the item can be moved in either direction meanwhile.
+// find returns the item with this id, or nil, and the queue that contains it. It searches the queue, the
+// dead letters, and the queue again: the item can be moved in either direction during the search.
 func (q *Queue) find(ctx context.Context, s *core.Session, id string) (in *Queue, e *layout.QueueEntry, err error) {
 	for _, in := range []*Queue{q, q.dead, q} {
 		if err := s.CheckKind(ctx, in.recipeDir()); err != nil {

@@ -319,7 +319,7 @@ func (p *slotPlace) vacated() {
 	p.none()
 }
 
-// none is for a place that was given up.
+// none makes the place empty, after it was given up.
 func (p *slotPlace) none() {
 	p.closes.End()
 	p.path, p.slot, p.closes = "", false, nil
@@ -400,9 +400,8 @@ func (l *slotLine) filled(n int) (int, *core.Session) {
 	return l.wants, l.s
 }
 
-// mostGone is the number of rounds in which no waiter of a list could be evicted, since the
-// service had none of them, after which fillOnce ends. Each of them looks for a slot of its own
-// accord, or the server shows what the service does not have.
+// fillOnce ends after mostGone rounds in which the service had none of the waiters of its list. Such
+// waiters look for a slot themselves, or the server lists nodes that the service does not have.
 const mostGone = 3
 
 // fillOnce returns when it has seen that no slot is free, or that no waiter is left.

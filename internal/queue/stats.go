@@ -15,7 +15,6 @@ import (
 // dead letters each.
 const mostStats = 256
 
-// stats reads the figures.
 func (q *Queue) stats(ctx context.Context, s *core.Session) (st queueFigures, err error) {
 	if err := s.Backend().Sync(ctx, q.items); err != nil {
 		return st, err
@@ -51,7 +50,7 @@ func (q *Queue) stats(ctx context.Context, s *core.Session) (st queueFigures, er
 	for i, b := range dead {
 		st.Dead += len(layout.ParseBucket(b.Path, lists[len(live)+i], 0).Items)
 	}
-	now := int64(0) // it does not matter where all items are claimed
+	now := int64(0) // not used if all items are claimed
 	if unclaimed {
 		m, err := s.Learn(ctx)
 		if err != nil {

@@ -11,20 +11,20 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 )
 
-// Taker is the taking side of a queue. Its methods are those of Consumer of package coord. I is what
-// a caller gets of an item.
+// Taker is the taking side of a queue. Its methods are those of Consumer of package coord. I is the form of
+// an item for callers.
 type Taker[I any] struct {
 	q    *Queue
 	open func(cl *Claim, data []byte) (I, error)
 }
 
-// NewTaker returns the taking side of q. open decodes the bytes of an item, and makes what a caller
-// gets.
+// NewTaker returns the taking side of q. open decodes the bytes of an item, and returns its form for
+// callers.
 func NewTaker[I any](q *Queue, open func(cl *Claim, data []byte) (I, error)) *Taker[I] {
 	return &Taker[I]{q, open}
 }
 
-// taken is a claimed item, and what a caller gets of it.
+// taken is a claimed item, and its form for callers.
 type taken[I any] struct {
 	*Claim
 	item I

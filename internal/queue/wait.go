@@ -65,7 +65,7 @@ func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case stat.Czxid != v.made, stat.Version < 0, stat.Version == math.MaxInt32: // the version counts no more then
+	case stat.Czxid != v.made, stat.Version < 0, stat.Version == math.MaxInt32: // a version that does not count the changes
 		return false, nil
 	case stat.Version == v.version:
 	default:
@@ -96,7 +96,7 @@ func (v *sight) rest(s *core.Session) (d time.Duration, ok bool) {
 }
 
 // await returns when one of the channels is ready, or when a caller asks that does
-// not wait. Other new asks change nothing: the same watches serve them.
+// not wait. Other new requests change nothing: the same watches serve them.
 func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan time.Time, moved <-chan struct{}) error {
 	for {
 		f.q.tellWaits()

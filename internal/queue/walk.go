@@ -22,12 +22,11 @@ type sight struct {
 	now   serviceclock.Moment
 	next  int64     // if nothing was found: the earliest time at which an item can be taken; 0: no item is put off
 	retry time.Time // if nothing was found: until when the first of the items to ignore is ignored, or zero
-	doubt bool      // the walk has stopped at an item that may be due, and learnsLater
+	doubt bool      // the walk has stopped at an item that may be due, since it learns the time later
 
-	// Of a DelayQueue none of whose buckets is due: the directory of items in the list.
-	later   bool
-	version int32
-	made    int64
+	later   bool  // no bucket of the DelayQueue is due
+	version int32 // with later: the version of the directory of items, as listed
+	made    int64 // with later: the czxid of that directory
 }
 
 // learning says when a walk may write to learn the time of the service, if the session does not
@@ -276,9 +275,9 @@ type ahead struct {
 	s     *core.Session
 	items []layout.QueueEntry // in order
 	until time.Time           // the list is too old then
-	next  int64               // or when the service's clock shows this time, since another item can be taken; 0: never
-	left  int                 // so many claims may rely on the list
-	first *readAhead          // of the first item, or of one that was before it; may be nil
+	next  int64               // when the service's clock shows this time, the list is too old too: another item can be taken; 0: never
+	left  int                 // how many more claims may rely on the list
+	first *readAhead          // of the first item, or of an earlier item; may be nil
 }
 
 // The limits of the claims that rely on one list.
@@ -316,7 +315,7 @@ func (q *Queue) forgetAfter(due int64) {
 
 // keep remembers the items that a list has shown, less those that are being claimed, unless the
 // generation is over, and reports whether it does. It ends the generation: another list that was
-// under way can show items that are claimed by this one.
+// under way can show items that the caller claims from this list.
 func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -329,8 +328,8 @@ func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items 
 }
 
 // atOnce returns how many of items, from the first on and want at most, one commit may claim. An
-// item that was claimed before is claimed alone: if it is what killed its consumer, it takes no
-// other item along. If the first attempt is the last, every item is claimed alone.
+// item that was claimed before is claimed alone: if the item kills its consumers, it costs no other
+// item an attempt. If the first attempt is the last, every item is claimed alone.
 func (q *Queue) atOnce(items []layout.QueueEntry, want int) int {
 	want = min(want, len(items))
 	if q.maxAttempts == 1 {
@@ -383,8 +382,8 @@ func (q *Queue) choose(items []layout.QueueEntry, want int) (found, rest []layou
 
 const mostRivals = 32
 
-// met records whether another consumer was faster with an item.
-func (q *Queue) met(rival bool) {
+// noteRival records whether another consumer was faster with an item.
+func (q *Queue) noteRival(rival bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -402,12 +401,12 @@ func (q *Queue) setHead(path string) {
 	q.head = path
 }
 
-// stickPause is how long a client ignores an item that it cannot move to the dead
+// ignoreTime is how long a client ignores an item that it cannot move to the dead
 // letters or claim, or that only its server has.
-const stickPause = time.Minute
+const ignoreTime = time.Minute
 
-// stick makes the client ignore an item for stickPause.
-func (q *Queue) stick(path string) {
+// ignore makes the client ignore an item for ignoreTime.
+func (q *Queue) ignore(path string) {
 	now := time.Now()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -415,7 +414,7 @@ func (q *Queue) stick(path string) {
 		q.stuck = make(map[string]time.Time)
 	}
 	maps.DeleteFunc(q.stuck, func(_ string, until time.Time) bool { return !until.After(now) })
-	q.stuck[path] = now.Add(stickPause)
+	q.stuck[path] = now.Add(ignoreTime)
 	q.ahead = ahead{}
 }
 

@@ -43,7 +43,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 	defer close(ending)
 	busy := make(chan struct{}, n) // an element for each running handler, and one for the item that is awaited
 	busy <- struct{}{}
-	want := func() int { return max(q.prefetch, min(1+n-len(busy), mostPrefetched)) }
+	want := func() int { return max(q.prefetch, min(1+n-len(busy), maxBatch)) }
 	handlers := context.WithoutCancel(ctx)
 	for it, err := range t.each(ctx, op, want) {
 		if err != nil {
@@ -65,7 +65,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 	return nil
 }
 
-// crew is the handlers of one Work that run.
+// crew is the running handlers of one Work.
 type crew struct {
 	ctx context.Context // of Work
 	q   *Queue
@@ -75,8 +75,7 @@ type crew struct {
 	over bool            // disband was called: no handler begins
 }
 
-// enter adds the handler of an item. If none begins any more, it gives the item back and
-// reports false.
+// enter adds the handler of an item. After disband it gives the item back instead, and reports false.
 func (x *crew) enter(cl *Claim) bool {
 	x.mu.Lock()
 	over := x.over
@@ -143,8 +142,8 @@ func (x *crew) disbandLater(done, ending <-chan struct{}, drain time.Duration) (
 	})
 }
 
-// process calls handle with the item, and ends the claim by the result. All of it is
-// deferred, for the handler can end the goroutine.
+// process calls handle with the item, and ends the claim by the result. The end is deferred, since the
+// handler can end its goroutine.
 func (x *crew) process(ctx context.Context, cl *Claim, handle func(context.Context) error) {
 	var err error
 	gaveUp := false

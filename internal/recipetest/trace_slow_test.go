@@ -267,8 +267,8 @@ var traceCycles = []struct {
 	}},
 }
 
-// TestWithoutTraceATrailCostsNothing shows that a trail costs nothing without Trace. These are
-// the figures of whole cycles, and the documented one of a mutex.
+// TestSpan_WithoutTraceItCostsNothing of internal/tracing shows that a Span costs nothing without Trace. This
+// test counts the allocations of whole cycles, and compares those of a mutex with the documented number.
 func TestTrace_WithoutTraceAMutexKeepsItsAllocations(t *testing.T) {
 	const promised = 10 // a cycle of a mutex on memory
 	measure := func(c *coord.Client, i int) float64 {

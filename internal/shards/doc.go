@@ -1,7 +1,7 @@
 // Package shards is the engine of Shards: a fixed number of shards, each with one owner among the members.
 //
 //	shards.go    Shards: its nodes, and the owners as they are on the service
-//	member.go    a member, from the begin of an All to the end of its last shard: the rules and its loop
+//	member.go    a member, from the beginning of an All to the end of its last shard: the rules and its loop
 //	run.go       Run: calls a function for each shard, again after a failure, until the shard moves
 //
 // The members are those of a group (package group). Package assign computes the assignment. The owner of

@@ -22,7 +22,7 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// run is one member of a Shards, from the begin of an All to the end of the last shard that
+// run is one member of a Shards, from the beginning of an All to the end of the last shard that
 // it has handed out. Its loop runs on one goroutine, which owns all of its state but the reports.
 //
 // Whatever the assignment says, the line of a shard excludes a second owner. So the following rules
@@ -306,7 +306,7 @@ func (r *run) fail(err error) {
 	r.leave()
 }
 
-// failure returns why the member has left, or nil if it was told to.
+// failure returns why the member has left, or nil if its caller or the end of ctx has made it leave.
 func (r *run) failure() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -66,7 +66,7 @@ type worker struct {
 	mu      sync.Mutex
 	failure error   // with which Restart has ended Run
 	last    []error // the latest errors with which the function has returned after its context had ended
-	more    int     // of these, earlier ones
+	more    int     // the number of earlier such errors
 }
 
 // result returns the result of Run. ended is the error of All.
@@ -150,7 +150,8 @@ func (w *worker) call(ctx context.Context, f func(context.Context) error, g gran
 	return err, over
 }
 
-// ask asks Restart for the pause. If there is none, or if it does not return, the pause is the usual.
+// ask asks Restart for the pause. If there is no Restart, or if it does not return, decided is false, and the
+// usual pause applies.
 func (w *worker) ask(g grant, failures int, err error) (after time.Duration, decided bool) {
 	if w.Restart == nil {
 		return 0, false

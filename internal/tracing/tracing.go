@@ -43,9 +43,8 @@ func NewTracer(deliver func(context.Context, trace.Event), log *outbox.Logger, i
 // Drain waits until the pending events are delivered, for d at most.
 func (t *Tracer) Drain(d time.Duration) bool { return t.box.Drain(d) }
 
-// Emit queues an event. It never blocks, and may be called
-// anywhere. It is generic in the type of the event so that the conversion to an
-// interface value, which allocates, happens after the check.
+// Emit queues an event. It never blocks, so it may be called under a lock. It is generic in the type of
+// the event so that the conversion to an interface value, which allocates, happens after the check.
 func Emit[E trace.Event](ctx context.Context, t *Tracer, e E) {
 	if t != nil {
 		t.box.Put(tracedEvent{ctx, e})
@@ -84,9 +83,9 @@ type Span struct {
 
 	// Used only by the goroutine that acquires.
 	waited bool   // WaitBegan was reported
-	stands bool   // and for this place:
+	stands bool   // it was reported for this place:
 	place  string // the node
-	ahead  int
+	ahead  int    // the contenders before it
 
 	item Item // the subject of the span, if it has events of its own
 

@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-func TestWithoutTraceATrailCostsNothing(t *testing.T) {
+func TestSpan_WithoutTraceItCostsNothing(t *testing.T) {
 	c, ctx, err := (*Tracer)(nil), context.Background(), errors.New("lost")
 	if n := testing.AllocsPerRun(100, func() {
 		x := c.Begin("mutex", "/l", "lock")
@@ -31,7 +31,7 @@ func TestWithoutTraceATrailCostsNothing(t *testing.T) {
 	}
 }
 
-func TestTheReasonOfALoss(t *testing.T) {
+func TestReasonOf_EachLossHasItsReason(t *testing.T) {
 	for err, want := range map[error]trace.Reason{
 		&errs.Loss{Cause: backend.ErrSessionLost}: trace.ReasonSessionLost,
 		&errs.Loss{Cause: errs.ErrDeleted}:        trace.ReasonDeleted,
@@ -50,7 +50,7 @@ func TestTheReasonOfALoss(t *testing.T) {
 }
 
 // A hold can be lost between its grant and the report of the grant.
-func TestALossBeforeTheReportOfTheGrantIsReportedAfterIt(t *testing.T) {
+func TestSpan_ALossBeforeTheReportOfTheGrantIsReportedAfterIt(t *testing.T) {
 	var got []string
 	var held time.Duration
 	c := NewTracer(func(_ context.Context, e trace.Event) {

@@ -82,8 +82,8 @@ func (co *Coordinator) Propose(ctx context.Context, p Proposal) (Decision, error
 		d, err := q.enter(ctx, s)
 		var o *layout.Outcome
 		if err == nil {
-			if !q.told {
-				q.told = true
+			if !q.made {
+				q.made = true
 				core.Emit(ctx, co.c, trace.ProposalMade{Subject: co.subject("propose", d.path), Proposal: d.id, Sites: len(d.rec.Sites)})
 			}
 			o, err = q.await(ctx, s, d)

@@ -89,7 +89,7 @@ type serving struct {
 	mu      sync.Mutex
 	running map[string]bool // names of the branches that are worked on; true: to be looked at once more
 	undone  int             // decided transactions that are not carried out
-	failing int             // of these, those of which the latest call has failed
+	failing int             // of these, the transactions whose latest call has failed
 	*siteMemory
 }
 
@@ -303,9 +303,9 @@ func (v *serving) ack(name string, d *transaction) {
 func (v *serving) doubtOnce(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	told := v.doubted[name]
+	reported := v.doubted[name]
 	v.doubted[name] = true
-	return !told
+	return !reported
 }
 
 // clear removes the record of an acknowledged transaction if no other process needs

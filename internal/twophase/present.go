@@ -177,9 +177,8 @@ func (v *siteWatch) state(ctx context.Context, site string) (siteState, error) {
 	if err == nil && stat.EphemeralOwner != 0 || err != nil && !errs.IsNotFound(err) {
 		return siteServed, err
 	}
-	// There is no node, or a foreign one.
-	// When a process has lost its session, its next one waits behind the node of the
-	// old one.
+	// There is no node, or a foreign one. When a process has lost its session, its next
+	// session waits for the lock behind the node of the old session.
 	w := v.watch(site)
 	names, _, err := v.s.Backend().Children(ctx, v.c.Root()+v.serving(site), w)
 	if err != nil {

@@ -23,7 +23,7 @@ type proposing struct {
 	rec   layout.Record
 	begun bool         // a write was sent that may have been applied
 	found bool         // the transaction has been seen to exist
-	told  bool         // ProposalMade was reported to Trace
+	made  bool         // ProposalMade was reported to Trace
 	tx    *transaction // the transaction, once it was created or joined
 	maybe bool         // an earlier session may have created it
 	other bool         // the existing transaction is not the one proposed here
@@ -98,7 +98,7 @@ func (q *proposing) enter(ctx context.Context, s *core.Session) (*transaction, e
 			q.other = true
 			return there, errOther
 		case q.tx != nil && q.tx.rec.Mark != there.rec.Mark:
-			q.other = true // the one proposed here is done with, and this is the next one with its id
+			q.other = true // the transaction of this Propose is finished, and a later one has its id
 			return there, errs.ErrInDoubt
 		}
 		q.found, q.tx = true, there
@@ -290,7 +290,7 @@ func (q *proposing) decision(ctx context.Context, s *core.Session, d *transactio
 }
 
 // finish removes the nodes that keep the record: the live nodes, and the open node if
-// the proposer has received the decision. If it has not, it gave up: then the
+// the proposer has received the decision (told). If it has not, it gave up: then the
 // transaction is aborted if it is undecided, so that the sites need not wait for the
 // deadline. finish goes on for as long as the client lives, and is a clean-up that
 // Close waits for.

@@ -19,7 +19,7 @@ func (co *Coordinator) Recover(ctx context.Context) ([]Decision, error) {
 	if err := co.path.Check("recover"); err != nil {
 		return nil, err
 	}
-	told := make(map[int64]bool)
+	reported := make(map[int64]bool) // by the czxid of the record
 	var list []Decision
 	_, err := core.OnSession(ctx, co.c, func(s *core.Session) (struct{}, error) {
 		ids, err := co.txIDs(ctx, s)
@@ -34,8 +34,8 @@ func (co *Coordinator) Recover(ctx context.Context) ([]Decision, error) {
 			var later []string
 			for _, id := range ids {
 				alive, err := co.recoverOne(ctx, s, id, wait, func(d *transaction, o *layout.Outcome) {
-					if !told[d.zxid] {
-						told[d.zxid] = true
+					if !reported[d.zxid] {
+						reported[d.zxid] = true
 						core.Emit(ctx, co.c, trace.ProposalDecided{Subject: co.subject("recover", d.path), Proposal: d.id, Commit: o.Commit, By: o.By})
 						list = append(list, d.result(o))
 					}

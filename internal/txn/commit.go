@@ -47,7 +47,7 @@ func (t *Txn) Commit(ctx context.Context) ([]Result, error) {
 	return results, err
 }
 
-// commit is Commit between the checks of the caller's part.
+// commit is Commit while the guards are entered.
 func (t *Txn) commit(ctx context.Context) ([]Result, error) {
 	pause := core.NewPauses(t.c)
 	for {

@@ -1,7 +1,7 @@
 // Package txn is the engine of a Txn: operations and conditions that the service applies at once or not at
 // all. It carries bytes.
 //
-//	build.go    Txn: its guard, conditions and operations are collected; Create, CreateAll
+//	build.go    Txn: collects guards, conditions and operations; Create, CreateAll
 //	op.go       Op: what one operation writes; recipes make operations of their own, such as a Put
 //	plan.go     the requests of one attempt, and which part of the transaction each request is of
 //	commit.go   Commit: an attempt, the results, and the error that names the part that failed

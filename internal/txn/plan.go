@@ -32,10 +32,10 @@ type part struct {
 	op    *Op    // nil for a guard or a condition
 
 	first, n int // its requests
-	product  int // of an operation with requests: the one whose result is that of the operation
+	product  int // of an operation with requests: the index of the request whose result is that of the operation
 }
 
-// again reports whether the transaction can be tried again, which was refused with err because of p.
+// again reports whether a transaction that was refused with err because of p can be tried again.
 func (p *part) again(err error) bool { return p.op != nil && p.op.Again != nil && p.op.Again(err) }
 
 func (p *plan) add(x part, ops ...backend.Op) error {
