@@ -40,7 +40,7 @@ func (s *session) leave() {
 }
 
 // contact waits for a link. Like Open it returns earlier when the service refuses the user, but only if an
-// attempt shows that which has begun after the call: the user can have been let in since an earlier one.
+// attempt to connect that began after the call shows that: the user may have got access since an earlier attempt.
 func (s *session) contact(ctx context.Context) (*link, error) {
 	s.mu.Lock()
 	before := s.attempts
@@ -108,7 +108,7 @@ func (s *session) read(ctx context.Context, f func(ctx context.Context, l *link)
 	}
 }
 
-// over returns why no call can go on, or nil.
+// over returns why the call has to end, or nil.
 func (s *session) over(ctx context.Context) error {
 	s.mu.Lock()
 	err := s.err

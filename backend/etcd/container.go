@@ -21,7 +21,7 @@ import (
 //
 // A session remembers the parents of the nodes that it has deleted, and looks at them after a while. Containers that
 // have lost their children otherwise, by the end of a session above all, are found by a search through all
-// second keys. One session at a time makes these searches: that which has the sweeper's key, which goes with its lease.
+// second keys. One session at a time makes these searches: the session that has put the sweeper's key, which goes with its lease.
 //
 // A container is removed by a transaction that compares that the node is the one that was read and that nothing is
 // below it. So a creation in it is either before that transaction, which then does nothing, or after it, and fails
@@ -52,7 +52,7 @@ const (
 	collectPause = 10 * time.Millisecond
 )
 
-// emptied is the nodes that a session may have left without children, and from when on it looks at each.
+// emptied has the nodes that a session may have left without children, and when it looks at each.
 type emptied struct {
 	mu   sync.Mutex
 	due  map[string]time.Time
@@ -64,8 +64,8 @@ func newEmptied() *emptied {
 	return &emptied{due: make(map[string]time.Time), wake: make(chan struct{}, 1)}
 }
 
-// note remembers a node. A node that is in use is looked at when it was not for the whole time. It reports
-// whether there was room.
+// note remembers a node. A further note of the same node postpones the look, so that a node in use is not looked
+// at. It reports whether there was room.
 func (e *emptied) note(path string, due time.Time) bool {
 	if path == "/" {
 		return true

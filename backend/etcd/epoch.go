@@ -17,8 +17,8 @@ func (s *session) inDoubt() bool {
 	return s.doubts != s.settled || len(s.left) > 0
 }
 
-// settle makes certain that no commit of unknown outcome is applied any more, if there is one. It waits
-// for the replies to those that were given up.
+// settle makes certain that no commit of unknown outcome is applied any more, if there is one. First it waits
+// for the replies to commits that their callers have given up.
 func (s *session) settle(ctx context.Context, l *link) error {
 	if !s.inDoubt() {
 		return nil
@@ -69,8 +69,8 @@ const (
 	mostLate  = 500 * time.Millisecond
 )
 
-// awaitLeft waits for the replies to the commits that were given up. The outcome of one whose reply is late
-// counts as unknown.
+// awaitLeft waits for the replies to the commits that were given up. If a reply is late, the outcome of its
+// commit counts as unknown.
 func (s *session) awaitLeft(ctx context.Context) error {
 	s.mu.Lock()
 	left := slices.Collect(maps.Keys(s.left))
@@ -99,7 +99,7 @@ func (s *session) awaitLeft(ctx context.Context) error {
 }
 
 // newEpoch begins a new epoch, later than a revision, unless another call does so at the same time.
-// Commits of the earlier one that the service has not handled by then are refused. In any case it
+// The service refuses commits of the earlier epoch that it has not handled by then. In any case newEpoch
 // deletes the keys.
 func (s *session) newEpoch(ctx context.Context, l *link, rev int64, keys ...string) error {
 	drop := make([]*pb.RequestOp, len(keys))

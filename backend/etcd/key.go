@@ -52,7 +52,7 @@ func (c *config) sessionKey(id int64) string { return fmt.Sprintf("%s:session/%0
 // containerKey is the second key of the container at path.
 func (c *config) containerKey(path string) string { return c.prefix + ":container" + path }
 
-// sweeperKey is the key that the session has which searches for empty containers.
+// sweeperKey is the key of the session that searches for empty containers.
 func (c *config) sweeperKey() string { return c.prefix + ":sweeper" }
 
 // literalKey returns the key of a node that was created under the name that its path shows.
@@ -112,7 +112,7 @@ func placeMark(place int) string { return fmt.Sprintf("\x00%02x", place) }
 // isNumbered reports whether a key is that of a sequential node.
 func isNumbered(key string) bool { return strings.IndexByte(key, 0) >= 0 }
 
-// pathOf returns the path of the node with a key, and false for a key that is none of a node. The
+// pathOf returns the path of the node with a key, and false for the key of no node. The
 // value is needed only if a zero byte is the first of the name in the key.
 func (c *config) pathOf(kv *mvccpb.KeyValue) (string, bool) {
 	rest, ok := strings.CutPrefix(string(kv.Key), c.prefix)
@@ -190,15 +190,14 @@ const (
 	longest       = 32 * mostRevisions
 )
 
-// horizon returns a revision that the service cannot reach before a transaction is handled which is sent
+// horizon returns a revision that the service cannot reach before it handles a transaction that is sent
 // now. rev is the latest revision in the replies of the session: the lease of a session that hears nothing
 // for its timeout is over.
 func (s *session) horizon(rev int64) int64 {
 	return rev + longest + int64(s.timeout/time.Second)*mostRevisions
 }
 
-// near returns the ways that are of revisions up to a bound, and the first revision beyond it that
-// another way is of. Most names with many digits look as if they were of revisions that no service will
+// near returns the ways whose revision is at most bound, and the lowest revision of the other ways. Most names with many digits look as if they were of revisions that no service will
 // reach: no node has such a number.
 func near(ways []sequence, bound int64) (within []sequence, beyond int64) {
 	beyond = math.MaxInt64
@@ -212,12 +211,12 @@ func near(ways []sequence, bound int64) (within []sequence, beyond int64) {
 	return within, beyond
 }
 
-// The header of a container is one that earlier versions of this package read as that of a persistent node.
-// When they write the node, it becomes one: these versions do not expect that a node vanishes.
-//
 // The value of a node's key is a header, and the data. The header begins with these flags. A
 // compare of the value with one byte tells ephemeral and irregular nodes from the others, and it
 // fails for a missing node.
+//
+// Earlier versions of this package read the header of a container as that of a persistent node. When they
+// write the node, it becomes persistent: these versions do not expect that a node vanishes.
 const (
 	flagIrregular = 0x80 // the header has a delta and a birth
 	flagEphemeral = 0x40
@@ -227,8 +226,8 @@ const (
 	knownFlags = flagIrregular | flagEphemeral | flagNamed | flagNewParent
 )
 
-// mostNamed is the size of the name and the data of a new node that has its name in the value. Who lists
-// the children receives the values; a SetData can make them longer.
+// mostNamed is the size of the name and the data of a new node that has its name in the value. A list of
+// the children has the values; a SetData can make them longer.
 const mostNamed = 256
 
 const (

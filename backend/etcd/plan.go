@@ -36,7 +36,7 @@ type outcome struct {
 	record  *record // after a SetData or a Carry: mod is zero if it is that of the commit
 	head    string  // the key whose version is to be asked for
 	learned *record // what the cache learns, if the commit succeeds
-	key     string  // of the node that is created, or of one that is deleted among other things
+	key     string  // of the node that is created, or of the node that is deleted unless that is the whole commit
 }
 
 func newPlan(ops []backend.Op) *plan {
@@ -54,7 +54,7 @@ func (p *plan) once(what, key string) bool {
 	return true
 }
 
-// drop gives the keys of a plan back that was not sent, or was refused.
+// drop gives back the keys of a plan that was not sent, or was refused.
 func (p *plan) drop(s *session) { s.keys.giveBack(p.keys...) }
 
 // countOf makes the plan count the children of a node.
@@ -130,7 +130,7 @@ func (p *plan) fits() bool {
 }
 
 // collides reports whether the plan writes a key twice, which a server refuses whatever the compares say.
-// Then the session takes the key for that of a node that is gone by now: another node of the plan has it.
+// It does so if the session knows the key for a node that was deleted, and another node of the plan has it now.
 func (p *plan) collides() bool {
 	if len(p.writes) < 2 {
 		return false

@@ -27,8 +27,8 @@ type state struct {
 	at      int // the latest operation that changed it
 }
 
-// exactly returns the plan for nodes as they are, or the error of the operation that they refuse. It
-// returns errAgain if they are not so any more.
+// exactly returns the plan for the nodes as they were read, or the error of the operation that they refuse.
+// It returns errAgain if they have changed since.
 func (s *session) exactly(ops []backend.Op, views map[string]*view) (*plan, error) {
 	p := newPlan(ops)
 	states := make(map[string]*state, len(views))
@@ -155,16 +155,15 @@ func (p *plan) shown(st *state) outcome {
 	return outcome{path: st.path, record: &r}
 }
 
-// exclusion is how a plan makes certain that a new node gets no name that a sequential node has been given
-// since the nodes were read. The first costs a compare or two for each name. The others cost one for each
-// directory. A server reads all the children for it, and a creation there makes it fail that does no harm:
-// with together after the revision of one of the names has come, with frozen at once.
+// exclusion is how a plan makes certain that a new node does not get a name that a sequential node has got
+// since the nodes were read. together and frozen cost one compare for each directory, for which a server
+// reads all its children. They also fail for a creation there that does no harm.
 type exclusion int
 
 const (
-	apart exclusion = iota
-	together
-	frozen
+	apart    exclusion = iota // a compare or two for each name
+	together                  // no child of the directory is of the lowest revision of the names, or a later one
+	frozen                    // no child of the directory was created since the nodes were read
 )
 
 // byChange returns the states in the order of their latest changes.
@@ -286,8 +285,8 @@ func (p *plan) emit(s *session, states map[string]*state) {
 	}
 }
 
-// childless adds compares for a node that must have nothing below it but what the commit deletes.
-// For each deletion that is one compare.
+// childless adds compares for a node that must have no nodes below it, except nodes that the commit
+// deletes. It adds one compare, and one more for each of these deletions.
 func (p *plan) childless(s *session, path string, gone map[string]*state) {
 	from := s.cfg.below(path)
 	end := after(from)

@@ -9,12 +9,12 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// guess returns a plan by what the session has seen, or nil if it has to look first. It leaves
-// everything that is unusual to exactly: nodes that several operations are for, and nodes that
-// were replaced.
+// guess returns a plan that assumes what the session has seen, or nil if the session has to read
+// first. It leaves unusual cases to exactly: several operations for one node, and nodes that were
+// replaced.
 func (s *session) guess(ops []backend.Op) *plan {
 	if s.bare {
-		return nil // a guess that arrives late could delete a node that has followed
+		return nil // a guess that arrives late could delete a later node
 	}
 	p := newPlan(ops)
 	rev := int64(0)
@@ -30,7 +30,8 @@ func (s *session) guess(ops []backend.Op) *plan {
 	return p
 }
 
-// assume is guess, after a revision. It returns false if the session has to look first.
+// assume fills the plan of guess. rev is the latest revision that the session has seen. It returns false if
+// the session has to read first.
 func (s *session) assume(p *plan, rev int64) bool {
 	ops := p.ops
 	p.likely = true
@@ -161,7 +162,7 @@ func (s *session) assume(p *plan, rev int64) bool {
 			p.countOf(op.Path)
 		}
 	}
-	// A node that has lost its children in the commit, or was given some.
+	// The deletion of a node below which the same commit creates or deletes nodes is left to exactly.
 	for i := range ops {
 		op := &ops[i]
 		if op.Kind != backend.OpCreate && op.Kind != backend.OpDelete {
@@ -195,7 +196,8 @@ func carries(ops []backend.Op, path string) bool {
 	return slices.ContainsFunc(ops, func(op backend.Op) bool { return op.Kind == backend.OpCarry && op.Path == path })
 }
 
-// isParent reports whether the node is the parent of one that the operations want missing.
+// isParent reports whether the node is the parent of a node that the operations create, or of one that must be
+// missing.
 func isParent(ops []backend.Op, path string) bool {
 	return slices.ContainsFunc(ops, func(op backend.Op) bool {
 		dir, _ := split(op.Path)

@@ -50,10 +50,10 @@ type session struct {
 	idle     chan struct{} // closed when a closing session has no call under way
 	calls    int
 	commits  map[*commit]struct{} // under way
-	left     map[*commit]struct{} // of them, those that their callers have given up
+	left     map[*commit]struct{} // commits under way that their callers have given up
 	epoch    int64
 	doubts   int      // commits of unknown outcome
-	settled  int      // of them, those that an epoch has settled
+	settled  int      // the number of them that an epoch has settled
 	unsure   []string // keys of which a deletion is not settled
 	settler  chan struct{}
 	silent   silence
@@ -108,7 +108,7 @@ func (s *session) setPhase(p backend.Phase) {
 	s.changed = make(chan struct{})
 }
 
-// end ends the session, once. Nothing of it reaches the service any more.
+// end ends the session, once. No request of the session reaches the service afterwards.
 func (s *session) end(err error) {
 	s.mu.Lock()
 	if s.err != nil {

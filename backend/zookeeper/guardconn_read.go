@@ -133,13 +133,13 @@ func (c *guardConn) incoming(h replyHeader, size int) error {
 	return c.reply(call, h, size)
 }
 
-// pass hands the frame to the zk client, without its body. It needs none.
+// pass hands the frame to the zk client, without its body, which the zk client does not need.
 func (c *guardConn) pass() {
 	binary.BigEndian.PutUint32(c.head[:], replySize)
 	c.rest = c.head[:]
 }
 
-// pong handles the answer to a ping. It has to be that to the first one without an answer.
+// pong handles the answer to a ping, which is the answer to the first ping that has none.
 //
 // A server answers the pings and the calls of a connection in order. If it answers pings and no
 // calls, the connection is useless although it renews the lease, so the session leaves it.
