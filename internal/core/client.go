@@ -80,7 +80,7 @@ type state struct {
 // Phase is coord.Phase.
 type Phase int8
 
-// The phases have the numbers of those of package coord.
+// The values are those of coord.Phase.
 const (
 	PhaseConnected Phase = iota + 1
 	PhaseSuspended
@@ -432,8 +432,8 @@ func (c *Client) IsTraced() bool { return c.trace != nil }
 // Present returns the present or latest session.
 func (c *Client) Present() *Session { return c.current.Load() }
 
-// Rules returns the present or latest session, for what is the same for all sessions of the
-// backend: the rules of paths, and the limits.
+// Rules returns the present or latest session, for the properties that all sessions of the backend
+// share: the rules of paths, and the limits.
 func (c *Client) Rules() backend.Session { return c.current.Load().b }
 
 // FullPath is Client.FullPath of package coord.

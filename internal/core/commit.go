@@ -36,7 +36,7 @@ func (s *Session) CommitOnce(ctx context.Context, ops ...backend.Op) (results []
 	return results, proof.Mzxid, err
 }
 
-// CommitProof is CommitOnce, and also tells when the commit was made. proof is the Stat of the journal
+// CommitProof is CommitOnce, and also returns the time of the commit. proof is the Stat of the journal
 // entry, which the commit has set: its Mzxid is the position of the commit, and its Mtime the time. The
 // proof of a commit without a journal entry has no time.
 func (s *Session) CommitProof(ctx context.Context, ops ...backend.Op) (results []backend.Result, proof backend.Stat, err error) {
@@ -68,7 +68,7 @@ func (s *Session) commitWithout(ctx context.Context, ops []backend.Op) (results 
 	if err != nil {
 		return nil, proof, err
 	}
-	stat, err := s.b.Exists(ctx, "/", nil) // the position of a read is that of the commit, or a later one
+	stat, err := s.b.Exists(ctx, "/", nil) // the position of this read is not before the commit
 	if err != nil {
 		stat.AsOf = 0
 	}

@@ -19,7 +19,7 @@ import (
 // its own in the name.
 type Spec struct {
 	kinds.RecipeDir
-	Kind   string // what the sequence number follows in the name, such as "lock-"
+	Kind   string // the part of the name before the sequence number, such as "lock-"
 	Prefix string // the path of the node without its number
 	Data   []byte
 	Made   bool     // an earlier attempt with this prefix may have created it: look first

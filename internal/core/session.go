@@ -64,8 +64,8 @@ func (t *ContactPeriod) Over() (at int64, over bool) {
 }
 
 // Status returns the phase and the present contact period. A contact period that begins without
-// contact is over at once. It ends the previous contact period, so that follow and a caller that reads
-// right after a reconnection agree on what is over, whichever comes first.
+// contact is over at once. Status ends the previous contact period, so that follow and a caller that reads
+// right after a reconnection agree that it is over, whichever of them calls Status first.
 func (s *Session) Status() (backend.Phase, *ContactPeriod) {
 	s.touch.Lock()
 	defer s.touch.Unlock()

@@ -26,7 +26,7 @@ import (
 //
 // A directory above recipes carries the mark "coord recipe: directory": it is free for every
 // recipe, and no Value, Counter or Barrier is set there. A Value, Counter or Barrier that is set in a
-// directory has a pin, see layout.Pin, since ZooKeeper does not tell whether a node is a container,
+// directory has a pin, see layout.Pin, since ZooKeeper does not report whether a node is a container,
 // which it collects with its data. The commit that sets the recipe creates the pin, and it is deleted by
 // the commit that makes the node a directory again; a write at any version checks it. So no
 // acknowledged data is in a container without a child, which the service may collect. The comment of
@@ -40,8 +40,8 @@ import (
 // data of a directory.
 //
 // The mark also keeps an uncontended acquisition at one round trip: the commit that
-// creates the node says that the directory carries the mark, and every service then tells
-// the number of siblings, see backend.Carry. The client sends this only if it has found the mark
+// creates the node says that the directory carries the mark (backend.Carry), and the reply of every service
+// then has the number of siblings. The client sends a Carry only if it has found the mark
 // there. A service whose Carry writes nothing refuses the commit if the node has other data, and
 // the client looks again. ZooKeeper's backend writes the mark once more, at
 // any version, since each contender raises the version. So data can be lost if something

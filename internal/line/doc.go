@@ -3,7 +3,7 @@
 //	line.go        the rules; a contender takes a place in the line
 //	wait.go        a contender waits for its turn, which the deletion of one node grants
 //	release.go     the node of a hold that ends: deleted, kept, or handed over to a local caller
-//	lock.go        Lock: what package coord uses of a Mutex, and of each side of an RWMutex
+//	lock.go        Lock, the engine of a Mutex, and of each side of an RWMutex
 //	mutex.go       Mutex: the callers of one client take turns (local.go), and may keep the node (keep.go)
 //	rwmutex.go     RWMutex: writers and readers, and the downgrade
 //	all.go         LockAll, with a joint commit for several lines (joint.go); the set of holds is in holdset

@@ -310,8 +310,8 @@ func (l *Line) look(ctx context.Context, s *core.Session, r *request) (asks stri
 // contender is alone, and its client may keep the lock while no caller has it (keptLock). That
 // client gives the lock up when it sees another node, and not for a try that only looks. One try of
 // a client is enough for a kept node, since its keeper then deletes it at the next Release at the
-// latest. The try notes the kept node (setSeen) when it has created its own, and not before: a try
-// that is cut short has asked nobody. If the node is not kept, its data is read once.
+// latest. The try notes the kept node (setSeen) when it has created its own node, and not before: without
+// that node the keeper does not learn of the try. If the node is not kept, its data is read once.
 func (l *Line) asksKeeper(ctx context.Context, s *core.Session, r *request, queue []layout.Position) bool {
 	if _, ok := r.owner.(*localQueue); !ok || len(queue) != 2 {
 		return false
@@ -339,7 +339,7 @@ type clientLines struct {
 	seen      map[string]string      // paths of nodes, by directory, see asksKeeper
 
 	idleMu sync.Mutex // locked after the mutex of a localQueue
-	idle   list.List  // of *keptLock: those that are idle, the longest first
+	idle   list.List  // the idle kept locks (*keptLock); the first is idle longest
 }
 
 func linesOf(c *core.Client) *clientLines { return core.Kept[clientLines](c) }

@@ -39,7 +39,7 @@ type waits struct {
 	ahead  contender.Neighbour
 }
 
-// turnState is what a contender knows of its turn. A listing that shows its own node
+// turnState is a contender's knowledge of its turn. A listing that shows its own node
 // determines the state, and events move it on until the turn is granted or the
 // directory is listed again. For a reader, the predecessor is the nearest earlier
 // writer.

@@ -22,8 +22,8 @@ type watches struct {
 	mark  markState // of that predecessor
 }
 
-// watchState is what a waiter watches, beside its own node and the limit, to learn that
-// its turn may have come.
+// watchState says which watch a waiter has, beside those on its own node and the limit, to
+// learn that its turn may have come.
 //
 //	watchesNone:        the waiter is the first whose turn has
 //	                    not come, or its predecessor may stay
@@ -48,7 +48,7 @@ const (
 	watchesPredecessor
 )
 
-// queueEvent is what a waiter learns of the requests ahead of it.
+// queueEvent is an event or a result of a read that concerns the requests ahead of a waiter.
 type queueEvent int8
 
 const (
