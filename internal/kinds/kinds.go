@@ -1,6 +1,9 @@
 // Package kinds has the rules by which one path belongs to one kind of recipe, and the client's knowledge of
 // the paths (Table): which kind of recipe has a path, and whether a creation there may write the mark.
 // Package core reads and examines the directories.
+//
+//	kinds.go   the rules; RecipeDir and DirState
+//	table.go   Table
 package kinds
 
 import (
