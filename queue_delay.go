@@ -18,7 +18,7 @@ import (
 //
 // Due times are rounded up to a millisecond and compared with the clock of the service, if
 // it has one (backend.Clock); so are the delays of Nack. The clocks of clients do not
-// matter. No call returns an item early, also if the clock of the service is set back or
+// matter. No call takes an item early, also if the clock of the service is set back or
 // another server takes over: the server that commits a claim (of a ZooKeeper ensemble, the
 // leader) stamps it with its time, and the client gives the item back, which counts no
 // attempt, if that time is before the due time.

@@ -1,5 +1,5 @@
-// Package contender has what the contenders of every queue of nodes need, whatever decides whose turn
-// it is: those of a lock or an election (package line), of permits (package semaphore), and others.
+// Package contender has the common parts of every queue of contenders, whatever its rule for the next
+// grant: the queue of a lock or an election (package line), of permits (package semaphore), and others.
 //
 //	contender.go   the data of a contender's node; a try looks before it makes one; Serves, Sees
 //	number.go      the sequence numbers of a directory are limited

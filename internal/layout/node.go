@@ -1,5 +1,5 @@
 // Package layout has the names of the nodes on the service, their order, and the marks of
-// directories. What stands on a service was written by other versions of this library and
+// directories. The nodes on a service were written by other versions of this library and
 // by other implementations, so a change here is a change of the protocol.
 package layout
 

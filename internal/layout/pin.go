@@ -11,7 +11,7 @@ type PinState int8
 
 const (
 	NoPin     PinState = iota // the node was created by a recipe of one node, so it is persistent
-	PinNeeded                 // the node can be a container: who writes it creates a pin in the same commit
+	PinNeeded                 // the node can be a container: a write of it creates a pin in the same commit
 	Pinned                    // there is a pin, and a write checks it
 )
 

@@ -95,8 +95,8 @@ func (a *acking) outcome(turn ackTurn) error {
 	return turn.err
 }
 
-// tell sends a turn to the Ack. An error is reworded as one of the Ack's own
-// commit.
+// tell sends a turn to the Ack. It rewrites an error as the error of a commit of this Ack
+// alone.
 func (a *acking) tell(turn ackTurn) {
 	if turn.err != nil {
 		err := turn.err

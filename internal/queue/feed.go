@@ -333,7 +333,7 @@ func (f *feeder) takeFor(ctx context.Context, requests []*itemRequest, want int,
 	return true, v, nil
 }
 
-// take looks for items once and claims those it finds. It returns errs.ErrAgain if it
+// take looks for items once, and claims them. It returns errs.ErrAgain if it
 // found items but claimed none.
 func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight, error) {
 	if claims, err := f.takeAhead(ctx, want); len(claims) > 0 || err != nil {

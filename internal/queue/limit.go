@@ -275,7 +275,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	q, s := p.q, p.s
 	p.place = slotPlace{l: q.producers, s: s}
 	defer p.place.leave()
-	if p.lim.nth != s.Number() { // the versions can be those of another history
+	if p.lim.nth != s.Number() { // the service can have another history, with other versions
 		p.lim.nth, p.lim.counts = s.Number(), counts{}
 	}
 	c := p.lim.counts.remember()

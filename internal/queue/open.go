@@ -126,7 +126,7 @@ func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(cl 
 			ok, tooMany := cl.decode(ctx, decode)
 			decoding = nil
 			switch {
-			case tooMany != nil && opened > 0: // the next call meets the same item
+			case tooMany != nil && opened > 0: // the next call gets the same item
 				for _, cl := range claims[i:] {
 					cl.later(verbGiveBack)
 				}

@@ -111,7 +111,7 @@ func (q *Queue) commitRemoval(ctx context.Context, s *core.Session, items []layo
 }
 
 // spare returns the items that no Pop of this client is about to delete. If there are no others, it
-// returns the first of those, and notes for the Pop that this client claims it.
+// returns the first item, and notes for its Pop that this client claims it.
 func (q *Queue) spare(items []layout.QueueEntry) []layout.QueueEntry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -257,7 +257,7 @@ func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped
 	defer func() {
 		mine := q.popped(r)
 		if !popped {
-			q.forget() // the item precedes those that are remembered
+			q.forget() // the item precedes the remembered items
 		}
 		if failed != nil && !mine {
 			q.overtaken(failed)

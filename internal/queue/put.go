@@ -202,8 +202,8 @@ func (q *Queue) fills(res backend.Result, stem string) bool {
 	if res.Siblings > 0 {
 		return int(res.Siblings) >= q.size
 	}
-	// The numbers of a service that does not tell the siblings count what the bucket was given,
-	// so it has at most as many items.
+	// If the service does not tell the siblings, the sequence number counts the items that the
+	// bucket was ever given. It has at most as many.
 	seq, ok := layout.ParseDigits(strings.TrimPrefix(nodepath.Base(res.Path), stem))
 	return !ok || seq+1 >= int64(q.size)
 }
@@ -357,7 +357,7 @@ func (q *Queue) sweepEmpty(ctx context.Context, s *core.Session, all []layout.Bu
 	return freed, nil
 }
 
-// ops returns the operations that precede those that create the items, and the path
+// ops returns the operations that precede the creations of the items, and the path
 // of the bucket of the items. If a bucket is made for a key without an open one, they
 // increment the tally of the list.
 func (p *putPlan) ops(q *Queue, with []backend.Op) ([]backend.Op, string) {

@@ -41,10 +41,10 @@ import (
 //
 // The key of a bucket is 0 in a Queue, the priority in a PriorityQueue, and the
 // minute of the due time in a DelayQueue, or its hour or day (D4). Buckets are read in the order of their
-// keys, and those of one key in the order of their numbers.
+// keys, and the buckets of one key in the order of their numbers.
 //
 // Why buckets: one packet cannot carry a list of 50,000 names, and no take may read
-// the whole queue. Why the states of items stand beside them: one list of a bucket
+// the whole queue. Why the states of items are beside the items: one list of a bucket
 // is one snapshot of its items, of their claims and of their due times. The size of
 // a bucket is bounded by the number of producers, see P3.
 //
@@ -234,8 +234,8 @@ import (
 // skips a random, small number of items, because the competitors look at the same
 // head; in a PriorityQueue the next attempt tries the first item again. An item that has
 // vanished is not a lost race. If it vanishes twice in a row, the tree of the server
-// has diverged from those of the others: the list comes from this server, and the
-// refusal from the leader. The client ignores the item for a minute, as in T7. No
+// has diverged from the trees of the other servers: the list comes from this server, and
+// the refusal from the leader. The client ignores the item for a minute, as in T7. No
 // live item is ignored, because no name is used twice.
 //
 // W6. Producers that wait for room do not form a queue: one of each queue value watches the
@@ -250,7 +250,7 @@ import (
 // A holder of a slot wakes when its lower bound reaches the first due time. If the
 // interval will be too wide by then, it wakes when the upper bound does, and learns.
 // It also wakes when its contact changes, since the service can have another clock
-// then. If the service has no clock, those of the clients count.
+// then. If the service has no clock, the clocks of the clients count.
 //
 // The interval can be wrong: the clock was set since the latest sample, or by less than a sample
 // shows, or another leader with another clock makes the commit. So the stamp of a claim's commit
@@ -318,9 +318,8 @@ import (
 // the last one among them. If one of these is gone and out does not account for it, the producer
 // counts again. So a queue that is emptied without being counted does not block it for ever.
 // The callers of one queue value take turns, see limit: one of them watches. Of the producers of
-// different clients, those that have slots watch (roomSlots of them, see slotLine). One that has
-// put its items, or gives up, vacates its slot. If items have left since it read out, the next one wakes
-// at once.
+// different clients, roomSlots have slots and watch, see slotLine. A producer that has put its items,
+// or gives up, vacates its slot. If items have left since it read out, the next producer wakes at once.
 
 const (
 	bucketSize = 256    // items that a bucket gets before the next put closes it

@@ -17,12 +17,12 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// redrive is a Redrive under way. It goes on with the next session if one is lost.
+// redrive is a Redrive under way. After a lost session it continues with the next session.
 type redrive struct {
 	q      *Queue
 	span   *tracing.Span
 	all    bool
-	wanted map[string]error // the ids that are not moved, and why; with all: those that cannot be
+	wanted map[string]error // the ids that are not moved yet, and why; with all: the ids that cannot be moved
 	end    *deadEnd         // nil: not known yet
 	moved  int
 }
@@ -62,7 +62,7 @@ func (r *redrive) missed() error {
 	return errors.Join(failed...)
 }
 
-// run reads the dead letters, bucket after bucket, and moves those that are wanted. If one of
+// run reads the dead letters, bucket after bucket, and moves the wanted ones. If an item of
 // the given ids has changed since the list that showed it, it reads again.
 func (r *redrive) run(ctx context.Context, s *core.Session) error {
 	if err := s.CheckKind(ctx, r.q.recipeDir()); err != nil {

@@ -179,7 +179,7 @@ func (v *sight) look(ctx context.Context, s *core.Session, items []layout.QueueE
 }
 
 // add adds the items that can be taken, until v has want of them. It stops at an item that is in
-// doubt, and returns that item and those after it.
+// doubt, and returns that item and the items after it.
 func (v *sight) add(items []layout.QueueEntry, want int) (rest []layout.QueueEntry) {
 	now := time.Now()
 	for i := range items {
@@ -313,8 +313,8 @@ func (q *Queue) forgetAfter(due int64) {
 	}
 }
 
-// keep remembers the items that a list has shown, less those that are being claimed, unless the
-// generation is over, and reports whether it does. It ends the generation: another list that was
+// keep remembers items of a list, those that the caller does not claim, unless the generation gen is
+// over. It reports whether it does. It ends the generation: another list that was
 // under way can show items that the caller claims from this list.
 func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	q.mu.Lock()
@@ -343,8 +343,8 @@ func (q *Queue) atOnce(items []layout.QueueEntry, want int) int {
 	return want
 }
 
-// next returns items of those that are remembered, want at most, to claim in one commit. It
-// returns none if fewer are remembered than one commit may claim.
+// next returns remembered items to claim in one commit, want at most. It returns none if fewer items
+// are remembered than one commit may claim.
 func (q *Queue) next(s *core.Session, want int) []layout.QueueEntry {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -114,7 +114,7 @@ func (x *crew) disband(end func(*Claim)) int {
 	return len(claims)
 }
 
-// disbandLater gives back what the handlers have when the client closes, and when drain has
+// disbandLater gives back the items of the running handlers when the client closes, and when drain has
 // passed since done or ending was closed. The returned function ends that.
 func (x *crew) disbandLater(done, ending <-chan struct{}, drain time.Duration) (over func()) {
 	c := x.q.c

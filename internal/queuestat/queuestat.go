@@ -108,9 +108,9 @@ type Tally struct {
 // head is the beginning of the ready items of a key.
 type head struct {
 	key   int64
-	due   int64               // of the latest
-	count int                 // of those that were put in order, up to the latest
-	items []layout.QueueEntry // the first, second, fourth, eighth and so on of each such row
+	due   int64               // the due time of the latest item
+	count int                 // the number of items in the present row: those up to the latest that were put in order
+	items []layout.QueueEntry // the first, second, fourth, eighth and so on of each row
 }
 
 // Add counts the items of a bucket at a time in milliseconds since 1970. The buckets have
@@ -147,7 +147,7 @@ func (t *Tally) noteReady(key int64, e *layout.QueueEntry) {
 	}
 	h := &t.heads[len(t.heads)-1]
 	if e.Due != h.due && min(e.Due, h.due) <= 0 {
-		h.count = 0 // those before were dead letters, and were put back in front of this one
+		h.count = 0 // a new row: the items before e were dead letters, and were put back in front of e
 	}
 	h.due = e.Due
 	if h.count++; h.count&(h.count-1) == 0 {
@@ -165,8 +165,8 @@ const MostAges = 16
 //
 // The items of one key are in the order in which they were put, so one read for each key
 // suffices: one for a Queue, one for each priority. If the first node of a priority has items that
-// were dead letters, which come first, it takes one or two more. Of many priorities those that are
-// taken last are read. A DelayQueue needs one read as well, unless items were put after they were
+// were dead letters, which come first, it takes one or two more. Of many priorities, Oldest reads those
+// that are taken last. A DelayQueue needs one read as well, unless items were put after they were
 // due: the item with the earliest due time has waited longest.
 func (t *Tally) Oldest(ctx context.Context, s backend.Session) (since int64, err error) {
 	heads := t.heads

@@ -119,7 +119,7 @@ func (x *shard) to(next state) {
 	x.state = next
 }
 
-// All makes the caller a member and yields what as makes of each shard that it acquires, until ctx ends
+// All makes the caller a member and yields each shard that it acquires, in the form of as, until ctx ends
 // or the body breaks off. Then the member leaves and gives back the shards that were not yielded. The
 // owners of the other shards are asked to release them. If the member leaves for another reason, the last
 // pair has the error.
@@ -466,8 +466,8 @@ func (r *run) startAcquire(i int) {
 	}
 }
 
-// acquire acquires the lock of the shard. It first removes what the former process of the member
-// has there: the member has taken the id over, so that process is not a member any more.
+// acquire acquires the lock of the shard. It first removes the nodes of the former process of the member
+// there: the member has taken the id over, so that process is not a member any more.
 func (x *shard) acquire(ctx context.Context) (*core.Hold, error) {
 	r := x.r
 	if x.former != 0 {

@@ -93,7 +93,7 @@ func (b *branchWork) look(ctx context.Context) (*layout.Outcome, error) {
 		case b.version == 1 && b.vote == layout.BranchNo, b.version == 0:
 			return o, nil
 		default:
-			b.vote = layout.BranchYes // or an outsider has overwritten what may have been a yes: it binds the site
+			b.vote = layout.BranchYes // or an outsider has overwritten the vote, which may have been a yes, and binds the site
 			return o, nil
 		}
 	}
@@ -362,7 +362,7 @@ func (b *branchWork) ask(ctx context.Context) (verdict, err error) {
 			if returned != nil {
 				<-returned
 			}
-			return nil, errs.ErrAgain // the caller reads again, also what failed here
+			return nil, errs.ErrAgain // the caller repeats the reads, also a read that failed here
 		}
 	}
 }

@@ -257,7 +257,7 @@ func (v *serving) makeInbox(ctx context.Context) error {
 
 // begin marks the branch as worked on. It reports false if it was marked already; then the branch is
 // looked at once more at the end of that work. A late request of a dead proposer can create a
-// branch again that is just being acknowledged, and no other change would tell of it.
+// branch again while the site acknowledges it, and no other change of the inbox would show that.
 func (v *serving) begin(name string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
