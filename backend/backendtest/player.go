@@ -32,16 +32,16 @@ type player struct {
 	unlike     unlike
 }
 
-// unlike is what Differ does not compare, since one of the services keeps it otherwise.
+// unlike has the clauses that Differ does not compare, since one of the services may keep them otherwise.
 type unlike struct {
 	advisory  bool // Pzxid and Cversion
 	numbers   bool // sequence numbers, except their order
 	refusals  bool // whether a commit is uncertain that is refused, and whose request or reply is lost
-	transient bool // what watches tell of a commit with several operations for one node, and of changes that an Arm came too late for
+	transient bool // what watches report of a commit with several operations for one node, and of changes before their Arm
 }
 
-// unlikeOf returns what two services do not have in common, by their clauses that begin with
-// "(may)".
+// unlikeOf returns the groups in which one of two services keeps a clause that begins with "(may)"
+// otherwise.
 func unlikeOf(a, b Harness) (u unlike) {
 	for _, name := range slices.Concat(a.Unlike, b.Unlike) {
 		group, _, _ := strings.Cut(name, "/")
@@ -338,9 +338,9 @@ func (p *player) lookAround(ctx context.Context, o *observation, st step, actor 
 	}
 }
 
-// lookAtTrees records what the tree watches have told. A break or the end of the session ends
-// its own, in time; the deletions of its ephemerals have no order. An Arm may report again
-// what it has found.
+// lookAtTrees records the changes that the tree watches have reported. The tree watches of a session that
+// breaks or ends are over soon; the deletions of its ephemerals have no order. An Arm may make them report
+// again a change that it has found.
 func (p *player) lookAtTrees(ctx context.Context, o *observation, broke, arms bool, actor *actor) {
 	for i, w := range p.trees {
 		if w.ended {
@@ -370,7 +370,7 @@ func (p *player) lookAtTrees(ctx context.Context, o *observation, broke, arms bo
 			continue
 		}
 		for _, c := range all {
-			p.meet([]string{c.Path})
+			p.learn([]string{c.Path})
 		}
 		slices.SortStableFunc(all, func(a, b backend.TreeChange) int { return strings.Compare(p.short(a.Path), p.short(b.Path)) })
 		for _, c := range all {

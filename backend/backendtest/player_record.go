@@ -37,14 +37,14 @@ func (p *player) short(path string) string {
 	return short
 }
 
-// names returns names of children as they are compared, in order.
+// names returns the names of children in the form in which Differ compares them, in order.
 func (p *player) names(parent string, names []string) []string {
 	if p.unlike.numbers {
 		paths := make([]string, len(names))
 		for i, name := range names {
 			paths[i] = below(parent, name)
 		}
-		p.meet(paths)
+		p.learn(paths)
 		for i, path := range paths {
 			names[i] = p.short(path)
 		}
@@ -53,9 +53,9 @@ func (p *player) names(parent string, names []string) []string {
 	return names
 }
 
-// meet learns the sequential nodes of commits whose outcome was uncertain, by the order of their
+// learn records the sequential nodes of commits whose outcome was uncertain, by the order of their
 // numbers.
-func (p *player) meet(paths []string) {
+func (p *player) learn(paths []string) {
 	if !p.unlike.numbers {
 		return
 	}
@@ -114,7 +114,7 @@ func sentinels() []struct {
 	}
 }
 
-// tell records an error: the errors that it matches and the operation that it blames.
+// tell records an error: the errors of the contract that it matches, and the operation that it names.
 func (p *player) tell(o *observation, err error) {
 	if err == nil {
 		p.counts["success"]++
@@ -139,7 +139,7 @@ func (p *player) tell(o *observation, err error) {
 	o.addf("\n")
 }
 
-// picture records the whole tree.
+// picture records the whole tree of the service.
 func (p *player) picture() *observation {
 	o := new(observation)
 	ctx, cancel := context.WithTimeout(p.ctx, p.limit)
