@@ -20,7 +20,7 @@ const (
 	GUIDLen    = 36
 )
 
-// IsOurs reports whether a node's name was made by newGUID.
+// IsOurs reports whether a node's name begins with a GUID of core.Client.NewGUID.
 func IsOurs(name string) bool {
 	const version = len(GUIDPrefix) + 14
 	return len(name) > len(GUIDPrefix)+GUIDLen && strings.HasPrefix(name, GUIDPrefix) && name[version] == '8'

@@ -1,10 +1,8 @@
 package queue
 
 import (
-	"math"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/core"
@@ -46,19 +44,4 @@ func TestQueue_AnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.
 			t.Error(err)
 		}
 	})
-}
-
-// The delay after a failed attempt grows up to the longest one, and stays there however many attempts fail.
-func TestWork_DelayAfterAFailureNeverShrinks(t *testing.T) {
-	before := time.Duration(0)
-	for attempt := 1; attempt < 1000; attempt++ {
-		d := retryDelay(attempt)
-		if d < before || d < firstRetry || d > lastRetry {
-			t.Fatalf("%v after attempt %d, %v after the one before", d, attempt, before)
-		}
-		before = d
-	}
-	if before != lastRetry || retryDelay(math.MaxInt) != lastRetry {
-		t.Errorf("%v after many attempts, want %v", before, lastRetry)
-	}
 }
