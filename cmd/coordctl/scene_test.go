@@ -235,8 +235,8 @@ func normal(text string) string {
 		{`(zookeeper|etcd) \d+(\.\d+)+`, "$1 VERSION"},
 		{`(server +ADDR, \w+ VERSION), \w+`, "$1, MODE"},
 		{`(ok +server .*\n)(ok +server .*\n)+`, "$1"}, // of an ensemble
-		{`for \d+s`, "for AGE"},
-		{`\d+s ago`, "AGE ago"},
+		{`for (\d+m)?\d+s`, "for AGE"},
+		{`(\d+m)?\d+s ago`, "AGE ago"},
 		{`(released it, or lost it, after) .*`, "$1 DURATION"},
 		{`[+-]?\d+\.\d+ ms`, "F ms"},
 		{`(least|most|oldest) \d+\.\d+`, "$1 F"},
