@@ -123,7 +123,7 @@ func (on lineHolderTests) AnErrorNamesTheHolder(t *testing.T) {
 								w.T.Errorf("%v shows Data", err)
 							}
 						}
-						want := regexp.MustCompile(`^coord: \w+ \S+: .* \(held by "worker-7", which requested it \d+s ago\)$`)
+						want := regexp.MustCompile(`^coord: \w+ \S+: .* \(held by "worker-7", which requested it (\d+m)?\d+s ago\)$`)
 						if w.Fake {
 							want = regexp.MustCompile(`(locked|canceled) \(held by "worker-7", which requested it 12s ago\)$`)
 						}

@@ -57,11 +57,11 @@ func (on valueLoadTests) LoadReturnsWhatAWatchHasSeen(t *testing.T) {
 			w.T.Errorf("before a Watch: %+v, %v", got, age)
 		}
 		ch := v.Watch(w.T.Context())
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		wantLoad(w, v, first, nil)
 		for i := range 3 {
 			last := setValue(w.T, other, settings{Rate: i})
-			if e := nextValue(w.T, ch); e != last {
+			if e := next(w.T, ch); e != last {
 				w.T.Errorf("reported %+v, want %+v", e, last)
 			}
 			wantLoad(w, v, last, nil)
@@ -84,28 +84,28 @@ func (on valueLoadTests) ABadChangeKeepsTheLastGoodValueAndIsReported(t *testing
 		other := coord.NewValue[settings](w.Open("b", nil), "/v", nil)
 		none := coord.Versioned[settings]{}
 		ch := v.Watch(w.T.Context())
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		wantLoad(w, v, none, coord.ErrNotFound)
 		w.outsider(backend.Create(w.Path("/v"), []byte("{"), backend.Persistent))
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		wantLoad(w, v, none, coord.ErrDecode)
 
 		good := setValue(w.T, other, settings{Rate: 1})
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		wantLoad(w, v, good, nil)
 		for _, junk := range []string{"{", "[", ""} {
 			w.outsider(backend.SetData(w.Path("/v"), []byte(junk), backend.AnyVersion))
-			if e := nextValue(w.T, ch); e.Value != (settings{}) || e.Version == good.Version {
+			if e := next(w.T, ch); e.Value != (settings{}) || e.Version == good.Version {
 				w.T.Errorf("the Watch reports %+v", e)
 			}
 			wantLoad(w, v, good, coord.ErrDecode)
 		}
 		w.outsider(backend.Delete(w.Path("/v"), backend.AnyVersion))
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		wantLoad(w, v, good, coord.ErrNotFound)
 
 		good = setValue(w.T, other, settings{Rate: 2})
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		wantLoad(w, v, good, nil)
 	})
 }
@@ -129,7 +129,7 @@ func (on valueLoadTests) TheAgeGrowsWithoutContactAndEndsWhenTheValueIsReadAgain
 		v, other := coord.NewValue[int](c, "/v", nil), coord.NewValue[int](w.Open("b", nil), "/v", nil)
 		last := setValue(w.T, other, 1)
 		ch := v.Watch(w.T.Context())
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		link := w.Link("a")
 		for _, lost := range []bool{false, true} {
 			for _, changed := range []bool{false, true} {

@@ -20,7 +20,7 @@ func TestValue_AShortBreakOfContactAgesTheValueUntilItIsRead(t *testing.T) {
 		c := w.Open("a", &backendtest.Hooks{Before: before.Before})
 		v := coord.NewValue[int](c, "/v", nil)
 		last := setValue(w.T, v, 1)
-		nextValue(w.T, v.Watch(w.T.Context()))
+		next(w.T, v.Watch(w.T.Context()))
 		goOn := make(chan struct{})
 		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
 			func(context.Context, backendtest.Call, error) error { <-goOn; return nil })
@@ -48,7 +48,7 @@ func TestValue_TheAgeGrowsWhileAChangeIsBeingRead(t *testing.T) {
 		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/v", nil)
 		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
 		last := setValue(w.T, other, 1)
-		nextValue(w.T, v.Watch(w.T.Context()))
+		next(w.T, v.Watch(w.T.Context()))
 		goOn := make(chan struct{})
 		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
 			func(context.Context, backendtest.Call, error) error { <-goOn; return nil })
@@ -76,7 +76,7 @@ func TestValue_TheAgeGrowsWhenTheLastWatchHasEnded(t *testing.T) {
 		for range 3 {
 			ctx, cancel := context.WithCancel(w.T.Context())
 			defer cancel()
-			nextValue(w.T, v.Watch(ctx))
+			next(w.T, v.Watch(ctx))
 			ends = append(ends, cancel)
 			w.Settle()
 		}
@@ -99,7 +99,7 @@ func TestValue_TheAgeGrowsWhenTheLastWatchHasEnded(t *testing.T) {
 			w.T.Errorf("the age is %v, one second after the end", age)
 		}
 		// Another Watch, and then the end of the client.
-		if e := nextValue(w.T, v.Watch(w.T.Context())); e.Value != 100 {
+		if e := next(w.T, v.Watch(w.T.Context())); e.Value != 100 {
 			w.T.Errorf("reported %+v", e)
 		}
 		time.Sleep(time.Second)
@@ -121,7 +121,7 @@ func TestValue_AWatchThatIsRefusedLeavesTheLastValueToAge(t *testing.T) {
 		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/v", nil)
 		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
 		last := setValue(w.T, other, 1)
-		nextValue(w.T, v.Watch(w.T.Context()))
+		next(w.T, v.Watch(w.T.Context()))
 		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
 			func(context.Context, backendtest.Call, error) error { return backend.ErrDenied })
 		setValue(w.T, other, 2)
@@ -146,14 +146,14 @@ func TestValue_AWatchThatReadsLateDoesNotTakeLoadBack(t *testing.T) {
 			defer end()
 			goOn := make(chan struct{})
 			first := v.Watch(ctx)
-			nextValue(w.T, first)
+			next(w.T, first)
 			after.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
 				func(context.Context, backendtest.Call, error) error { <-goOn; return nil })
 			late := v.Watch(w.T.Context())
 			w.Settle() // it has read, and its reply is under way
 			time.Sleep(time.Second)
 			last := setValue(w.T, other, 2)
-			if e := nextValue(w.T, first); e != last {
+			if e := next(w.T, first); e != last {
 				w.T.Errorf("reported %+v, want %+v", e, last)
 			}
 			if ends {
@@ -173,7 +173,7 @@ func TestValue_AWatchThatReadsLateDoesNotTakeLoadBack(t *testing.T) {
 			}
 			close(again)
 			w.Settle()
-			if e := nextValue(w.T, late); e != last {
+			if e := next(w.T, late); e != last {
 				w.T.Errorf("reported %+v, want %+v", e, last)
 			}
 			wantLoad(w, v, last, nil)
@@ -201,7 +201,7 @@ func TestValue_AWatchThatFindsNoNodeLateDoesNotTakeLoadBack(t *testing.T) {
 			last := setValue(w.T, other, 1)
 			ctx, end := context.WithCancel(w.T.Context())
 			defer end()
-			if e := nextValue(w.T, v.Watch(ctx)); e != last {
+			if e := next(w.T, v.Watch(ctx)); e != last {
 				w.T.Errorf("reported %+v, want %+v", e, last)
 			}
 			if ends {
@@ -217,7 +217,7 @@ func TestValue_AWatchThatFindsNoNodeLateDoesNotTakeLoadBack(t *testing.T) {
 				w.T.Errorf("the age is %v while the first Watch knows the latest state", age)
 			}
 			close(again)
-			if e := nextValue(w.T, late); e != last {
+			if e := next(w.T, late); e != last {
 				w.T.Errorf("reported %+v, want %+v", e, last)
 			}
 			if err := other.Delete(w.T.Context(), last); err != nil {
@@ -233,7 +233,7 @@ func TestValue_ALoadAllocatesNothing(t *testing.T) {
 	onMemory(t, func(w *world) {
 		v := coord.NewValue[settings](w.Open("a", nil), "/v", nil)
 		setValue(w.T, v, settings{Rate: 1})
-		nextValue(w.T, v.Watch(w.T.Context()))
+		next(w.T, v.Watch(w.T.Context()))
 		load := func() {
 			if got, age := v.Load(); got.Value.Rate != 1 || age < 0 {
 				w.T.Errorf("loaded %+v, %v", got, age)

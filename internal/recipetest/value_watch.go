@@ -12,21 +12,6 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// nextValue returns the next element of a watch.
-func nextValue[T any](t *testing.T, ch <-chan coord.Versioned[T]) coord.Versioned[T] {
-	t.Helper()
-	select {
-	case e, ok := <-ch:
-		if !ok {
-			t.Fatal("the watch was closed")
-		}
-		return e
-	case <-time.After(coordtest.Limit):
-		t.Fatal("the watch reports nothing")
-	}
-	panic("not reached")
-}
-
 // quietValue fails the test if a watch reports an element. Only under fake time does it show
 // that none is under way.
 func quietValue[T any](w *world, ch <-chan coord.Versioned[T]) {
@@ -49,28 +34,28 @@ func (on valueWatchTests) AWatchReportsEachState(t *testing.T) {
 		v := coord.NewValue[settings](w.Open("a", nil), "/x/v", nil)
 		other := coord.NewValue[settings](w.Open("b", nil), "/x/v", nil)
 		ch := v.Watch(ctx)
-		e := nextValue(w.T, ch)
+		e := next(w.T, ch)
 		var named *backend.Error
 		if !errors.Is(e.Err, coord.ErrNotFound) || !errors.As(e.Err, &named) || named.Op != "watch" || e.Czxid != 0 {
 			w.T.Errorf("nothing there: %+v", e)
 		}
 		quietValue(w, ch)
 		first := setValue(w.T, other, settings{Rate: 1})
-		if e := nextValue(w.T, ch); e != first {
+		if e := next(w.T, ch); e != first {
 			w.T.Errorf("reported %+v, want %+v", e, first)
 		}
 		second := setValue(w.T, other, settings{Rate: 2})
-		if e := nextValue(w.T, ch); e != second {
+		if e := next(w.T, ch); e != second {
 			w.T.Errorf("reported %+v, want %+v", e, second)
 		}
 		quietValue(w, ch)
 		// The same value again is a change.
 		third := setValue(w.T, other, settings{Rate: 2})
-		if e := nextValue(w.T, ch); e != third {
+		if e := next(w.T, ch); e != third {
 			w.T.Errorf("reported %+v, want %+v", e, third)
 		}
 		w.outsider(backend.SetData(w.Path("/x/v"), []byte("{"), backend.AnyVersion))
-		e = nextValue(w.T, ch)
+		e = next(w.T, ch)
 		if !errors.Is(e.Err, coord.ErrDecode) || e.Version != 3 || e.Czxid != first.Czxid || e.Mzxid <= third.Mzxid {
 			w.T.Errorf("undecodable: %+v", e)
 		}
@@ -78,22 +63,22 @@ func (on valueWatchTests) AWatchReportsEachState(t *testing.T) {
 		if err != nil {
 			w.T.Fatal(err)
 		}
-		if e := nextValue(w.T, ch); e != fixed {
+		if e := next(w.T, ch); e != fixed {
 			w.T.Errorf("reported %+v, want %+v", e, fixed)
 		}
 		if err := other.Delete(ctx, fixed); err != nil {
 			w.T.Fatal(err)
 		}
-		if e := nextValue(w.T, ch); !errors.Is(e.Err, coord.ErrNotFound) {
+		if e := next(w.T, ch); !errors.Is(e.Err, coord.ErrNotFound) {
 			w.T.Errorf("deleted: %+v", e)
 		}
 		again := setValue(w.T, other, settings{Rate: 4})
-		if e := nextValue(w.T, ch); e != again {
+		if e := next(w.T, ch); e != again {
 			w.T.Errorf("reported %+v, want %+v", e, again)
 		}
 		// In one commit, so that there is no state between them; and the version is equal.
 		w.outsider(backend.Delete(w.Path("/x/v"), 0), backend.Create(w.Path("/x/v"), []byte(`{"rate":4}`), backend.Persistent))
-		if e := nextValue(w.T, ch); e.Version != again.Version || e.Czxid <= again.Czxid || e.Value != again.Value {
+		if e := next(w.T, ch); e.Version != again.Version || e.Czxid <= again.Czxid || e.Value != again.Value {
 			w.T.Errorf("made again: %+v after %+v", e, again)
 		}
 		cancel()
@@ -121,7 +106,7 @@ func (on valueWatchTests) ASlowReaderOfAWatchSeesTheNewest(t *testing.T) {
 			last = setValue(w.T, v, i+1)
 		}
 		var changed int64
-		for e := nextValue(w.T, ch); e.Value != 10; e = nextValue(w.T, ch) {
+		for e := next(w.T, ch); e.Value != 10; e = next(w.T, ch) {
 			if e.Mzxid <= changed {
 				w.T.Errorf("reported %+v after %d", e, changed)
 			}
@@ -141,11 +126,11 @@ func (on valueWatchTests) CloseEndsAWatchWithErrClosed(t *testing.T) {
 		setValue(w.T, v, 1)
 		watches := []<-chan coord.Versioned[int]{v.Watch(context.Background()), gone.Watch(context.Background())}
 		for _, ch := range watches {
-			nextValue(w.T, ch)
+			next(w.T, ch)
 		}
 		c.Close()
 		for _, ch := range append(watches, v.Watch(context.Background())) {
-			e := nextValue(w.T, ch)
+			e := next(w.T, ch)
 			if !errors.Is(e.Err, coord.ErrClosed) || e.Czxid != 0 {
 				w.T.Errorf("last element %+v", e)
 			}
@@ -169,10 +154,10 @@ func (on valueWatchTests) AWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) 
 		last := setValue(w.T, other, 1)
 		ch := v.Watch(w.T.Context())
 		none := coord.NewValue[int](c, "/none", nil).Watch(w.T.Context())
-		if e := nextValue(w.T, ch); e != last {
+		if e := next(w.T, ch); e != last {
 			w.T.Errorf("reported %+v, want %+v", e, last)
 		}
-		nextValue(w.T, none)
+		next(w.T, none)
 		link := w.Link("a")
 		states := c.WatchState(w.T.Context())
 		until := func(phase coord.Phase) {
@@ -208,7 +193,7 @@ func (on valueWatchTests) AWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) 
 				changes[what]()
 				link.Heal()
 				if what != "nothing" {
-					if e := nextValue(w.T, ch); e != last {
+					if e := next(w.T, ch); e != last {
 						w.T.Errorf("%s after %v, lost %v: reported %+v, want %+v", what, told, lost, e, last)
 					}
 				}
@@ -227,7 +212,7 @@ func (on valueWatchTests) AWatchIsNotStaleAfterPartitionAndExpiry(t *testing.T) 
 		}
 		link.Expire(s.ID())
 		last = setValue(w.T, other, 100)
-		if e := nextValue(w.T, ch); e != last {
+		if e := next(w.T, ch); e != last {
 			w.T.Errorf("after expiry: reported %+v, want %+v", e, last)
 		}
 	})
@@ -244,11 +229,11 @@ func (on valueWatchTests) AValueMadeBetweenTheTwoReadsOfAWatchIsSeen(t *testing.
 			})
 		v := coord.NewValue[int](c, "/v", nil)
 		ch := v.Watch(w.T.Context())
-		if e := nextValue(w.T, ch); e.Err != nil || e.Value != 7 {
+		if e := next(w.T, ch); e.Err != nil || e.Value != 7 {
 			w.T.Errorf("reported %+v", e)
 		}
 		last := setValue(w.T, v, 8)
-		if e := nextValue(w.T, ch); e != last {
+		if e := next(w.T, ch); e != last {
 			w.T.Errorf("reported %+v, want %+v", e, last)
 		}
 	})

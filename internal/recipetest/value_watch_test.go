@@ -23,11 +23,11 @@ func TestValue_AWatchThatIsRefusedEndsWithTheReason(t *testing.T) {
 		v := coord.NewValue[int](w.Open("a", &backendtest.Hooks{Before: before.Before}), "/v", nil)
 		setValue(w.T, v, 1)
 		ch := v.Watch(w.T.Context())
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		before.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" },
 			func(context.Context, backendtest.Call, error) error { return backend.ErrDenied })
 		setValue(w.T, v, 2)
-		if e := nextValue(w.T, ch); !errors.Is(e.Err, coord.ErrDenied) || e.Czxid != 0 {
+		if e := next(w.T, ch); !errors.Is(e.Err, coord.ErrDenied) || e.Czxid != 0 {
 			w.T.Errorf("last element %+v", e)
 		}
 		if e, ok := <-ch; ok {
@@ -185,14 +185,14 @@ func TestValue_AWatchDoesNotGoBackIfTheNextServerLags(t *testing.T) {
 		v := coord.NewValue[int](c, "/v", nil)
 		other := coord.NewValue[int](w.Open("b", nil), "/v", nil)
 		ch := v.Watch(w.T.Context())
-		nextValue(w.T, ch)
+		next(w.T, ch)
 		for i := range 2 {
 			l.freeze(w)
 			l.mu.Lock()
 			l.stale = false
 			l.mu.Unlock()
 			last := setValue(w.T, other, i)
-			if e := nextValue(w.T, ch); e != last {
+			if e := next(w.T, ch); e != last {
 				w.T.Errorf("reported %+v, want %+v", e, last)
 			}
 			l.mu.Lock()
