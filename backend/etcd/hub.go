@@ -82,7 +82,7 @@ type watcher struct {
 	latest  int64           // the revision of its latest event that has fired
 	came    int64           // likewise, of the latest one that has come
 	made    int64           // the revision at which the server has made it on this stream
-	moving  bool            // requested on this stream, and made on the one before
+	moving  bool            // requested on this stream, and made on the previous stream
 	last    bool            // of those that were requested at once
 	users   map[*interest]struct{}
 	trees   map[*armedTree]struct{}
@@ -107,7 +107,7 @@ func (h *hub) attach(ctx context.Context, l *link) error {
 		h.mu.Unlock()
 		return errBroken
 	}
-	moves := h.link != nil // the server ends the connection of the link before
+	moves := h.link != nil // the server ends the connection of the previous link
 	h.link, h.token, h.pulse = l, token, pulse{proved: h.s.now()}
 	h.looked = h.pulse.proved
 	h.queue = nil
@@ -153,7 +153,7 @@ func (h *hub) forgetStream() {
 	h.creating, h.asked, h.pending, h.since, h.tries = nil, nil, false, 0, 0
 }
 
-// reconnected fires all watches of the links before, and ends their trees: events may be lost.
+// reconnected fires all watches of earlier links, and ends their trees: events may be lost.
 func (h *hub) reconnected(l *link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -447,7 +447,7 @@ func (h *hub) handle(l *link, r *pb.WatchResponse) error {
 }
 
 // refuse handles the refusal of a watcher, which does not name it. Servers answer in order, so it
-// is the oldest one. A missing permission concerns those only who want the watcher.
+// is the oldest one. A missing permission affects only the watches that need the watcher.
 func (h *hub) refuse(r *pb.WatchResponse) error {
 	missing := rpctypes.ErrGRPCPermissionDenied
 	if strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCUserEmpty)) {
@@ -463,7 +463,7 @@ func (h *hub) refuse(r *pb.WatchResponse) error {
 	w := h.creating[0]
 	h.creating = h.creating[1:]
 	if w.last {
-		h.ask() // for those before it
+		h.ask() // for the watchers that were requested before it
 	}
 	w.refused = missing
 	delete(h.unproved, w.id)

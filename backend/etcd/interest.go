@@ -134,8 +134,7 @@ func (h *hub) begin(l *link, keys map[string]string, targets ...backend.Target) 
 	return interests, nil
 }
 
-// fits reports whether the watchers of the interest are those that the node needs which a read
-// shows.
+// fits reports whether the interest has the watchers that it needs for the node that a read shows.
 func (i *interest) fits(v *view) bool {
 	switch {
 	case v.found == nil:

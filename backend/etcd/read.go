@@ -28,7 +28,7 @@ type view struct {
 	rev      int64
 	children int64
 	names    []string
-	changed  bool // the children have changed since then
+	changed  bool // the children have changed since question.since
 }
 
 // reader is the part of a request that reads one node.
@@ -219,8 +219,8 @@ func (s *session) look(ctx context.Context, l *link, path string, names bool) (*
 	return views[0], nil
 }
 
-// keyOf returns the key of a node, or the one that it would be created with. It asks for that of
-// a node with a number that was not seen before.
+// keyOf returns the key of a node, or the key that it would be created with. It reads a node whose name can
+// end with a sequence number, if the session does not know its key.
 func (s *session) keyOf(ctx context.Context, l *link, path string) (string, error) {
 	if key := s.known.key(path); key != "" {
 		return key, nil

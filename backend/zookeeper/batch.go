@@ -10,7 +10,7 @@ import (
 // The size of a multiRead. The data of a node has at most 1 MiB by default, so the data of
 // mostReads nodes fits into a reply. How much there is to read shows only in the replies, and
 // a long one holds up the others and takes memory of the server. So a request asks for as
-// many nodes as fill readGoal, if they are like those before. Lists of children have no
+// many nodes as fill readGoal, if they are as large as the nodes of earlier replies. Lists of children have no
 // limit: a reply that is longer than maxFrame is skipped, and a smaller request follows.
 const (
 	mostReads    = 64

@@ -198,8 +198,8 @@ func behind(dir *backend.Stat, number int32) bool {
 // xidLook is the xid of each read of a look. No other request has it.
 const xidLook = firstXid - 1
 
-// look is the search on a new connection for what the session has seen. It is the reader's, once it has been
-// sent.
+// look is the search on a new connection for what the session has seen. After it is sent, only the reader of
+// the connection uses it.
 type look struct {
 	past     past
 	at       instant // when it was sent

@@ -32,9 +32,9 @@ func (s *session) WatchTree(ctx context.Context, path string, w *backend.TreeWat
 }
 
 // tree is a persistent recursive watch of the server. All tree watches of the session at its
-// path share it. It stands in the hub from the moment in which its request is written until
-// its removal is written or the connection has ended. Servers handle requests in that order,
-// so these are the requests that find it on the server.
+// path share it. The hub has it from the moment at which its request is written until
+// its removal is written or the connection has ended. Servers handle requests in the order of
+// writing, so the requests that are written in between find it on the server.
 //
 // Before version 3.9 the server keeps one mode for the watches of a session at a path
 // (ZOOKEEPER-4466). A one-shot watch for data there ends a recursive one, and a recursive one
