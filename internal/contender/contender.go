@@ -72,11 +72,7 @@ func SetCalm(c *core.Client, dir string, isCalm bool) {
 		delete(x.dirs, dir)
 		return
 	}
-	if x.dirs == nil {
-		x.dirs = make(map[string]struct{})
-	}
-	kinds.MakeRoom(x.dirs)
-	x.dirs[dir] = struct{}{}
+	kinds.Remember(&x.dirs, dir, struct{}{})
 }
 
 // Serves reports whether a hold is on the service of the client. For a hold of another

@@ -422,11 +422,7 @@ func (s *Session) IsAllowed(dir string) bool {
 func (s *Session) SetAllowed(dir string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.allowed == nil {
-		s.allowed = make(map[string]struct{})
-	}
-	kinds.MakeRoom(s.allowed)
-	s.allowed[dir] = struct{}{}
+	kinds.Remember(&s.allowed, dir, struct{}{})
 }
 
 // NewPauses returns the pauses between the attempts of one call of the client.

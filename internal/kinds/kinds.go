@@ -70,15 +70,20 @@ import (
 // maxDirs bounds the number of directories that a client remembers.
 const maxDirs = 4096
 
-// MakeRoom forgets an arbitrary directory if m has the maximum. If MakeRoom forgot all directories at once, a
-// client that uses a few more paths than that in turn would never know any of them.
-func MakeRoom[V any](m map[string]V) {
-	for dir := range m {
-		if len(m) >= maxDirs {
-			delete(m, dir)
-		}
-		return
+// Remember sets (*m)[dir] to v, and makes the map if it is nil. If the map has the maximum of directories, Remember
+// first forgets an arbitrary one. If it forgot all of them at once, a client that uses a few more paths than
+// that in turn would never know any of them.
+func Remember[V any](m *map[string]V, dir string, v V) {
+	if *m == nil {
+		*m = make(map[string]V)
 	}
+	if len(*m) >= maxDirs {
+		for other := range *m {
+			delete(*m, other)
+			break
+		}
+	}
+	(*m)[dir] = v
 }
 
 // RecipeDir is a path that a recipe uses.

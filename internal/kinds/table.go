@@ -18,7 +18,7 @@ type Table struct {
 func (t *Table) Begin(session int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.session, t.states = session, make(map[string]DirState)
+	t.session, t.states = session, nil
 }
 
 // Known returns the state of g. ok is false if the client knows none, or if it knows another kind there, since
@@ -31,7 +31,7 @@ func (t *Table) Known(g RecipeDir) (f DirState, ok bool) {
 }
 
 // Set records the state that a session has found. Set, LeaveData and Overwrite record nothing for a session that is
-// over: the service can have been restored from a backup, and its numbers be those of another history.
+// over: the service can have been restored from a backup, and its numbers can belong to another history.
 func (t *Table) Set(session int64, dir string, f DirState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,8 +41,7 @@ func (t *Table) Set(session int64, dir string, f DirState) {
 // set is Set for a caller that holds the mutex.
 func (t *Table) set(session int64, dir string, f DirState) {
 	if t.session == session {
-		MakeRoom(t.states)
-		t.states[dir] = f
+		Remember(&t.states, dir, f)
 	}
 }
 

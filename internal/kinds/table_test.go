@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/go-coord/coord/backend"
@@ -119,4 +120,14 @@ func TestTable(t *testing.T) {
 			t.Error("it is examined again")
 		}
 	})
+}
+
+func TestRemember_ForgetsOneDirectoryAtTheMaximum(t *testing.T) {
+	var m map[string]int
+	for i := range maxDirs + 1 {
+		Remember(&m, fmt.Sprint(i), i)
+	}
+	if last, ok := m[fmt.Sprint(maxDirs)]; len(m) != maxDirs || !ok || last != maxDirs {
+		t.Errorf("%d directories, the last one %d, %t", len(m), last, ok)
+	}
 }

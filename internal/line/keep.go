@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/contender"
 	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/kinds"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -142,7 +143,7 @@ func (k *keptLock) noteContention() {
 	x := linesOf(k.s.Client())
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	setIn(&x.contended, k.q.l.dir, time.Now().Add(max(k.keep, leastUnkept)))
+	kinds.Remember(&x.contended, k.q.l.dir, time.Now().Add(max(k.keep, leastUnkept)))
 }
 
 // isContended reports whether a watch of the kept lock has fired.

@@ -344,15 +344,6 @@ type clientLines struct {
 
 func linesOf(c *core.Client) *clientLines { return core.Kept[clientLines](c) }
 
-// setIn sets m[k], and makes room for that.
-func setIn[V any](m *map[string]V, k string, v V) {
-	if *m == nil {
-		*m = make(map[string]V)
-	}
-	kinds.MakeRoom(*m)
-	(*m)[k] = v
-}
-
 // hasSeen reports whether the node at path is the latest one in dir that tries of this client
 // need not ask: see asksKeeper.
 func (x *clientLines) hasSeen(dir, path string) bool {
@@ -364,7 +355,7 @@ func (x *clientLines) hasSeen(dir, path string) bool {
 func (x *clientLines) setSeen(dir, path string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	setIn(&x.seen, dir, path)
+	kinds.Remember(&x.seen, dir, path)
 }
 
 // hold turns the place into a hold. own is the armed watch on its node; if own is nil,
