@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/hook"
 )
 
-// Locking is a Lock under way.
+// Locking is a call of Lock under way.
 type Locking struct {
 	W    *World
 	Done chan struct{}
@@ -33,6 +33,20 @@ func (l *Locking) Hold() *coord.Hold {
 		l.W.T.Fatal(l.Err)
 	}
 	return l.H
+}
+
+// Failed waits for the error of a Lock that must fail.
+func (l *Locking) Failed() error {
+	l.W.T.Helper()
+	select {
+	case <-l.Done:
+	case <-time.After(Limit):
+		l.W.T.Fatal("the call never returned")
+	}
+	if l.Err == nil {
+		l.W.T.Fatal("granted")
+	}
+	return l.Err
 }
 
 // Pending fails the test if the Lock has returned.
@@ -60,20 +74,6 @@ func WantErr(t *testing.T, err error, targets ...error) {
 			t.Errorf("error %v, want one that matches %q", err, target)
 		}
 	}
-}
-
-// Failed waits for the end of an Acquire that is to fail.
-func (l *Locking) Failed() error {
-	l.W.T.Helper()
-	select {
-	case <-l.Done:
-	case <-time.After(Limit):
-		l.W.T.Fatal("the call never returned")
-	}
-	if l.Err == nil {
-		l.W.T.Fatal("granted")
-	}
-	return l.Err
 }
 
 // Ruled returns b as a backend of a service that has rules of its own for paths: /zookeeper

@@ -11,10 +11,10 @@ import (
 	"github.com/go-coord/coord/internal/pace"
 )
 
-// Expiry is the control for bounds that begin when a process is killed or cut off. It is a session
-// with the timeout of that process, which falls silent at the same time, and an observer of its
-// end. Servers on a busy machine can be late: a leader that loses its followers ends no session, and
-// the next leader gives all of them their whole timeout again.
+// Expiry is the control for bounds that begin when a process is killed or cut off. It has a session
+// with the timeout of that process, which becomes silent at the same time, and an observer of the end
+// of that session. Servers on a busy machine can be late: a leader that loses its followers ends no
+// session, and the next leader gives all sessions their whole timeout again.
 type Expiry struct {
 	Pace *pace.Meter // since Begin, of the machine and of the observer's session
 

@@ -8,8 +8,8 @@ import (
 	"github.com/go-coord/coord/internal/hook"
 )
 
-// insides are what the clients of the tests show: hook.Queue by the Consumer, and the function
-// that stops the timer of a claim by the Item.
+// insides are internals of the clients of the tests: hook.Queue by the Consumer, and by the Item the
+// function that stops the timer of its claim.
 var insides sync.Map
 
 // watched returns hooks with which a client shows its queues and items, until the test ends.

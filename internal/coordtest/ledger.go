@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// A Ledger is what was put, delivered and acknowledged.
+// A Ledger records the items that were put, delivered and acknowledged.
 type Ledger struct {
 	mu        sync.Mutex
 	put       map[int]bool // for certain
@@ -88,8 +88,8 @@ func (l *Ledger) Removed(n int, err error) {
 	}
 }
 
-// gone records that n was deleted without an Ack. The token of the deletion is not known, so a
-// late report of an earlier delivery is not told from a later one: that is found when it ends.
+// gone records that n was deleted without an Ack. The token of the deletion is not known, so Took
+// cannot distinguish a later delivery from the late report of an earlier one. Ended finds the later one.
 func (l *Ledger) gone(n int) {
 	if _, ok := l.acked[n]; ok {
 		l.wrong = append(l.wrong, fmt.Sprintf("%d was deleted again", n))

@@ -42,7 +42,7 @@ func (w *World) Used(dir string) {
 	}
 }
 
-// Destroy deletes a node with all below it.
+// Destroy deletes a node and the nodes below it, as far as no other client adds any.
 func (w *World) Destroy(path string) {
 	s, err := w.Link("vandal").Open(context.Background())
 	if err != nil {

@@ -241,8 +241,8 @@ func (w *World) Session(name string) backend.Session {
 }
 
 // settled is a session whose commits have no uncertain outcome while it lives: on a
-// busy machine contact can break under any of them, and a test that only sets a scene
-// has to know what is there. It is not for sequential nodes.
+// busy machine contact can break under any of them, and a test that prepares the tree
+// must know its state. It is not for sequential nodes.
 type settled struct{ backend.Session }
 
 func (s settled) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {

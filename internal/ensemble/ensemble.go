@@ -1,5 +1,5 @@
 // Package ensemble lets the tests with several servers run on another service than ZooKeeper. A
-// module with such a service builds them together with an Elsewhere of its own.
+// module with such a service compiles them with its own Elsewhere.
 package ensemble
 
 import (
@@ -30,9 +30,9 @@ type Service struct {
 	Expire func(ctx context.Context, server string, session int64) error
 }
 
-// Line is a proxy that knows requests. It tells them as frames of ZooKeeper: OpConnect for the
+// Line is a proxy that parses requests. It reports them as frames of ZooKeeper: OpConnect for the
 // first request on a connection and for the reply with a new session, OpPing for a renewal,
-// OpClose for the end of a session, OpAuth for what no test counts.
+// OpClose for the end of a session, OpAuth for a request that no test counts.
 type Line interface {
 	Addr() string
 	Close() error
@@ -71,12 +71,12 @@ type Ensemble interface {
 // FragileEnsemble has faults of disks, and of the network between the servers.
 type FragileEnsemble interface {
 	Ensemble
-	// CutOff cuts a server off from the others, or lets it meet them again. No bytes pass between
-	// them, and nothing is reset.
+	// CutOff cuts a server off from the others, or connects it again. While it is cut off no bytes
+	// pass between them, and no connection is reset.
 	CutOff(s Server, on bool)
-	// Disk returns the server whose disk can be full, or why there is none.
+	// Disk returns the server whose disk FillDisk fills. The error says why there is none.
 	Disk() (Server, error)
-	// FillDisk fills that disk, and returns when the server has ended for that. EmptyDisk makes room.
+	// FillDisk fills that disk, and returns when the server has ended because of it. EmptyDisk makes room.
 	FillDisk(ctx context.Context) error
 	EmptyDisk() error
 }

@@ -268,7 +268,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// An item that waits while a consumer is idle is found, and what explains it is told apart.
+// An item that waits while a consumer is idle is found, with the parts of the wait that faults explain.
 func TestWaitsForIdleConsumersAreFound(t *testing.T) {
 	six := []spans{{sec(5, 8)}, {sec(5, 7)}, {sec(4, 9)}, {sec(3, 10)}, {sec(4, 10)}, {sec(6, 9)}}
 	idle := func(s ...window[time.Duration]) []idler { return []idler{{name: "c", lane: "q", idle: s}} }

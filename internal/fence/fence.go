@@ -48,8 +48,8 @@ func (r *Register) Write(token int64, hold string) Write {
 	return w
 }
 
-// unfenced is the control. The writes of one hold must be contiguous: a write after one of
-// another hold means that both were held at once.
+// unfenced is the control. The writes of one hold must be contiguous: if a hold writes again after
+// another hold has written, both were held at once.
 func (r *Register) unfenced(hold string) (overlap bool) {
 	if r.seen[hold] {
 		overlap = hold != r.latest
@@ -81,8 +81,8 @@ func (r *Register) Writes() []Write {
 	return append([]Write(nil), r.writes...)
 }
 
-// Check finds writes that a fenced register accepted with a token lower than one before, or refused
-// although there was none. overlaps is the number of overlaps that the controls counted.
+// Check finds writes that a fenced register accepted with a token lower than an earlier one, or
+// refused although no earlier token is higher. overlaps is the number of overlaps that the controls counted.
 func Check(writes []Write) (wrong []string, overlaps, refused int) {
 	highest := make(map[string]int64)
 	for _, w := range writes {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestARegisterRefusesAnOldTokenAndTheControlSeesTheOverlap(t *testing.T) {
+func TestRegister_RefusesAnOldTokenAndTheControlSeesTheOverlap(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no unix sockets in tests here")
 	}

@@ -134,7 +134,7 @@ type keepState struct {
 	pc       [2]keepPC
 	ended    [2]bool // the context of the caller
 	mustEnd  bool    // an outsider has deleted the node of a hold
-	told     bool    // the holder has read the request
+	read     bool    // the holder has read the request
 	watched  bool    // the watch on the own node serves the current hold
 
 	gen    int8 // of the node
@@ -273,7 +273,7 @@ func (s *keepState) remove() {
 func (m *keepModel) create(s *keepState, i int8) {
 	s.node, s.data = keepFirst, i
 	s.gen++
-	s.changed, s.ownMoved, s.written, s.told, s.inVain = false, false, false, false, false
+	s.changed, s.ownMoved, s.written, s.read, s.inVain = false, false, false, false, false
 	s.arming, s.dirArmed, s.ownArmed, s.dirFired, s.ownFired, s.again = armNot, false, false, false, false, false
 	s.wire = [3]keepEvent{}
 	s.kept, s.mustEnd, s.watched, s.behind = keptOver, false, false, false
@@ -407,10 +407,10 @@ func (m *keepModel) client(s keepState, do keepDo) {
 			o.advance()
 			do(true, o, "the holder learns that its node is deleted")
 		case s.ownFired:
-			o.ownFired, o.ownArmed, o.told = false, true, s.written
+			o.ownFired, o.ownArmed, o.read = false, true, s.written
 			do(true, o, "the holder reads its node")
 		case !s.ownArmed && s.wire == [3]keepEvent{} && s.arming != armBegun && !m.rules.watchOfHold:
-			o.ownArmed, o.told = true, s.written
+			o.ownArmed, o.read = true, s.written
 			if s.node == keepNone {
 				o.finish(int8(i), keepAway)
 				o.kept = keptNone
@@ -726,7 +726,7 @@ func (m *keepModel) atRest(s *keepState) error {
 		return keepLostTurn
 	case h >= 0 && s.node == keepNone && s.arming != armNot:
 		return keepNotTold
-	case h >= 0 && s.written && !s.told && s.arming != armNot:
+	case h >= 0 && s.written && !s.read && s.arming != armNot:
 		return keepNotRead
 	}
 	return nil

@@ -33,7 +33,7 @@ func (m *lineModel) moves(s state, k int) {
 	c, v := &o.c[k], s.view(k)
 	switch c.pc {
 	case watches, lists, syncs, watchesFirst, arms, armsOwn:
-		if !c.told() && !m.rules.asksSoon {
+		if !c.isMarked() && !m.rules.asksSoon {
 			return
 		}
 		c.seen = c.shown

@@ -16,11 +16,11 @@ func (m *lineModel) wait(s state, k int) {
 	readOwn := func(c *client) { c.readOwn(s.view(k)[k]) }
 	switch {
 	case m.rules.ownLate && c.own == off:
-		if c.told() {
+		if c.isMarked() {
 			wake(didWatchOwn, readOwn)
 		}
 	case m.rules.headKept && c.grants && (c.before.w == lookAgain || c.own == lookAgain):
-		if !c.told() {
+		if !c.isMarked() {
 			return
 		}
 		if c.before.w == lookAgain {

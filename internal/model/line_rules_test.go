@@ -2,8 +2,8 @@
 
 package model
 
-// rules are the rules that the variants break. Each is one rule in the comment of line, or an
-// assumption behind it.
+// rules are the rules that the variants break. Each is a rule in the comments of package
+// internal/line, or an assumption behind one.
 type rules struct {
 	// The watch on the own node is armed, and the node found present, no later than the watch
 	// on the predecessor.

@@ -179,9 +179,8 @@ func (s *state) view(k int) [most]node {
 
 func (n node) stands() bool { return n == present || n == reader }
 
-// told reports whether all watches that were armed on an earlier connection have
-// been marked.
-func (c *client) told() bool {
+// isMarked reports whether all watches that were armed on an earlier connection are marked.
+func (c *client) isMarked() bool {
 	return c.own != broken && c.before.w != broken && c.ahead.w != broken
 }
 

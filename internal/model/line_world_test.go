@@ -187,7 +187,7 @@ func (m *lineModel) deliver(s state, k int) {
 		}
 		m.step(k, didMark, o)
 	}
-	if c.shown < s.n && (c.told() || m.rules.asksSoon) {
+	if c.shown < s.n && (c.isMarked() || m.rules.asksSoon) {
 		o := s
 		m.show(&o, k)
 		m.still = false

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// echo repeats what it is told.
+// echo reports each command that it reads.
 func echo(task string) int {
 	var out Output
 	out.Report(said{Kind: "began " + task, At: Now()})
@@ -107,7 +107,7 @@ func TestWorker_KeepsTheReportsOfAKilledProcess(t *testing.T) {
 	}
 }
 
-func TestWorker_TellsOfNonsense(t *testing.T) {
+func TestWorker_ReportsOutputThatIsNoReport(t *testing.T) {
 	w := start(t)
 	if err := w.Tell("nonsense"); err != nil {
 		t.Fatal(err)

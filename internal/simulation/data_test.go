@@ -17,8 +17,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// outcomes compares the results that callers received for named operations with what was done
-// in the end.
+// outcomes has the results that callers received for named operations, by kind. checkOutcomes
+// compares them with the operations that were applied.
 type outcomes struct{ sure, maybe, not map[string]bool }
 
 func newOutcomes() *outcomes {
@@ -49,7 +49,7 @@ func (x *sim) told(a *actor, o *outcomes, name string, err error) {
 	}
 }
 
-// checkOutcomes compares the results with what was done.
+// checkOutcomes compares the results with the names of the operations that were applied.
 func (x *sim) checkOutcomes(o *outcomes, done []string) {
 	times := make(map[string]int)
 	for _, name := range done {
@@ -243,7 +243,7 @@ func txnScenario() *scenario {
 	}
 }
 
-// cacheScenario is a tree that changes, and a copy of it.
+// cacheScenario has a tree that changes, and caches of it.
 func cacheScenario() *scenario {
 	return &scenario{
 		name: "cache", share: 8, clients: 2,
@@ -318,10 +318,10 @@ func cacheScenario() *scenario {
 	}
 }
 
-// randomOf draws a name, for what several actors meet at.
+// randomOf draws one of a few names, so that several actors use the same.
 func randomOf(r *rand.Rand, names string) string { return string(names[r.IntN(len(names))]) }
 
-// cacheSim is random changes of a small tree, so that they meet, and a cache.
+// cacheSim makes random changes of a tree that is so small that they conflict, beside a cache.
 type cacheSim struct {
 	t     *testing.T
 	seed  uint64

@@ -272,7 +272,7 @@ func (x *sim) run() {
 	x.truth.Close()
 }
 
-// rest lets sessions expire, and lets the clients remove what was given up.
+// rest lets sessions expire, and lets the clients remove the nodes of calls that were given up.
 func (x *sim) rest() {
 	x.settle()
 	for {

@@ -18,7 +18,7 @@ import (
 
 // gates stops every call of every client twice: before it is made, and before its reply is
 // seen. A schedule lets one call continue at a time, in an order drawn from its seed. So
-// messages meet in orders that timing alone would seldom produce.
+// messages arrive in orders that timing alone would seldom produce.
 type gates struct {
 	mu      sync.Mutex
 	waiting []chan struct{}
@@ -120,7 +120,7 @@ func (x *schedule) run(lockers func(*coord.Client) []coord.Locker) {
 		cancel()
 	}
 	<-finished
-	time.Sleep(time.Minute) // of fake time, for what goes on in the background
+	time.Sleep(time.Minute) // of fake time, for the work in the background
 	synctest.Wait()
 	if left := coordtest.Children(x.t, x.st, schedulePath); len(left) != 0 {
 		x.t.Errorf("seed %d: left behind: %v", x.seed, left)

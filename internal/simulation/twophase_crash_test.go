@@ -76,7 +76,7 @@ var txFaults = map[string]func(p *txProc, c backendtest.Call, after bool, err er
 		return backend.ErrSessionLost
 	},
 	// The message is lost: the request before the call, the reply after it. A read
-	// is repeated by the session, so all that it meets is a reconnection.
+	// is repeated by the session, so it only sees a reconnection.
 	"loss": func(p *txProc, c backendtest.Call, after bool, err error) error {
 		p.link.Partition()
 		p.link.Heal()

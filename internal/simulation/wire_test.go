@@ -66,7 +66,7 @@ type simCall struct {
 	twins []*simCall // that came with it and are the same
 
 	by        string // the actor, if it is known
-	after     string // an actor that must not wait for a reply when this goes on: it would see two things at once
+	after     string // an actor: this continues only while that actor waits for no reply, so that it sees one event at a time
 	abandoned bool   // the caller has gone; guarded by the arbiter's mutex
 	done      chan struct{}
 
