@@ -479,7 +479,7 @@ func TestErrors_TheCauseOfAContextIsNotRemembered(t *testing.T) {
 	})
 }
 
-// The text of an error states what was refused, where, and why, once.
+// The text of an error states the operation, the path and the reason, each once.
 func TestErrors_TheTextsOfErrors(t *testing.T) {
 	ctx := context.Background()
 	type call = func(w *world, c *coord.Client) error

@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// Another program writes to the directory of a lock that is in use. The next creation of a node overwrites that, and the
-// lock goes on, on services that write for a Carry and on those that compare.
+// Another program writes to the directory of a lock that is in use. The next creation of a node overwrites the data, and
+// the lock keeps working, on services that write for a Carry and on those that compare.
 func TestMutex_AForeignWriteToItsDirectoryIsOverwritten(t *testing.T) {
 	for _, revisions := range []bool{false, true} {
 		for _, data := range []string{"foreign", "17", ""} {

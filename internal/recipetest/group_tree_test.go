@@ -106,7 +106,7 @@ func TestGroup_ALookEndsWhileMembersComeAndGo(t *testing.T) {
 	})
 }
 
-// A watch goes on when its tree is over, with everything that happened meanwhile.
+// A watch continues after the end of its tree watch, and reports all changes made meanwhile.
 func TestGroup_AGroupWhoseTreeWatchIsOver(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var mu sync.Mutex

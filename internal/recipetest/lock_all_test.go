@@ -39,7 +39,7 @@ func TestLockAll_TheOutcomeOfAJointCommitIsReported(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		var outcomes []bool
-		for _, o := range toldOf[trace.OutcomeResolved](x) {
+		for _, o := range eventsOf[trace.OutcomeResolved](x) {
 			outcomes = append(outcomes, o.Applied)
 		}
 		if !slices.Equal(outcomes, []bool{true}) {

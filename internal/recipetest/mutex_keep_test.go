@@ -249,7 +249,7 @@ func TestMutex_TheEndOfAKeptLockIsReportedOnce(t *testing.T) {
 				w.Settle()
 				time.Sleep(2 * time.Minute)
 				w.Settle()
-				ends := toldOf[trace.KeepEnded](x)
+				ends := eventsOf[trace.KeepEnded](x)
 				if len(ends) != 1 {
 					w.T.Fatalf("reported %d times, want once: %+v", len(ends), ends)
 				}

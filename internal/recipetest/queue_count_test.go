@@ -387,7 +387,7 @@ func TestQueue_CallersThatWaitForRoomGiveUpIndependently(t *testing.T) {
 	}
 }
 
-// Versions and counts are finite. A queue goes on when they have wrapped.
+// Versions and counts are finite. A queue keeps working when they have wrapped.
 func TestQueue_ALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
 	for name, first := range map[string]struct{ in, out int32 }{
 		"in":                       {math.MaxInt32 - 3, 5},
@@ -454,7 +454,7 @@ func TestQueue_ALimitedQueueOutlivesTheVersionsOfItsNodes(t *testing.T) {
 }
 
 // The version of the directory of items is used up by the buckets of new priorities. The node
-// tally goes on.
+// tally continues the count.
 func TestQueue_AQueueOutlivesTheVersionsOfItsDirectory(t *testing.T) {
 	for _, first := range []int32{math.MaxInt32 - 3, math.MinInt32 + 5} {
 		synctest.Test(t, func(t *testing.T) {

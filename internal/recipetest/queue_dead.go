@@ -132,7 +132,7 @@ func (on queueDeadTests) ADeadLetterSaysWhy(t *testing.T) {
 		}
 		var settled []trace.ItemSettled
 		w.Eventually("two are reported", func() bool {
-			settled = slices.DeleteFunc(toldOf[trace.ItemSettled](x), func(e trace.ItemSettled) bool { return e.Outcome != trace.ItemDead })
+			settled = slices.DeleteFunc(eventsOf[trace.ItemSettled](x), func(e trace.ItemSettled) bool { return e.Outcome != trace.ItemDead })
 			return len(settled) > 1
 		})
 		if len(settled) != 2 || settled[0].Reason != trace.ReasonFailed || settled[1].Reason != trace.ReasonUndecodable {

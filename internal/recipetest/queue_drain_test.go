@@ -128,7 +128,7 @@ func TestWork_DrainIsBounded(t *testing.T) {
 				}
 				x.stop()
 				time.Sleep(drain + time.Second)
-				it := mustTake(w.T, b, 2) // while the handler goes on
+				it := mustTake(w.T, b, 2) // while the handler still runs
 				if it.Attempt != 1 {
 					w.T.Errorf("attempt %d", it.Attempt)
 				}

@@ -106,8 +106,8 @@ func TestQueue_PoisonItemIsClaimedAlone(t *testing.T) {
 	}
 }
 
-// The commits of a consumer that prefetches: what was never taken comes together, and each item that
-// was taken before comes alone, at its place, also by a list that is remembered.
+// A consumer that prefetches claims items that were never taken with one commit, and each redelivered
+// item with a commit of its own, in their order, also by a remembered list.
 func TestQueue_ClaimsOfRedeliveredItemsAreAlone(t *testing.T) {
 	for _, test := range []struct {
 		attempts int

@@ -92,7 +92,7 @@ func (on queuePopTests) APopIsOneCommit(t *testing.T) {
 }
 
 // Another consumer takes the item that a Pop has read ahead: the Pop gets the next one, and
-// the order stays.
+// the order is kept.
 func (on queuePopTests) APopDoesNotGetWhatAnotherConsumerHasTaken(t *testing.T) {
 	for _, how := range []string{"holds", "has acknowledged", "has given back", "has failed with"} {
 		t.Run(how, func(t *testing.T) {

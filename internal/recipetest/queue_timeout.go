@@ -167,7 +167,7 @@ func (on queueTimeoutTests) AnItemThatIsOfferedInVainIsGivenBackInTime(t *testin
 	on.each(t, func(w *world) {
 		q, b := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
 		if l, ok := w.Link("a").(interface{ SetLatency(time.Duration) }); ok {
-			l.SetLatency(tripTime / 2) // else a takes each time again what it has given back, before b is told
+			l.SetLatency(tripTime / 2) // otherwise a takes the item again that it has given back, before b gets the event
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()

@@ -187,7 +187,7 @@ func TestQueue_AHandlerThatHangsLosesItsItem(t *testing.T) {
 		mustAck(w.T, it)
 		wk.finish()
 		w.drained(&b.Consumer)
-		if settled := toldOf[trace.ItemSettled](x); len(settled) != 1 || settled[0].Reason != trace.ReasonTimeout {
+		if settled := eventsOf[trace.ItemSettled](x); len(settled) != 1 || settled[0].Reason != trace.ReasonTimeout {
 			w.T.Errorf("reported %+v", settled)
 		}
 	})

@@ -55,7 +55,7 @@ func (on queueUndecodableTests) UndecodableItemsAmongOthersAreDeadLetters(t *tes
 				if n := mustLen(w.T, &q.Consumer); n != 3 {
 					w.T.Errorf("%d items left", n)
 				}
-				// Another consumer value, as after a restart, goes on.
+				// Another consumer value, as after a restart, continues.
 				b := w.queue("b", nil)
 				it := mustTake(w.T, b, 4)
 				if it.Attempt != 1 {

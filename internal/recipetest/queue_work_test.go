@@ -205,7 +205,7 @@ func TestQueue_WorkLeavesAClaimThatItsHandlerHasEnded(t *testing.T) {
 	}
 }
 
-// An Ack or Nack that is refused is repeated in the background. Meanwhile Work goes on.
+// An Ack or Nack that is refused is repeated in the background. Meanwhile Work takes further items.
 func TestQueue_WorkGoesOnWhenTheEndOfAClaimIsRefused(t *testing.T) {
 	for _, result := range []error{nil, errors.New("failed")} {
 		onMemory(t, func(w *world) {

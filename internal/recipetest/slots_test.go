@@ -171,7 +171,7 @@ func TestQueue_TheCostOfAPutDoesNotGrowWithTheIdleConsumers(t *testing.T) {
 	}
 }
 
-// A consumer that waits has an item two round trips after it was told of a change: one to list the
+// A consumer that waits has an item two round trips after the event of a change: one to list the
 // items, and one to claim.
 func TestQueue_AnItemReachesAnIdleConsumerInTwoRoundTrips(t *testing.T) {
 	for name, open := range map[string]func(c *coord.Client) (*coord.Consumer[int], func() error){

@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord/backend/memory"
 )
 
-// On a service without space all goes on that only deletes, and the rest says why not.
+// On a service without space, calls that only delete succeed, and the other calls return the reason.
 func TestNoSpace_DeletionsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := memory.New(nil)

@@ -473,9 +473,9 @@ func (x *tape) len() int {
 	return len(x.lines)
 }
 
-// toldOf returns the recorded events of one type, with their times. Under fake time it waits
+// eventsOf returns the recorded events of one type, with their times. Under fake time it waits
 // for events that are under way.
-func toldOf[E trace.Event](x *tape) (list []E) {
+func eventsOf[E trace.Event](x *tape) (list []E) {
 	x.w.Settle()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -490,7 +490,7 @@ func toldOf[E trace.Event](x *tape) (list []E) {
 // lastOf returns the latest event of one type.
 func lastOf[E trace.Event](t *testing.T, x *tape) E {
 	t.Helper()
-	list := toldOf[E](x)
+	list := eventsOf[E](x)
 	if len(list) == 0 {
 		var e E
 		t.Fatalf("no %T", e)

@@ -60,7 +60,7 @@ func TestTrace_AnItemIsNotReportedLostBeforeItsClaim(t *testing.T) {
 		if _, err := coord.NewQueue[int](w.Open("b", nil), "/q", nil).Put(context.Background(), 1); err != nil {
 			w.T.Fatal(err)
 		}
-		w.Eventually("the loss is reported", func() bool { return len(toldOf[trace.ItemSettled](x)) > 0 })
+		w.Eventually("the loss is reported", func() bool { return len(eventsOf[trace.ItemSettled](x)) > 0 })
 		w.Settle()
 		x.mu.Lock()
 		x.lines = x.lines[:3] // Take continues with the next attempt

@@ -239,7 +239,7 @@ func (on twophaseFaultTests) AnAbortDoesNotWaitForASiteThatDidNotVote(t *testing
 }
 
 // The codec of a site panics at the payload of one transaction. The site votes no, as for any payload
-// that it cannot decode, and goes on.
+// that it cannot decode, and continues to serve.
 func (on twophaseFaultTests) APayloadAtWhichTheCodecPanicsIsRefused(t *testing.T) {
 	on.each(t, func(w *world) {
 		a := &account{w: w, name: "a", codec: panicAt("secret")}

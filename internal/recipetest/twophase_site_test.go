@@ -18,7 +18,7 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// In Prepare, Verify tells of an abort while the proposer has not learned it, too.
+// In Prepare, Verify also reports an abort that the proposer does not know yet.
 func TestTwoPhase_VerifyInPrepareTellsOfADecision(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()

@@ -281,7 +281,7 @@ func TestUserCode_ACodecThatDoesNotReturnInAGroup(t *testing.T) {
 	})
 }
 
-// An item at which the codec does not return goes to the dead letters, and the channel goes on.
+// An item at which the codec does not return goes to the dead letters, and the channel delivers further items.
 func TestUserCode_ACodecThatDoesNotReturnInItems(t *testing.T) {
 	onNoReturn(t, func(w *world, fail func()) {
 		c, ctx := w.openLogged("consumer"), context.Background()

@@ -17,8 +17,8 @@ import (
 type Services struct {
 	Memory bool // in fake time
 
-	// A real service: its name, and functions that return a part of it that nobody uses. One of
-	// Collecting removes empty containers soon, if the service has containers.
+	// A real service: its name, and functions that return an unused part of it. A service of
+	// Collecting removes empty containers soon, if it has containers.
 	Name            string
 	New, Collecting func(t *testing.T) backendtest.Service
 
