@@ -189,6 +189,36 @@ func (l *lines) unreachable() (times []time.Time, texts []string) {
 	return times, texts
 }
 
+// outageHandler is a slog.Handler that calls then when a line reports text as the reason why no server
+// can be reached.
+type outageHandler struct {
+	slog.Handler
+	text string
+	then func()
+}
+
+func (h outageHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h outageHandler) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(a slog.Attr) bool {
+		if r.Message == "coord: no server can be reached" && strings.Contains(a.String(), h.text) {
+			h.then()
+		}
+		return true
+	})
+	return nil
+}
+
+// untilLogged sets a Logger, and returns a context that is canceled when it gets the text as the reason
+// why no server can be reached. A busy machine may need any time for the attempt that fails so.
+func untilLogged(t *testing.T, o *Options, text string) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	o.Logger = slog.New(outageHandler{text: text, then: cancel})
+	return ctx
+}
+
 func TestTheLogReportsThatNoServerCanBeReached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
