@@ -62,7 +62,8 @@ func NewElection(c *Client, path string, o *ElectionOptions) *Election {
 // campaign: it continues at the tail of the queue with the next session. If Campaign
 // returns an error, the candidate's node is deleted, as with Mutex.Lock.
 //
-// The errors are those of Mutex.Lock.
+// The errors are those of Mutex.Lock. If the service has no space, Run, Leadership and Terms wait
+// instead.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	t, err := e.e.Campaign(ctx)
 	return termOf(t), err
@@ -96,7 +97,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 // term that nobody receives is resigned after one session timeout, or when ctx ends. A late
 // receiver may get a term that is Done already, but never an ended term that is not Done.
 //
-// If campaigning fails permanently (see Mutex.Lock), the last element of the channel is not
+// If campaigning fails (see Campaign), the last element of the channel is not
 // a term that the candidate led: its Token is zero, its Path is empty, it is Done, and its
 // Guard is refused. Err is the error of Campaign, which matches neither ErrLost nor
 // ErrReleased.
@@ -111,7 +112,7 @@ func (e *Election) Leadership(ctx context.Context) <-chan *Term {
 // does not campaign again.
 //
 // If ctx ends, the loop ends after the running body, without another pair. If campaigning
-// fails permanently, the last pair is nil and the error of Campaign. A Release that fails ends
+// fails, the last pair is nil and the error of Campaign. A Release that fails ends
 // the loop in the same way, unless the body breaks off or the term was lost: see Hold.Release.
 func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	terms := e.e.Terms(ctx)

@@ -89,9 +89,10 @@ func NewMutex(c *Client, path string, o *MutexOptions) *Mutex {
 // returns. See "What is promised" in the package comment.
 //
 // Errors: the context's; ErrHeld; ErrClosed; ErrDenied; ErrBadPath; ErrTooLarge for the
-// data; ErrLimit when the directory's sequence numbers, some two billion, are used up,
-// until the service has removed the directory, some time after its last node is gone;
-// ErrNoChildren when an ephemeral node is at the path or above it.
+// data; ErrNoSpace; ErrKind when another recipe has the path; ErrLimit when the directory's
+// sequence numbers, some two billion, are used up, until the service has removed the
+// directory, some time after its last node is gone; ErrNoChildren when an ephemeral node is
+// at the path or above it.
 func (m *Mutex) Lock(ctx context.Context) (*Hold, error) {
 	return asHold(m.m.Lock(ctx))
 }

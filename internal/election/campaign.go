@@ -70,6 +70,23 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	return &Term{h, led}, nil
 }
 
+// campaignOn is Campaign for a loop that campaigns until its ctx ends: it also waits while the service has
+// no space.
+func (e *Election) campaignOn(ctx context.Context) (*Term, error) {
+	pause := core.NewPauses(e.c)
+	for {
+		t, err := e.Campaign(ctx)
+		if !errs.Answers(err, backend.ErrNoSpace) {
+			return t, err
+		}
+		if pause.Count() == 0 {
+			e.c.Log().Warn("coord: cannot campaign because the service has no space, retrying", "path", e.path.Full(), "error", err)
+		}
+		pause.SkipFirst()
+		pause.Wait(ctx.Done(), e.c.Closing())
+	}
+}
+
 // Run campaigns, calls f during the term, and resigns. If the term was lost before f returned, Run does this
 // again with the next term.
 func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term) error) error {
@@ -80,7 +97,7 @@ func (e *Election) Run(ctx context.Context, f func(ctx context.Context, t *Term)
 		again := false
 		var t *Term
 		campaign := func(ctx context.Context) (h *core.Hold, err error) {
-			if t, err = e.Campaign(ctx); err != nil {
+			if t, err = e.campaignOn(ctx); err != nil {
 				return nil, err
 			}
 			return t.h, nil
@@ -104,7 +121,7 @@ func (e *Election) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	core.NeedContext(ctx)
 	return func(yield func(*Term, error) bool) {
 		for ctx.Err() == nil {
-			t, err := e.Campaign(ctx)
+			t, err := e.campaignOn(ctx)
 			if err != nil {
 				if ctx.Err() == nil || !errs.OfContext(err) {
 					yield(nil, err)

@@ -37,7 +37,7 @@ func noTerm(err error) *Term { return TermOf(core.EndedHold(err)) }
 // nil.
 func lead[T any](ctx context.Context, e *Election, out latest.Signal[T], as func(*Term) T) *Term {
 	for {
-		t, err := e.Campaign(ctx)
+		t, err := e.campaignOn(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				if !errors.Is(err, backend.ErrClosed) {

@@ -3,6 +3,7 @@ package recipetest
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -312,4 +313,90 @@ func TestNoSpace_PopOfAnyItem(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A shortage of space ends no loop of a candidate. When there is space again, the candidate leads.
+func TestNoSpace_CandidatesGoOnAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, book := memory.New(nil), new(logbook)
+		c, err := coord.Open(t.Context(), st, &coord.Options{Logger: slog.New(book)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, led := make(chan error, 3), make(chan *coord.Term)
+		go func() {
+			for term := range coord.NewElection(c, "/leadership", nil).Leadership(ctx) {
+				led <- term
+			}
+			ended <- nil
+		}()
+		go func() {
+			var last error
+			for term, err := range coord.NewElection(c, "/terms", nil).Terms(ctx) {
+				if last = err; err != nil {
+					break
+				}
+				led <- term
+				<-term.Done()
+			}
+			ended <- last
+		}()
+		go func() {
+			var last error
+			for ctx.Err() == nil && last == nil {
+				last = coord.NewElection(c, "/run", nil).Run(ctx, func(_ context.Context, term *coord.Term) error {
+					led <- term
+					<-term.Done()
+					return nil
+				})
+			}
+			ended <- last
+		}()
+		var terms []*coord.Term
+		lead := func() {
+			t.Helper()
+			begin := time.Now()
+			terms = nil
+			for range 3 {
+				terms = append(terms, <-led)
+			}
+			if took := time.Since(begin); took > 2*time.Second {
+				t.Errorf("all lead after %v", took)
+			}
+		}
+		resign := func() {
+			t.Helper()
+			for _, term := range terms {
+				if err := term.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		for range 3 {
+			lead()
+			st.SetFull(true)
+			resign()
+			time.Sleep(time.Hour)
+			st.SetFull(false)
+		}
+		lead()
+		warnings := 0
+		for _, line := range book.take() {
+			if line == "WARN cannot campaign because the service has no space, retrying" {
+				warnings++
+			}
+		}
+		if warnings != 9 { // each of three candidates, once in each of three shortages
+			t.Errorf("%d warnings", warnings)
+		}
+		cancel()
+		resign()
+		for range 3 {
+			if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("a loop has ended with %v", err)
+			}
+		}
+	})
 }
