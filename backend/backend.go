@@ -98,6 +98,11 @@ type Backend interface {
 
 // A Session is one session on the service. All methods are safe for concurrent use. The
 // package comment describes what holds for every call.
+//
+// A session can also have a method NoContact(err error) error, which a wrapper should pass on.
+// While there is no contact, it returns the error of an ended context as a NoContactError with
+// the reason. Without the method, clients report for how long contact has been missing, and no
+// reason.
 type Session interface {
 	// ID names the session; it is the EphemeralOwner of its ephemeral nodes.
 	// It is never zero and does not change.

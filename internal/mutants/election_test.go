@@ -128,4 +128,7 @@ var electionMutants = []mutant{
 	{"an announcement that comes after the list hides the leader", "readCandidate",
 		"v.Stop(); if err != nil {", "v.Stop(); if err == nil {",
 		"TestElection_AnAnnouncementComesAfterTheList"},
+	{"a candidate ends when the service has no space", "campaignOn",
+		"if !errs.Answers(err, backend.ErrNoSpace) {", "if true {",
+		"TestNoSpace_CandidatesGoOnAfterwards"},
 }

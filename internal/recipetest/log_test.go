@@ -22,8 +22,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// The test names each line that a client logs when it meets losses, refusals and retries, and shows that
-// no line contains data of a node.
+// A client logs these lines, and no others, when it meets these losses, refusals and retries. No line
+// contains data of a node.
 func TestLog_ReportsWhatAnOperatorShouldKnow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		book := new(logbook)
