@@ -591,6 +591,7 @@ func (c *loneConn) Close() error {
 // ended. So no reply of a connection arms a watch, or ends a call, of the next one.
 func TestThereIsOneConnectionAtATime(t *testing.T) {
 	t.Parallel()
+	// With these timeouts a second attempt begins beside a slow one after 1 second, and later after 6.
 	const most = 60
 	var conns, open, read, served atomic.Int32
 	addr := startServer(t, func(conn net.Conn) {
@@ -598,7 +599,7 @@ func TestThereIsOneConnectionAtATime(t *testing.T) {
 		if n%5 == 1 && n < most {
 			return // during the handshake
 		}
-		welcome(conn, 20_000)
+		welcome(conn, 60_000)
 		for {
 			r, err := nextRequest(conn)
 			if err != nil {
@@ -620,7 +621,7 @@ func TestThereIsOneConnectionAtATime(t *testing.T) {
 			}
 		}
 	})
-	s, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: 200 * time.Millisecond, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	s, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: 2 * time.Second, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if o, r := open.Load(), read.Load(); o != 0 || r != 0 {
 			t.Errorf("a dial while %d connections are open and %d are being read", o, r)
 		}
