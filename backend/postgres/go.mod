@@ -1,0 +1,17 @@
+module github.com/go-coord/coord/backend/postgres
+
+go 1.25.0
+
+require (
+	github.com/go-coord/coord v0.0.0
+	github.com/jackc/pgx/v5 v5.13.0
+	go.uber.org/goleak v1.3.0
+)
+
+require (
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	golang.org/x/text v0.41.0 // indirect
+)
+
+replace github.com/go-coord/coord => ../../
