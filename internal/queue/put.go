@@ -520,7 +520,7 @@ func (q *Queue) PutOp(priority, due int64, encode func() ([]byte, error)) txn.Op
 	}
 	p := &txnPut{q, q.keyOf(priority, due), due, data}
 	return txn.Op{Name: "put", Path: q.path.Full(), Err: cmp.Or(q.path.Check("put"), errs.Op("put", q.path.Full(), err)),
-		Expand: p.expand, Again: p.again, Applied: p.applied}
+		Expand: p.expand, Again: p.again, Ended: p.ended}
 }
 
 // DuePutOp is PutOp for DelayQueue.PutOp.
@@ -558,9 +558,9 @@ func (p *txnPut) again(err error) bool {
 	return errs.Raced(err)
 }
 
-// applied is called when the transaction is applied, or may be.
-func (p *txnPut) applied() {
-	if p.q.kind == layout.KindDelayQueue {
+// ended forgets items that can be due after the new one, if there can be a new one.
+func (p *txnPut) ended(o txn.Outcome) {
+	if o != txn.NotApplied && p.q.kind == layout.KindDelayQueue {
 		p.q.forgetAfter(p.due)
 	}
 }

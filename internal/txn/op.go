@@ -26,14 +26,36 @@ type Op struct {
 	// state that Expand had read was outdated. Then the operation is expanded and the
 	// transaction tried again. Nil means never.
 	Again func(err error) bool
-	// Applied is called when the transaction is applied, or may be. Nil means that
-	// the recipe need not know.
-	Applied func()
+	// Begin is called before the first attempt of a Commit, and Ended when the outcome of that Commit is
+	// known as well as it will be. Nil means that the recipe need not know.
+	Begin func()
+	Ended func(Outcome)
+	// Refused returns the reason for the caller, after the service has refused the operation with err, and
+	// after Ended. Nil means that err is the reason.
+	Refused func(ctx context.Context, err error) error
 	// Examine is called with the Stat of a node that the operation has set, or a later one, after
 	// the transaction of the requests all is applied. stat is zero if the reply was lost and the
 	// node cannot be read. Nil means that no such node is examined.
 	Examine func(ctx context.Context, s *core.Session, all []backend.Op, stat backend.Stat, zxid int64) error
 }
+
+// A Conflict is the error of an Expand that knows, without the service, that the service would refuse the
+// operation for the reason Err.
+type Conflict struct{ Err error }
+
+func (e *Conflict) Error() string { return e.Err.Error() }
+func (e *Conflict) Unwrap() error { return e.Err }
+
+// An Outcome is what is known of a transaction when its Commit ends.
+type Outcome int8
+
+const (
+	NotApplied Outcome = iota // nothing was applied, and nothing will be
+	Applied
+	// Unknown: the transaction is applied, or not, or can still be applied later. A carried transaction
+	// (package carry) has this outcome, also if the Stage has failed.
+	Unknown
+)
 
 // Creates reports whether one of ops creates the node at path.
 func Creates(ops []backend.Op, path string) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
@@ -21,6 +22,8 @@ var errTooManySteps = fmt.Errorf("%w: the transaction has more than %d steps", b
 type plan struct {
 	ops   []backend.Op
 	parts []part
+
+	refused *part // the operation whose Expand has returned a Conflict
 }
 
 // part is the guard, condition or operation to which some requests of a plan
@@ -40,7 +43,7 @@ func (p *part) again(err error) bool { return p.op != nil && p.op.Again != nil &
 
 func (p *plan) add(x part, ops ...backend.Op) error {
 	x.first, x.n = len(p.ops), len(ops)
-	x.product = x.first + product(ops)
+	x.product = x.first + product(ops, x.path)
 	p.parts = append(p.parts, x)
 	p.ops = append(p.ops, ops...)
 	if len(p.ops) > maxOps {
@@ -70,6 +73,9 @@ func (t *Txn) plan(ctx context.Context, s *core.Session) (*plan, error) {
 	for i := range t.ops {
 		op := &t.ops[i]
 		ops, err := op.Expand(ctx, s, p.ops)
+		if c := (*Conflict)(nil); errors.As(err, &c) {
+			return &plan{refused: &part{name: op.Name, index: i, path: op.Path}}, c.Err
+		}
 		if err != nil {
 			return nil, errs.Op(op.Name, op.Path, err)
 		}
@@ -102,14 +108,14 @@ func (t *Txn) fits(s *core.Session) error {
 	return s.Backend().Limits().Refuse(least)
 }
 
-// product returns the index of the request that makes a recipe's operation: the last
+// product returns the index of the request that makes a recipe's operation on path: the last
 // creation, or a later change of the created node, or else the last change of data. Pins do not
-// count.
-func product(ops []backend.Op) int {
-	set := 0
-	if len(ops) > 1 && layout.HasPin(ops[0].Path) {
-		set = 1 // of a deletion
+// count. Of a deletion it is the one that deletes path.
+func product(ops []backend.Op, path string) int {
+	if len(ops) > 0 && ops[0].Kind == backend.OpDelete {
+		return max(slices.IndexFunc(ops, func(o backend.Op) bool { return o.Path == path }), 0)
 	}
+	set := 0
 	for i := len(ops) - 1; i >= 0; i-- {
 		switch {
 		case layout.HasPin(ops[i].Path):
