@@ -139,6 +139,8 @@ missing() {
 	command -v "${java}c" >/dev/null || echo default-jdk-headless
 	[[ -n ${CURATOR_CLASSPATH:-} || -e $jars/curator-recipes.jar ]] || echo libcurator-recipes-java
 	/usr/bin/python3 -c 'import kazoo' 2>/dev/null || python3 -c 'import kazoo' 2>/dev/null || echo python3-kazoo
+	# See backend/postgres/pgtest/find.go.
+	[[ -n ${COORD_POSTGRES:-} ]] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || echo postgresql
 	command -v tmux >/dev/null || echo tmux # a terminal for the tests of coordctl top
 	# The browser for the page of coordctl ui, see cmd/coordctl/internal/ui/chromium_test.go.
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || echo chromium
@@ -157,7 +159,7 @@ install_missing() {
 	fi
 	local command=(apt-get install -y --no-install-recommends "${packages[@]}")
 	if ! command -v apt-get >/dev/null; then
-		echo "test.sh: Java, ZooKeeper 3.8, tmux, Chromium or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
+		echo "test.sh: Java, ZooKeeper 3.8, PostgreSQL, tmux, Chromium or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
 		exit 1
 	fi
 	if ((EUID != 0)); then
@@ -176,12 +178,17 @@ install_missing() {
 	fi
 }
 
-try_install() {
+# try_install keeps the package postgresql from making and starting a server of its own.
+try_install() (
+	settings=/etc/postgresql-common/createcluster.d
+	mkdir -p "$settings"
+	trap 'rm -f "$settings/coord-test.conf"' EXIT
+	echo 'create_main_cluster = off' >"$settings/coord-test.conf"
 	"$@" || {
 		apt-get update
 		"$@"
 	}
-}
+)
 
 # staticcheck is run at a version that accepts the toolchains in use.
 staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -245,7 +252,7 @@ packaged() (
 # modules that the tests of the dependencies need.
 tidy() {
 	local module
-	for module in . backend/etcd bench examples grpcresolver oteltrace ${long:+docs/moving}; do
+	for module in . backend/etcd backend/postgres bench examples grpcresolver oteltrace ${long:+docs/moving}; do
 		(cd "$module" && go mod tidy -diff)
 	done
 	# This module has no replace directives; see its go.mod.
@@ -262,7 +269,7 @@ vet() {
 	local module
 	go vet -race ./...
 	go vet ./internal/model ./internal/coordtest
-	for module in backend/etcd bench examples grpcresolver oteltrace ${long:+docs/moving}; do
+	for module in backend/etcd backend/postgres bench examples grpcresolver oteltrace ${long:+docs/moving}; do
 		(cd "$module" && go vet ./...)
 	done
 	(cd cmd/coordctl && GOWORK='' go vet ./...)
@@ -409,6 +416,7 @@ if [[ -n $vuln ]]; then
 fi
 install_missing
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/coord-test-XXXXXX")
+chmod a+x "$tmp" # PostgreSQL runs as another user than root
 # GOWORK=off: the root module is tested with its own requirements, not with those of the workspace.
 export TMPDIR=$tmp CGO_ENABLED=1 COORD_REQUIRE_ZK=1 GOWORK=off
 # With -trimpath another clone need not compile again.
@@ -446,6 +454,7 @@ if [[ -n $long ]]; then
 	step "benchmarks" benchmarks results/benchmarks.txt
 	step "simulation and models" plain results/simulation.txt
 	step "etcd" module backend/etcd
+	step "postgres" module backend/postgres
 	step "bench" module bench
 	step "examples" module examples
 	step "grpcresolver" module grpcresolver
@@ -464,6 +473,7 @@ else
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
 	start "etcd" module backend/etcd
+	start "postgres" module backend/postgres
 	start "bench" module bench
 	start "other modules and tour" small
 	mapfile -t packages < <(ordered)
