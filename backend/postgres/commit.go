@@ -1,0 +1,215 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// mostPath is the longest path of a new node: an entry of an index takes no more.
+const mostPath = 2600
+
+// checkOps refuses what cannot be committed.
+func (s *session) checkOps(ops []backend.Op) error {
+	if err := s.Limits().Refuse(ops); err != nil {
+		return err
+	}
+	for i := range ops {
+		op := &ops[i]
+		var why error
+		switch {
+		case op.Kind != backend.OpCreate:
+		case len(op.Path) > mostPath:
+			why = fmt.Errorf("%w: a path of more than %d bytes", backend.ErrTooLarge, mostPath)
+		case op.Mode == backend.Container && !s.cfg.has.Has(backend.Containers):
+			why = backend.ErrUnsupported
+		}
+		if why != nil {
+			return &backend.Error{Op: op.Kind.String(), Path: op.Path, Index: i, Err: why}
+		}
+	}
+	return nil
+}
+
+func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	if err := s.checkOps(ops); err != nil {
+		return nil, err
+	}
+	results, err := s.commit(ctx, ops)
+	if err == nil {
+		return results, nil
+	}
+	if e := (*backend.Error)(nil); errors.As(err, &e) {
+		return nil, err
+	}
+	e := &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: err}
+	if len(ops) == 1 {
+		e.Op = ops[0].Kind.String()
+	}
+	return nil, e
+}
+
+// commit sends the operations until they were applied, or refused for good, or may have been applied.
+func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Result, error) {
+	if err := s.contextError(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.leave()
+	args := encode(ops)
+	alone := false
+	for {
+		l, epoch, err := s.contact(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r := newRequest("c_commit", append([][]byte{int8(s.id), int4(epoch)}, args...)...)
+		r.alone = alone
+		if err := s.send(ctx, l, r); err != nil {
+			return nil, err
+		}
+		var e *pgconn.PgError
+		switch {
+		case r.err == nil:
+			results, err := s.result(ctx, ops, r.rows[0])
+			if !errors.Is(err, errBusy) {
+				return results, err
+			}
+			s.pause(ctx)
+		case r.unsure:
+			return nil, backend.Uncertain(nil)
+		case !errors.As(r.err, &e): // not sent
+		case r.shared:
+			alone = true // another commit of the group can be the cause
+		case transient(e):
+			s.pause(ctx)
+		default:
+			return nil, translate(e)
+		}
+	}
+}
+
+// send makes a commit, and waits for its answer. An error means that its caller need not wait any more.
+func (s *session) send(ctx context.Context, l *link, r *request) error {
+	s.mu.Lock()
+	s.commits[r] = struct{}{}
+	s.mu.Unlock()
+	l.commit(r)
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+	case <-s.life.Done():
+	}
+	select {
+	case <-r.done:
+		s.forget(r)
+		s.checkLease()
+		s.mu.Lock()
+		err := s.err
+		s.mu.Unlock()
+		if err != nil && (r.unsure || r.err == nil) {
+			err = backend.Uncertain(err)
+		}
+		return err
+	default:
+	}
+	err := s.over(ctx)
+	if l.drop(r) {
+		s.forget(r)
+		return err
+	}
+	s.work.Go(func() { // Sync waits for the answer, or for the end of the link
+		<-r.done
+		s.forget(r)
+	})
+	return backend.Uncertain(err)
+}
+
+func (s *session) forget(r *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.commits, r)
+}
+
+// encode returns the arguments of a commit.
+func encode(ops []backend.Op) [][]byte {
+	n := len(ops)
+	kinds, modes, versions := make([]int32, n), make([]int32, n), make([]int32, n)
+	paths, dirs, datas := make([]string, n), make([]string, n), make([][]byte, n)
+	for i, op := range ops {
+		kinds[i], modes[i], versions[i] = int32(op.Kind), int32(op.Mode), op.Version
+		paths[i], dirs[i], datas[i] = op.Path, parent(op.Path), op.Data
+	}
+	return [][]byte{int4s(kinds), texts(paths), texts(dirs), byteas(datas), int4s(modes), int4s(versions)}
+}
+
+// errBusy: a transaction of a user holds a node that the commit would change.
+var errBusy = errors.New("postgres: a transaction holds the node")
+
+// refusals are the statuses of commits that are refused.
+var refusals = map[string]error{
+	"notfound": backend.ErrNotFound, "exists": backend.ErrExists, "nochildren": backend.ErrNoChildren,
+	"badversion": backend.ErrBadVersion, "notempty": backend.ErrNotEmpty, "busy": errBusy,
+}
+
+// result returns the results of a commit, or why it was refused.
+func (s *session) result(ctx context.Context, ops []backend.Op, r row) ([]backend.Result, error) {
+	switch status := string(r[0]); {
+	case status == "ok":
+		results, err := decode(ops, r)
+		if err != nil {
+			return nil, backend.Uncertain(err)
+		}
+		s.await(ctx, s.hub.reached(integer(r[2])))
+		if err := s.Err(); err != nil {
+			return nil, backend.Uncertain(err)
+		}
+		return results, nil // even if ctx has ended meanwhile
+	case status == "lost":
+		s.end(errRevoked)
+		return nil, s.Err()
+	case refusals[status] == nil:
+		return nil, fmt.Errorf("postgres: a commit with the status %q", status)
+	default:
+		at := int(integer(r[1]))
+		if at < 0 || at >= len(ops) {
+			return nil, fmt.Errorf("postgres: a refusal of operation %d of %d", at, len(ops))
+		}
+		return nil, &backend.Error{Op: ops[at].Kind.String(), Path: ops[at].Path, Index: at, Err: refusals[status]}
+	}
+}
+
+func decode(ops []backend.Op, r row) ([]backend.Result, error) {
+	z := integer(r[2])
+	paths, err := elements(r[3])
+	siblings, err2 := elements(r[4])
+	stats, err3 := elements(r[5])
+	if err := errors.Join(err, err2, err3); err != nil {
+		return nil, err
+	}
+	at := func(all [][]byte, i int) []byte {
+		if i < len(all) {
+			return all[i]
+		}
+		return nil
+	}
+	results := make([]backend.Result, len(ops))
+	for i, op := range ops {
+		switch op.Kind {
+		case backend.OpCreate:
+			results[i] = backend.Result{Path: string(at(paths, i)), Czxid: z, Siblings: int32(integer(at(siblings, i)))}
+		case backend.OpSetData, backend.OpCarry:
+			if len(stats) < 11*i+11 {
+				return nil, fmt.Errorf("postgres: no Stat of operation %d", i)
+			}
+			results[i].Stat = stat(stats[11*i:11*i+11], z)
+		}
+	}
+	return results, nil
+}

@@ -1,0 +1,99 @@
+package postgres
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
+)
+
+// A layout is the tables and functions of a schema. The table layout of the schema has its version, and the oldest version
+// that a library may know to use it. A library brings an older schema to its own version, step by
+// step. A step that earlier versions of the library cannot live with sets oldest too; then they fail at their next connection.
+
+//go:embed schema.sql
+var first string
+
+// steps are the layouts: step i leads from version i to version i+1. A step is never changed after its release.
+var steps = []string{first}
+
+// Migration returns the SQL that makes or updates the schema of that name ("" means "coord") from any
+// version. It is for a database where the role of the sessions may not create a schema: an administrator
+// runs it there, by psql, in one transaction (-1), and then grants the role what it needs: USAGE of the schema, SELECT,
+// INSERT, UPDATE and DELETE on all its tables. Where the role may do it, Open does all this itself.
+func Migration(schema string) string {
+	if schema == "" {
+		schema = defaultSchema
+	}
+	return fill("SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400));\n"+first, schema)
+}
+
+// ensureLayout makes or updates the layout, if that is needed.
+func (c *config) ensureLayout(ctx context.Context, conn *pgconn.PgConn) error {
+	version, err := c.layout(ctx, conn)
+	if err != nil || version == len(steps) {
+		return err
+	}
+	if err := c.migrate(ctx, conn); err != nil {
+		conn.Exec(ctx, "ROLLBACK").Close()
+		var e *pgconn.PgError
+		if errors.As(err, &e) && e.Code == "42501" {
+			return fmt.Errorf("%w: schema %q is missing or old, and the role may not change it: have an administrator run the SQL of postgres.Migration, or `coordctl postgres migrate`: %s", backend.ErrDenied, c.schema, e.Message)
+		}
+		return err
+	}
+	return nil
+}
+
+// layout returns the version of the layout, or 0 if there is none.
+func (c *config) layout(ctx context.Context, conn *pgconn.PgConn) (int, error) {
+	results, err := conn.Exec(ctx, fill("SELECT version, oldest FROM {s}.layout", c.schema)).ReadAll()
+	var e *pgconn.PgError
+	switch {
+	case errors.As(err, &e) && (e.Code == "42P01" || e.Code == "3F000"):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case len(results) != 1 || len(results[0].Rows) != 1:
+		return 0, contact.Invalid("schema %q is not one of coord: its table layout has no row", c.schema)
+	}
+	row := results[0].Rows[0]
+	version, err1 := strconv.Atoi(string(row[0]))
+	oldest, err2 := strconv.Atoi(string(row[1]))
+	switch {
+	case err1 != nil || err2 != nil || version < 1:
+		return 0, contact.Invalid("schema %q is not one of coord: its table layout has %q", c.schema, row)
+	case oldest > len(steps):
+		return 0, contact.Invalid("schema %q has layout %d, this version of the library knows layout %d: update it", c.schema, version, len(steps))
+	}
+	return min(version, len(steps)), nil // a newer one that this library can use is as good as its own
+}
+
+// migrate brings the layout to that of the library, in one transaction, and one client at a time.
+func (c *config) migrate(ctx context.Context, conn *pgconn.PgConn) error {
+	if err := conn.Exec(ctx, fill("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400))", c.schema)).Close(); err != nil {
+		return err
+	}
+	there, err := conn.Exec(ctx, "SELECT to_regclass("+literal(quote(c.schema)+".layout")+")").ReadAll()
+	if err != nil {
+		return err
+	}
+	version := 0
+	if there[0].Rows[0][0] != nil {
+		if version, err = c.layout(ctx, conn); err != nil {
+			return err
+		}
+	}
+	for _, step := range steps[version:] {
+		if err := conn.Exec(ctx, fill(step, c.schema)).Close(); err != nil {
+			return err
+		}
+	}
+	return conn.Exec(ctx, "COMMIT").Close()
+}

@@ -1,0 +1,339 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// A link is one connection. It is never made again: when it breaks, the session makes another one. Requests
+// are pipelined: each group of them is one transaction, ended by a Sync. Replies and notifications
+// come in one order, which is that of the server.
+type link struct {
+	ctx   context.Context // ends when the link is broken
+	fail  context.CancelCauseFunc
+	conn  net.Conn
+	front *pgproto3.Frontend
+	heard func(l *link, payload string) // for each notification, on the goroutine that reads
+	work  sync.WaitGroup
+	wake  chan struct{} // capacity 1: there is something to send
+
+	mu         sync.Mutex
+	queue      []*group   // to be sent
+	waiting    []*request // commits that wait for the answer to those before them
+	committing bool       // a group of commits is queued or sent
+	sent       []*group   // without an answer
+}
+
+// group is what is between two Sync messages: reads and keep-alives alone, commits together.
+type group struct {
+	requests []*request
+	answered int // of the requests
+	err      error
+	commits  bool
+}
+
+// request is one execution of a prepared statement.
+type request struct {
+	statement string
+	args      [][]byte
+	see       func(r *request) // called with the rows, in the order of the stream; can be nil
+	alone     bool             // in a group of its own
+	rows      []row
+	done      chan struct{}
+
+	// Valid when done is closed.
+	err    error
+	unsure bool // it can have been run: the link broke before the answer
+	shared bool // err can be that of another request of the group
+
+	// Guarded by the mutex of the link.
+	sent, dropped bool
+}
+
+type row [][]byte
+
+// mostTogether bounds the commits of one transaction: each can be a subtransaction, and more than 64 of
+// these slow all readers of the server down.
+const mostTogether = 32
+
+var errBroken = errors.New("postgres: the connection is broken")
+
+// adopt makes a link of a connection that is ready, with all statements prepared.
+func adopt(conn *pgconn.PgConn, heard func(l *link, payload string)) (*link, error) {
+	h, err := conn.Hijack()
+	if err != nil {
+		discard(conn)
+		return nil, err
+	}
+	l := &link{conn: h.Conn, front: h.Frontend, heard: heard, wake: make(chan struct{}, 1)}
+	l.ctx, l.fail = context.WithCancelCause(context.Background())
+	l.work.Add(3)
+	go l.write()
+	go l.read()
+	go func() {
+		defer l.work.Done()
+		<-l.ctx.Done()
+		abort(l.conn)
+	}()
+	return l, nil
+}
+
+// discard ends a connection without a word to the server.
+func discard(conn *pgconn.PgConn) {
+	abort(conn.Conn())
+	closed, cancel := context.WithCancel(context.Background())
+	cancel()
+	conn.Close(closed)
+}
+
+// abort closes a connection so that nothing that is not sent yet reaches the server.
+func abort(c net.Conn) {
+	plain := c
+	if t, ok := c.(*tls.Conn); ok {
+		plain = t.NetConn()
+	}
+	if t, ok := plain.(interface{ SetLinger(int) error }); ok {
+		t.SetLinger(0)
+	}
+	plain.Close()
+}
+
+// close breaks the link, waits for its goroutines, and ends its requests.
+func (l *link) close() {
+	l.fail(errBroken)
+	l.work.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.sent {
+		for _, r := range g.requests {
+			r.unsure = true
+			r.end(errBroken)
+		}
+	}
+	for _, g := range l.queue {
+		for _, r := range g.requests {
+			r.end(errBroken)
+		}
+	}
+	for _, r := range l.waiting {
+		r.end(errBroken)
+	}
+	l.sent, l.queue, l.waiting = nil, nil, nil
+}
+
+func (r *request) end(err error) {
+	r.err = err
+	close(r.done)
+}
+
+func newRequest(statement string, args ...[]byte) *request {
+	return &request{statement: statement, args: args, done: make(chan struct{})}
+}
+
+// send queues a request.
+func (l *link) send(r *request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		r.end(errBroken)
+		return
+	}
+	l.queue = append(l.queue, &group{requests: []*request{r}})
+	l.stir()
+}
+
+// commit queues a commit. It waits for those under way, and shares a transaction with the others that
+// wait: all are durable with one flush.
+func (l *link) commit(r *request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx.Err() != nil {
+		r.end(errBroken)
+		return
+	}
+	l.waiting = append(l.waiting, r)
+	l.together()
+}
+
+// together queues the commits that wait, if none is under way. It needs the mutex.
+func (l *link) together() {
+	if l.committing || len(l.waiting) == 0 {
+		return
+	}
+	n := 1
+	for !l.waiting[0].alone && n < min(len(l.waiting), mostTogether) && !l.waiting[n].alone {
+		n++
+	}
+	g := &group{requests: l.waiting[:n:n], commits: true}
+	l.waiting = l.waiting[n:]
+	l.queue = append(l.queue, g)
+	l.committing = true
+	l.stir()
+}
+
+func (l *link) stir() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drop withdraws a request. It returns false if the request was sent.
+func (l *link) drop(r *request) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.dropped = !r.sent
+	return r.dropped
+}
+
+// ask makes a request of the session itself, and waits for the answer.
+func (l *link) ask(ctx context.Context, statement string, args ...[]byte) ([]row, error) {
+	r := newRequest(statement, args...)
+	l.send(r)
+	select {
+	case <-r.done:
+		return r.rows, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-l.ctx.Done():
+		return nil, context.Cause(l.ctx)
+	}
+}
+
+func (l *link) write() {
+	defer l.work.Done()
+	for {
+		groups := l.take()
+		for _, g := range groups {
+			for _, r := range g.requests {
+				l.front.SendBind(&pgproto3.Bind{PreparedStatement: r.statement, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
+				l.front.SendExecute(&pgproto3.Execute{})
+			}
+			l.front.SendSync(&pgproto3.Sync{})
+		}
+		if len(groups) > 0 {
+			if err := l.front.Flush(); err != nil {
+				l.fail(err)
+				return
+			}
+			continue
+		}
+		select {
+		case <-l.wake:
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+// take returns the groups to send now, without the requests that were withdrawn.
+func (l *link) take() []*group {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	groups := l.queue
+	l.queue = nil
+	for _, g := range groups {
+		kept := g.requests[:0:0]
+		for _, r := range g.requests {
+			if r.dropped {
+				r.end(context.Canceled)
+				continue
+			}
+			r.sent = true
+			kept = append(kept, r)
+		}
+		g.requests = kept
+		l.sent = append(l.sent, g)
+	}
+	return groups
+}
+
+func (l *link) read() {
+	defer l.work.Done()
+	for {
+		m, err := l.front.Receive()
+		if err != nil {
+			l.fail(err)
+			return
+		}
+		switch m := m.(type) {
+		case *pgproto3.NotificationResponse:
+			l.heard(l, m.Payload)
+		case *pgproto3.DataRow:
+			if r := l.current(); r != nil {
+				values := make(row, len(m.Values))
+				for i, v := range m.Values {
+					if v != nil {
+						values[i] = append([]byte{}, v...)
+					}
+				}
+				r.rows = append(r.rows, values)
+			}
+		case *pgproto3.CommandComplete:
+			if r := l.current(); r != nil {
+				if r.see != nil {
+					r.see(r)
+				}
+				l.mu.Lock()
+				l.sent[0].answered++
+				l.mu.Unlock()
+			}
+		case *pgproto3.ErrorResponse:
+			e := pgconn.ErrorResponseToPgError(m)
+			if e.SeverityUnlocalized == "FATAL" || e.SeverityUnlocalized == "PANIC" {
+				l.fail(e)
+				return
+			}
+			l.mu.Lock()
+			if len(l.sent) > 0 {
+				l.sent[0].err = e
+			}
+			l.mu.Unlock()
+		case *pgproto3.ReadyForQuery:
+			if err := l.ready(); err != nil {
+				l.fail(err)
+				return
+			}
+		}
+	}
+}
+
+// current returns the request that the server answers at the moment.
+func (l *link) current() *request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.sent) == 0 || l.sent[0].answered >= len(l.sent[0].requests) {
+		return nil
+	}
+	return l.sent[0].requests[l.sent[0].answered]
+}
+
+// ready ends the group that the server has committed or rolled back. Only now its answers count.
+func (l *link) ready() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.sent) == 0 {
+		return errors.New("postgres: the server answered what was not asked")
+	}
+	g := l.sent[0]
+	if g.err == nil && g.answered != len(g.requests) {
+		return fmt.Errorf("postgres: %d answers to %d requests", g.answered, len(g.requests))
+	}
+	l.sent = l.sent[1:]
+	for _, r := range g.requests {
+		r.shared = len(g.requests) > 1
+		r.end(g.err)
+	}
+	if g.commits {
+		l.committing = false
+		l.together()
+	}
+	return nil
+}

@@ -1,0 +1,277 @@
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/outbox"
+	"github.com/go-coord/coord/internal/usercode"
+)
+
+// Open starts a session.
+func (b *service) Open(ctx context.Context) (backend.Session, error) {
+	if b.err != nil {
+		return nil, &backend.Error{Op: "open", Err: b.err}
+	}
+	s, err := b.cfg.open(ctx)
+	if err != nil {
+		return nil, &backend.Error{Op: "open", Err: err}
+	}
+	return s, nil
+}
+
+// open tries to connect until a session is ready.
+func (c *config) open(ctx context.Context) (*session, error) {
+	outage, log, now := contact.NewOutage(c.servers), outbox.NewLogger(c.logger), contact.Clock()
+	budget := min(max(c.times.Timeout, time.Second), 10*time.Second)
+	for tries := 1; ; tries++ {
+		if err := backend.ContextError(ctx); err != nil {
+			log.Drain(mostDrain)
+			return nil, outage.Error(err, now())
+		}
+		s := &session{
+			cfg: c, id: newID(), timeout: c.times.Timeout, now: now, outage: outage, log: log,
+			phase: backend.PhaseSuspended, changed: make(chan struct{}), refused: make(chan struct{}), commits: make(map[*request]struct{}),
+		}
+		s.life, s.kill = context.WithCancel(context.Background())
+		s.hub = newHub(s)
+		outage.Trying(c.target, now())
+		attempt, cancel := context.WithTimeout(ctx, budget)
+		err := s.open(attempt)
+		cancel()
+		if err == nil {
+			return s, nil
+		}
+		s.kill()
+		if ctx.Err() != nil {
+			continue
+		}
+		s.failed(err)
+		if why := refusal(err); why != nil {
+			log.Drain(mostDrain)
+			return nil, fmt.Errorf("%v: %w", c.target, why)
+		}
+		sleep(ctx, contact.Growing(firstPause, mostPause, tries))
+	}
+}
+
+// newID returns the id of a session. It is random: after a failover a sequence would go back.
+func newID() int64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return int64(be.Uint64(b[:])>>2 | 1)
+}
+
+// open makes the session on a new connection.
+func (s *session) open(ctx context.Context) error {
+	conn, err := s.cfg.dial(ctx, s.timeout)
+	if err != nil {
+		return err
+	}
+	l, err := adopt(conn, s.hub.heard)
+	if err != nil {
+		return err
+	}
+	if err := s.begin(ctx, l); err != nil {
+		l.fail(err)
+		s.hub.detach(l)
+		l.close()
+		return err
+	}
+	s.connected()
+	s.pauses.Next(s.now(), 1, s.timeout) // at once
+	s.work.Go(s.watchLease)
+	s.work.Go(func() { s.run(l) })
+	return nil
+}
+
+// begin begins the session on a link.
+func (s *session) begin(ctx context.Context, l *link) error {
+	// Sessions that have expired while no client was there end now, and so do those of this Backend that are lost: each
+	// commit of theirs is applied by now or never will be, and their nodes are gone when Open returns.
+	if _, err := l.ask(ctx, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
+		return err
+	}
+	for _, id := range s.cfg.lost.all() {
+		if _, err := l.ask(ctx, "k_finish", int8(id)); err != nil {
+			return err
+		}
+		s.cfg.lost.remove(id)
+	}
+	length := s.cfg.times.Lease(s.timeout)
+	sent := s.now()
+	rows, err := l.ask(ctx, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())))
+	if err != nil {
+		return err
+	}
+	s.lease = contact.Lease{From: sent, Length: length}
+	return s.attach(l, sent, 1, integer(rows[0][0]))
+}
+
+// dial makes a connection that is ready for a session with this timeout.
+func (c *config) dial(ctx context.Context, timeout time.Duration) (*pgconn.PgConn, error) {
+	pg := c.pg.Copy()
+	if c.before != nil {
+		if err := usercode.Call(func() error { return c.before(ctx, pg) }); err != nil {
+			return nil, fmt.Errorf("Options.BeforeConnect: %w", err)
+		}
+	}
+	var pooler pooler
+	pg.OnNotification = pooler.heard
+	conn, err := pgconn.ConnectConfig(ctx, pg)
+	if err != nil {
+		return nil, err
+	}
+	err = c.prepare(ctx, conn, timeout)
+	if err == nil {
+		err = pooler.check(ctx, c, pg, conn)
+	}
+	if err != nil {
+		discard(conn)
+		return nil, err
+	}
+	return conn, nil
+}
+
+// prepare makes the settings of a connection, the layout if it is missing, and prepares the statements.
+func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, timeout time.Duration) error {
+	lock := strconv.FormatInt(max(timeout/8, 10*time.Millisecond).Milliseconds(), 10) + "ms"
+	if err := conn.Exec(ctx, strings.Replace(settings, "{lock}", lock, 1)).Close(); err != nil {
+		return err
+	}
+	if err := c.ensureLayout(ctx, conn); err != nil {
+		return err
+	}
+	if err := conn.Exec(ctx, fill("LISTEN "+quote(channel(c.schema)), c.schema)).Close(); err != nil {
+		return err
+	}
+	p := conn.StartPipeline(ctx)
+	for name, sql := range statements {
+		p.SendPrepare(name, fill(sql, c.schema), nil)
+	}
+	if err := p.Sync(); err != nil {
+		p.Close()
+		return err
+	}
+	for {
+		r, err := p.GetResults()
+		if err != nil {
+			p.Close()
+			return err
+		}
+		if _, ok := r.(*pgconn.PipelineSync); ok || r == nil {
+			return p.Close()
+		}
+	}
+}
+
+// A pooler between the client and the server can give each transaction another connection of the server. Then
+// notifications do not arrive.
+type pooler struct {
+	mu     sync.Mutex
+	listed []string
+}
+
+func (p *pooler) heard(_ *pgconn.PgConn, n *pgconn.Notification) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.listed = append(p.listed, n.Payload)
+}
+
+func (p *pooler) has(payload string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.listed, payload)
+}
+
+var errPooled = fmt.Errorf("%w: notifications do not arrive, as through a connection pooler in transaction mode: use a connection string that leads to the server itself, or to a pool in session mode", backend.ErrInvalid)
+
+// check sends the connection a notification over another one, unless the connection leads to the server itself.
+func (p *pooler) check(ctx context.Context, c *config, pg *pgconn.Config, conn *pgconn.PgConn) error {
+	results, err := conn.Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+	if err != nil {
+		return err
+	}
+	if string(results[0].Rows[0][0]) == strconv.FormatUint(uint64(conn.PID()), 10) {
+		return nil
+	}
+	other, err := pgconn.ConnectConfig(ctx, pg)
+	if err != nil {
+		return err
+	}
+	defer discard(other)
+	hello := "hello " + hex(newID())
+	if err := other.Exec(ctx, "NOTIFY "+quote(channel(c.schema))+", "+literal(hello)).Close(); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for !p.has(hello) {
+		if err := conn.WaitForNotification(wait); err != nil {
+			if wait.Err() != nil && ctx.Err() == nil {
+				return errPooled
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// refusal returns the error of the contract for one that makes further attempts to open useless, or nil.
+func refusal(err error) error {
+	var verify *tls.CertificateVerificationError
+	var unknown x509.UnknownAuthorityError
+	var e *pgconn.PgError
+	switch {
+	case errors.Is(err, backend.ErrInvalid), errors.Is(err, backend.ErrDenied):
+		return err
+	case errors.As(err, &verify), errors.As(err, &unknown):
+		return fmt.Errorf("%w: %w", backend.ErrDenied, err)
+	case !errors.As(err, &e):
+		return nil
+	}
+	switch e.Code {
+	case "28P01", "28000", "42501": // password, authorization, privilege
+		return fmt.Errorf("%w: %w", backend.ErrDenied, err)
+	case "3D000", "42704", "22023": // database, and names and values of settings in the connection string
+		return fmt.Errorf("%w: %w", backend.ErrInvalid, err)
+	}
+	return nil
+}
+
+// lostSessions are those that are lost for their clients and were not seen to end.
+type lostSessions struct {
+	mu  sync.Mutex
+	ids []int64
+}
+
+func (x *lostSessions) add(id int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ids = append(x.ids, id)
+}
+
+func (x *lostSessions) all() []int64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Clone(x.ids)
+}
+
+func (x *lostSessions) remove(id int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ids = slices.DeleteFunc(x.ids, func(other int64) bool { return other == id })
+}

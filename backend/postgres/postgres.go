@@ -1,0 +1,170 @@
+// Package postgres is the backend for PostgreSQL servers, from version 13 on. It is tested with 15.
+//
+// New makes a backend.Backend from a connection string. The nodes are rows of tables in a schema of
+// their own, so coordination needs no other service than the database that an application has. See
+// backend.Backend for what sessions, commits and watches promise.
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
+)
+
+// Options are the settings of a backend. The zero value of a field means its default, and so
+// does a nil *Options. New copies them.
+type Options struct {
+	// SessionTimeout is the session timeout; zero means 10 s. It is at least 100 ms and at most a day.
+	SessionTimeout time.Duration
+
+	// LossMargin is how long before the end of the timeout a session whose renewals are
+	// not answered declares itself lost. Zero means a third of the timeout; it is at least a tenth. While
+	// no session looks for those that have expired for as long as the shortest margin of all, for example since the clock of the
+	// database was set, the timeouts of all sessions begin again.
+	LossMargin time.Duration
+
+	// Schema is the name of the schema that has the nodes; empty means "coord". Applications that must be kept
+	// apart use different schemas. It has at most 40 bytes.
+	Schema string
+
+	// ContainerInterval is how long a container stays after its last child was deleted; zero means a
+	// minute. The sessions of all backends with the same Schema remove containers, and so does each by its own
+	// interval. If it is negative, the sessions of this backend do not. Less than 10 ms counts as 10 ms.
+	ContainerInterval time.Duration
+
+	// Without switches off backend.Trees, backend.Batches, backend.Containers or backend.Clock.
+	Without backend.Features
+
+	// Logger gets the log lines about the connections of a session: each connection that is
+	// made (Info), and each that breaks, with the reason (Warn). While no connection can be made there is a line with the
+	// error at intervals that grow from a second to a minute (Warn). The loss of a
+	// session is logged by its user: see Logger of coord.Options. Nil means no logging.
+	//
+	// It is called on a goroutine of its own, one line at a time and in order for each session.
+	// Nothing waits for it, except that the session's Close waits up to a second for the last lines.
+	Logger *slog.Logger
+
+	// BeforeConnect, if it is not nil, is called before each connection is made, with a copy of the configuration that
+	// the connection string gives. It may change that, for example set a password that is valid for a short time. It must
+	// return soon after ctx ends. If it returns an error, panics or ends its goroutine, the attempt to connect fails.
+	BeforeConnect func(ctx context.Context, c *pgconn.Config) error
+}
+
+const defaultSchema = "coord"
+
+// The limits of ContainerInterval.
+const (
+	defaultInterval = time.Minute
+	leastInterval   = 10 * time.Millisecond
+	mostInterval    = 365 * 24 * time.Hour
+)
+
+// New returns a backend for the database of a connection string, in the form of a URL or of keywords and values, as
+// pgconn.ParseConfig takes them: hosts, TLS, user, password, and settings of the server. It does no I/O. Open reports an invalid
+// string and invalid options (backend.ErrInvalid).
+//
+// With several hosts the session uses the one that accepts writes. The user needs the right to create
+// the schema, or the administrator makes it: see Migration. The connection must lead to the server itself, or through a pool
+// in session mode: Open refuses a pool that does not pass notifications on.
+func New(connString string, o *Options) backend.Backend {
+	cfg, err := newConfig(connString, o)
+	return &service{cfg: cfg, err: err}
+}
+
+type service struct {
+	cfg *config
+	err error // why cfg is invalid
+}
+
+// config holds the checked arguments of New. It is not changed afterwards.
+type config struct {
+	pg       *pgconn.Config
+	before   func(ctx context.Context, c *pgconn.Config) error
+	target   contact.Target // the hosts, for reports
+	servers  *contact.Servers
+	times    contact.Times
+	has      backend.Features
+	schema   string
+	interval time.Duration // of containers; 0: the sessions remove none
+	logger   *slog.Logger  // nil: silence
+	lost     lostSessions
+}
+
+func newConfig(connString string, o *Options) (*config, error) {
+	if o == nil {
+		o = new(Options)
+	}
+	times, err := contact.CheckTimes(o.SessionTimeout, o.LossMargin, 24*time.Hour)
+	if err != nil {
+		return nil, err
+	}
+	pg, err := pgconn.ParseConfig(connString)
+	if err != nil {
+		return nil, contact.Invalid("connection string: %v", err) // without the password
+	}
+	if pg.ValidateConnect == nil {
+		pg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	if pg.RuntimeParams["application_name"] == "" {
+		pg.RuntimeParams["application_name"] = "coord"
+	}
+	c := &config{
+		pg:       pg,
+		before:   o.BeforeConnect,
+		times:    times,
+		has:      (backend.Trees | backend.Batches | backend.Containers | backend.Clock) &^ o.Without,
+		schema:   o.Schema,
+		interval: min(o.ContainerInterval, mostInterval),
+		logger:   o.Logger,
+	}
+	if c.schema == "" {
+		c.schema = defaultSchema
+	}
+	switch {
+	case times.Timeout < 100*time.Millisecond:
+		return nil, contact.Invalid("SessionTimeout %v, want at least %v", times.Timeout, 100*time.Millisecond)
+	case times.Margin > 0 && times.Margin < times.Timeout/10:
+		return nil, contact.Invalid("LossMargin %v, want 0 or at least a tenth of SessionTimeout %v", times.Margin, times.Timeout)
+	case len(c.schema) > 40 || strings.IndexFunc(c.schema, func(r rune) bool { return r < ' ' }) >= 0 || strings.HasPrefix(c.schema, "pg_"):
+		return nil, contact.Invalid("Schema %q", c.schema)
+	}
+	switch {
+	case c.interval == 0:
+		c.interval = defaultInterval
+	case c.interval < 0 || !c.has.Has(backend.Containers):
+		c.interval = 0
+	default:
+		c.interval = max(c.interval, leastInterval)
+	}
+	hosts := []string{address(pg.Host, pg.Port)}
+	for _, f := range pg.Fallbacks {
+		if a := address(f.Host, f.Port); a != hosts[len(hosts)-1] {
+			hosts = append(hosts, a)
+		}
+	}
+	all := strings.Join(hosts, ",")
+	c.target = contact.Target{Server: all, Address: all}
+	c.servers = contact.NewServers([]string{all}, nil, times.Timeout)
+	return c, nil
+}
+
+func address(host string, port uint16) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+// String names the backend without the password.
+func (b *service) String() string {
+	if b.err != nil {
+		return fmt.Sprintf("postgres: %v", b.err)
+	}
+	return "postgres " + b.cfg.target.String()
+}

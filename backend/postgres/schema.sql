@@ -1,0 +1,388 @@
+-- The first layout of a schema. {s} is its quoted name, {l} the name as a literal, {c} the channel
+-- of its notifications as a literal. See layout.go for how layouts change.
+CREATE SCHEMA IF NOT EXISTS {s};
+
+-- The layout, and the oldest version of the library's layout that can use it.
+CREATE TABLE {s}.layout (
+	one     bool PRIMARY KEY DEFAULT true CHECK (one),
+	version int NOT NULL,
+	oldest  int NOT NULL
+);
+INSERT INTO {s}.layout VALUES (true, 1, 1);
+
+-- The position of the latest commit.
+CREATE TABLE {s}.clock (
+	one      bool PRIMARY KEY DEFAULT true CHECK (one),
+	zxid     bigint NOT NULL,     -- epoch in the upper bits, above 40
+	epoch    bigint NOT NULL,     -- grows with each history that this one may lack a part of
+	base     bigint NOT NULL,     -- the last position before this epoch
+	identity text NOT NULL        -- of the server and its timeline
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE TABLE {s}.session (
+	id      bigint PRIMARY KEY,
+	epoch   int NOT NULL,         -- of its connection
+	timeout interval NOT NULL,
+	margin  interval NOT NULL,    -- by which its client gives it up before the timeout
+	expires timestamptz NOT NULL,
+	ended   bool NOT NULL         -- it has expired, and a user's transaction holds one of its nodes
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- The latest look at the sessions.
+CREATE TABLE {s}.reaper (
+	one       bool PRIMARY KEY DEFAULT true CHECK (one),
+	at        timestamptz NOT NULL,
+	started   timestamptz NOT NULL, -- the server
+	collected timestamptz NOT NULL  -- the containers
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE TABLE {s}.node (
+	path      text COLLATE "C" PRIMARY KEY,
+	parent    text COLLATE "C",
+	data      bytea,
+	czxid     bigint NOT NULL,
+	mzxid     bigint NOT NULL,
+	pzxid     bigint NOT NULL,
+	ctime     bigint NOT NULL,    -- in milliseconds since 1970
+	mtime     bigint NOT NULL,
+	version   int NOT NULL,
+	owner     bigint NOT NULL,    -- 0: not ephemeral
+	container bool NOT NULL,
+	children  int NOT NULL,
+	created   bigint NOT NULL,    -- children, ever
+	changed   bigint NOT NULL     -- when a child was created or deleted, like ctime
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX node_parent ON {s}.node (parent);
+CREATE INDEX node_owner ON {s}.node (owner) WHERE owner <> 0;
+-- No index mentions children or changed: the update of a parent stays within its page.
+CREATE INDEX node_container ON {s}.node (path) WHERE container;
+
+-- What transactions of users do on the tree at their commit.
+CREATE TABLE {s}.staged (
+	id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	kinds    int[] NOT NULL,
+	paths    text[] NOT NULL,
+	dirs     text[] NOT NULL,
+	datas    bytea[] NOT NULL,
+	modes    int[] NOT NULL,
+	versions int[] NOT NULL
+);
+
+-- identity names the history that the server has: a promoted standby has another timeline, and another
+-- cluster another identifier.
+CREATE FUNCTION {s}.identity() RETURNS text LANGUAGE sql AS
+$$ SELECT (SELECT system_identifier::text FROM pg_control_system()) || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) $$;
+
+INSERT INTO {s}.clock VALUES (true, 0, 0, 0, {s}.identity());
+INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp());
+INSERT INTO {s}.node VALUES ('/', NULL, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0);
+
+CREATE FUNCTION {s}.now() RETURNS bigint LANGUAGE sql AS
+$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
+
+-- take_turn orders the commits: each begins when the one before has ended. Whoever has the turn waits for
+-- no lock but that of a session's row, which nobody keeps.
+CREATE FUNCTION {s}.take_turn() RETURNS void LANGUAGE sql AS
+$$ SELECT pg_advisory_xact_lock(hashtextextended({l}, 7401)) $$;
+
+-- tell notifies of a commit. A notification has less than 8000 bytes, so a commit can have several
+-- parts; '.' ends the last one. The number of the part keeps PostgreSQL from making one of two equal parts.
+CREATE FUNCTION {s}.tell(z bigint, events text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	body text := '';
+	part int := 0;
+	e text;
+BEGIN
+	FOREACH e IN ARRAY events LOOP
+		IF octet_length(body) + octet_length(e) > 7850 THEN
+			PERFORM pg_notify({c}, z || ' ' || part || '+' || body);
+			part := part + 1;
+			body := '';
+		END IF;
+		body := body || E'\n' || e;
+	END LOOP;
+	PERFORM pg_notify({c}, z || ' ' || part || '.' || body);
+END $$;
+
+-- apply applies operations, and returns the status and the index of the operation that is to blame. If
+-- the status is not ok, the operations before that one are applied, and it is not. A row that a transaction of
+-- a user holds makes the status busy.
+CREATE FUNCTION {s}.apply(sid bigint, z bigint, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
+	OUT status text, OUT at int, OUT names text[], OUT siblings int[], OUT stats bigint[], OUT events text[])
+LANGUAGE plpgsql AS $$
+DECLARE
+	n int := cardinality(kinds);
+	k int;
+	p text;
+	d text;
+	now bigint := {s}.now();
+	kids int;
+	num bigint;
+	x {s}.node;
+BEGIN
+	events := '{}';
+	FOR i IN 1..n LOOP
+		k := kinds[i];
+		p := paths[i];
+		d := dirs[i];
+		at := i - 1;
+		IF k = 1 THEN -- create
+			SELECT * INTO x FROM {s}.node WHERE path = d;
+			num := x.created;
+			IF modes[i] IN (2, 3) THEN
+				p := p || CASE WHEN num < 10000000000 THEN lpad(num::text, 10, '0') ELSE num::text END;
+			END IF;
+			status := CASE WHEN x.path IS NULL THEN 'notfound' WHEN x.owner <> 0 THEN 'nochildren'
+				WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' END;
+			IF status IS NULL THEN
+				UPDATE {s}.node SET children = children + 1, created = created + 1, pzxid = z, changed = now
+					WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = d FOR NO KEY UPDATE SKIP LOCKED) RETURNING children INTO kids;
+				IF NOT FOUND THEN
+					status := 'busy';
+				END IF;
+			END IF;
+			IF status IS NOT NULL THEN
+				RETURN;
+			END IF;
+			INSERT INTO {s}.node VALUES (p, d, datas[i], z, z, z, now, now, 0, CASE WHEN modes[i] IN (1, 3) THEN sid ELSE 0 END, modes[i] = 4, 0, 0, now);
+			names[i] := p;
+			siblings[i] := kids;
+			events := events || ('c' || p);
+		ELSIF k = 3 THEN -- delete
+			SELECT * INTO x FROM {s}.node WHERE path = p FOR UPDATE SKIP LOCKED;
+			IF NOT FOUND THEN
+				SELECT * INTO x FROM {s}.node WHERE path = p;
+				status := CASE WHEN FOUND THEN 'busy' ELSE 'notfound' END;
+			END IF;
+			IF versions[i] >= 0 AND versions[i] <> x.version THEN
+				status := 'badversion';
+			ELSIF x.children > 0 THEN
+				status := 'notempty';
+			END IF;
+			IF status IS NULL THEN
+				UPDATE {s}.node SET children = children - 1, pzxid = z, changed = now
+					WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = x.parent FOR NO KEY UPDATE SKIP LOCKED);
+				IF NOT FOUND THEN
+					status := 'busy';
+				END IF;
+			END IF;
+			IF status IS NOT NULL THEN
+				RETURN;
+			END IF;
+			DELETE FROM {s}.node WHERE path = p;
+			events := events || ('d' || p);
+		ELSIF k = 5 THEN -- absent
+			SELECT owner INTO num FROM {s}.node WHERE path = d;
+			status := CASE WHEN NOT FOUND THEN 'notfound' WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' WHEN num <> 0 THEN 'nochildren' END;
+			IF status IS NOT NULL THEN
+				RETURN;
+			END IF;
+		ELSIF k = 4 THEN -- check
+			SELECT version INTO num FROM {s}.node WHERE path = p;
+			status := CASE WHEN NOT FOUND THEN 'notfound' WHEN versions[i] >= 0 AND versions[i] <> num THEN 'badversion' END;
+			IF status IS NOT NULL THEN
+				RETURN;
+			END IF;
+		ELSE -- set, carry
+			SELECT * INTO x FROM {s}.node WHERE path = p;
+			status := CASE WHEN NOT FOUND THEN 'notfound'
+				WHEN versions[i] >= 0 AND versions[i] <> x.version OR k = 6 AND coalesce(x.data, '') <> coalesce(datas[i], '') THEN 'badversion' END;
+			IF status IS NULL AND k = 2 THEN
+				UPDATE {s}.node SET data = datas[i], version = version + 1, mzxid = z, mtime = now
+					WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = p FOR NO KEY UPDATE SKIP LOCKED) RETURNING * INTO x;
+				IF NOT FOUND THEN
+					status := 'busy';
+				END IF;
+				events := events || ('s' || p);
+			END IF;
+			IF status IS NOT NULL THEN
+				RETURN;
+			END IF;
+			stats[11*i-10:11*i] := ARRAY[x.czxid, x.mzxid, x.pzxid, x.ctime, x.mtime, x.version,
+				2*x.created - x.children, x.owner, coalesce(octet_length(x.data), 0), x.children, x.container::int];
+		END IF;
+	END LOOP;
+	status := 'ok';
+	at := -1;
+	IF n > 1 THEN -- the siblings are those after the whole commit
+		FOR i IN 1..n LOOP
+			IF kinds[i] = 1 THEN
+				siblings[i] := (SELECT children FROM {s}.node WHERE path = dirs[i]);
+			END IF;
+		END LOOP;
+	END IF;
+END $$;
+
+-- commit applies the operations of a session, all or none. Its refusals are statuses, not errors, so that
+-- several commits can share a transaction.
+CREATE FUNCTION {s}.commit(sid bigint, ep int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
+	OUT status text, OUT at int, OUT z bigint, OUT names text[], OUT siblings int[], OUT stats bigint[])
+LANGUAGE plpgsql AS $$
+DECLARE
+	events text[];
+BEGIN
+	PERFORM {s}.take_turn();
+	SELECT c.zxid + 1 INTO z FROM {s}.clock c JOIN {s}.session s ON s.id = sid AND s.epoch = ep AND NOT s.ended;
+	IF NOT FOUND THEN
+		status := 'lost';
+		RETURN;
+	END IF;
+	IF cardinality(kinds) = 1 THEN -- nothing to undo
+		SELECT a.* INTO status, at, names, siblings, stats, events FROM {s}.apply(sid, z, kinds, paths, dirs, datas, modes, versions) a;
+	ELSE
+		BEGIN
+			SELECT a.* INTO status, at, names, siblings, stats, events FROM {s}.apply(sid, z, kinds, paths, dirs, datas, modes, versions) a;
+			IF status <> 'ok' THEN
+				RAISE SQLSTATE 'CO001';
+			END IF;
+		EXCEPTION WHEN SQLSTATE 'CO001' THEN -- undo what the operations before have done
+		END;
+	END IF;
+	IF status <> 'ok' THEN
+		RETURN;
+	END IF;
+	IF cardinality(events) = 0 THEN
+		z := z - 1; -- nothing has changed
+	ELSE
+		UPDATE {s}.clock SET zxid = z;
+		PERFORM {s}.tell(z, events);
+	END IF;
+END $$;
+
+-- finish ends a session: it makes no commit any more, and its nodes are deleted by one commit. It returns
+-- false if a transaction of a user holds one of them; a later call deletes them.
+CREATE FUNCTION {s}.finish(sid bigint) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+	z bigint;
+	gone text[];
+	locked bigint;
+BEGIN
+	PERFORM {s}.take_turn();
+	UPDATE {s}.session SET ended = true WHERE id = sid;
+	IF NOT FOUND THEN
+		RETURN true;
+	END IF;
+	SELECT count(*) INTO locked FROM (SELECT FROM {s}.node WHERE owner = sid AND owner <> 0 FOR UPDATE SKIP LOCKED) l;
+	IF locked < (SELECT count(*) FROM {s}.node WHERE owner = sid AND owner <> 0) THEN
+		RETURN false;
+	END IF;
+	SELECT count(*) INTO locked FROM (SELECT FROM {s}.node WHERE path IN (SELECT parent FROM {s}.node WHERE owner = sid AND owner <> 0) FOR NO KEY UPDATE SKIP LOCKED) l;
+	IF locked < (SELECT count(DISTINCT parent) FROM {s}.node WHERE owner = sid AND owner <> 0) THEN
+		RETURN false;
+	END IF;
+	UPDATE {s}.clock SET zxid = zxid + 1 RETURNING zxid INTO z;
+	DELETE FROM {s}.session WHERE id = sid;
+	WITH d AS (DELETE FROM {s}.node WHERE owner = sid AND owner <> 0 RETURNING path, parent),
+		g AS (SELECT parent, count(*) AS n FROM d GROUP BY parent),
+		u AS (UPDATE {s}.node SET children = children - g.n, pzxid = z, changed = {s}.now() FROM g WHERE path = g.parent)
+	SELECT array_agg('d' || path ORDER BY path) INTO gone FROM d;
+	PERFORM {s}.tell(z, coalesce(gone, '{}') || ('x' || sid));
+	RETURN true;
+END $$;
+
+-- see_history begins a new epoch if this history may lack commits that were made: the server is another one
+-- or a promoted standby, or a session has seen a position that was never reached here. Every
+-- session begins its connection with open or attach, so commits need not look.
+CREATE FUNCTION {s}.see_history(seen bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	here text := {s}.identity();
+BEGIN
+	UPDATE {s}.clock SET epoch = greatest(epoch, seen >> 40) + 1, base = zxid, zxid = (greatest(epoch, seen >> 40) + 1) << 40, identity = here
+		WHERE identity <> here OR zxid < seen;
+END $$;
+
+CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, OUT z bigint) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM {s}.take_turn();
+	PERFORM {s}.see_history(0);
+	INSERT INTO {s}.session VALUES (sid, 1, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false);
+	SELECT zxid INTO z FROM {s}.clock;
+END $$;
+
+-- attach begins a new epoch of a session's connection: no commit of an earlier one can be applied any more. It returns
+-- no epoch if the session is over. A session that has seen commits which this history lacks is
+-- over: what it holds, or has given up, may be something else here.
+CREATE FUNCTION {s}.attach(sid bigint, seen bigint, OUT ep int, OUT z bigint) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM {s}.take_turn();
+	PERFORM {s}.see_history(seen);
+	IF EXISTS (SELECT FROM {s}.clock WHERE seen > base AND seen >> 40 < epoch) THEN
+		PERFORM {s}.finish(sid);
+		RETURN;
+	END IF;
+	UPDATE {s}.session SET epoch = epoch + 1, expires = clock_timestamp() + timeout WHERE id = sid AND NOT ended RETURNING epoch INTO ep;
+	SELECT zxid INTO z FROM {s}.clock;
+END $$;
+
+-- beat renews a session. It need not be durable: after a crash the timeouts of all sessions begin again.
+CREATE FUNCTION {s}.beat(sid bigint) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM set_config('synchronous_commit', 'off', true);
+	UPDATE {s}.session SET expires = clock_timestamp() + timeout WHERE id = sid AND NOT ended;
+	RETURN FOUND;
+END $$;
+
+-- reap ends the sessions that have expired, and now and then collects containers. It returns after how many
+-- milliseconds the next call is due. The clock of the database is one that can be set, and the server can be
+-- down. So if nobody has reaped for nearly the shortest margin of a session, or the server has
+-- started again, the timeouts of all sessions begin again. collect is how long a container stays empty.
+CREATE FUNCTION {s}.reap(collect bigint) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	now timestamptz := clock_timestamp();
+	last {s}.reaper;
+	gap interval;
+	due int;
+	id bigint;
+	quiet bool := true;
+BEGIN
+	SELECT min(margin) * 0.9 INTO gap FROM {s}.session;
+	due := least(coalesce(extract(epoch FROM gap) * 250, 10000), 10000)::int;
+	SELECT * INTO last FROM {s}.reaper;
+	IF now >= last.at AND now < last.at + due * interval '0.25 ms' OR NOT pg_try_advisory_xact_lock(hashtextextended({l}, 7402)) THEN
+		RETURN due;
+	END IF;
+	SELECT * INTO last FROM {s}.reaper;
+	now := clock_timestamp();
+	IF last.started <> pg_postmaster_start_time() OR now < last.at OR now > last.at + gap THEN
+		UPDATE {s}.reaper SET at = now, started = pg_postmaster_start_time();
+		UPDATE {s}.session SET expires = now + timeout WHERE NOT ended;
+		RETURN due;
+	END IF;
+	UPDATE {s}.reaper SET at = now;
+	FOR id IN SELECT s.id FROM {s}.session s WHERE s.ended OR s.expires < now ORDER BY s.ended, s.expires LIMIT 50 LOOP
+		PERFORM {s}.finish(id);
+		quiet := false;
+	END LOOP;
+	IF collect > 0 AND now > last.collected + least(collect, 10000) * interval '1 ms' THEN
+		UPDATE {s}.reaper SET collected = now;
+		quiet := quiet AND {s}.collect(collect) = 0;
+	END IF;
+	IF quiet THEN
+		PERFORM set_config('synchronous_commit', 'off', true); -- nothing to lose
+	END IF;
+	RETURN due;
+END $$;
+
+-- collect deletes containers that have been empty for so many milliseconds, each by a commit of its own. It
+-- returns their number.
+CREATE FUNCTION {s}.collect(idle bigint) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	n int := 0;
+	p text;
+	z bigint;
+	d text;
+BEGIN
+	FOR p IN SELECT path FROM {s}.node WHERE container AND children = 0 AND changed < {s}.now() - idle ORDER BY path DESC LIMIT 100 LOOP
+		PERFORM {s}.take_turn();
+		SELECT parent INTO d FROM {s}.node WHERE path = p AND children = 0 AND changed < {s}.now() - idle FOR UPDATE SKIP LOCKED;
+		CONTINUE WHEN NOT FOUND;
+		UPDATE {s}.node SET children = children - 1, pzxid = (SELECT zxid + 1 FROM {s}.clock), changed = {s}.now()
+			WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = d FOR NO KEY UPDATE SKIP LOCKED);
+		CONTINUE WHEN NOT FOUND;
+		DELETE FROM {s}.node WHERE path = p;
+		UPDATE {s}.clock SET zxid = zxid + 1 RETURNING zxid INTO z;
+		PERFORM {s}.tell(z, ARRAY['d' || p]);
+		n := n + 1;
+	END LOOP;
+	RETURN n;
+END $$;

@@ -1,0 +1,521 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/outbox"
+)
+
+// A session is a row of the table session. Its epoch is that of its connection: each commit compares it, so the
+// database refuses every commit of an earlier connection, and of a session that has ended.
+type session struct {
+	cfg     *config
+	id      int64
+	timeout time.Duration
+	now     func() contact.Instant
+	life    context.Context // ends with the session
+	kill    context.CancelFunc
+	work    sync.WaitGroup
+	hub     *hub
+	outage  *contact.Outage
+	log     *outbox.Logger // never blocks
+	pauses  contact.Pauses
+
+	mu       sync.Mutex
+	lease    contact.Lease
+	phase    backend.Phase
+	changed  chan struct{} // closed and replaced at each change of phase
+	err      error
+	link     *link // nil without contact
+	epoch    int32
+	refused  chan struct{} // closed and replaced when the service refuses the user
+	attempts int           // to connect that have begun
+	denial   denial
+	closing  bool
+	idle     chan struct{} // closed when a closing session has no call under way
+	calls    int
+	commits  map[*request]struct{} // under way, or given up and without an answer
+}
+
+// denial says that the service has refused the user while the session had no contact.
+type denial struct {
+	attempt int // in which it did so
+	err     error
+}
+
+var (
+	errUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
+	errRevoked = fmt.Errorf("%w: the session has expired in the database, or was ended there", backend.ErrSessionLost)
+)
+
+func (s *session) ID() int64                  { return s.id }
+func (s *session) Timeout() time.Duration     { return s.timeout }
+func (s *session) Features() backend.Features { return s.cfg.has }
+func (s *session) CheckPath(p string) error   { return backend.CheckPath(p) }
+func (s *session) Done() <-chan struct{}      { return s.life.Done() }
+
+func (s *session) Limits() backend.Limits {
+	return backend.Limits{Bytes: backend.MaxRequest, Sequence: math.MaxInt64}
+}
+
+// TellPauses sets the function that is told of pauses of the process, see contact.Pauses.
+func (s *session) TellPauses(f func(late time.Duration, asleep bool)) { s.pauses.Tell(f) }
+
+func (s *session) Status() (backend.Phase, <-chan struct{}) {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase, s.changed
+}
+
+func (s *session) Err() error {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// checkLease ends the session if its lease has passed, and returns the rest of the lease otherwise.
+func (s *session) checkLease() time.Duration {
+	now := s.now()
+	s.mu.Lock()
+	left := s.lease.Left(now)
+	alive := s.err == nil
+	s.mu.Unlock()
+	if alive && left <= 0 {
+		s.end(errUnheard)
+	}
+	return left
+}
+
+// watchLease checks the lease until the session is over.
+func (s *session) watchLease() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.life.Done():
+			s.pauses.Look(s.now()) // the end of the session can be noticed before the timer fires
+			return
+		case <-timer.C:
+			left := s.checkLease()
+			s.pauses.Look(s.now())
+			wait := contact.Soon(left, s.timeout)
+			s.pauses.Next(s.now(), wait, s.timeout)
+			timer.Reset(wait)
+		}
+	}
+}
+
+// setPhase needs the mutex.
+func (s *session) setPhase(p backend.Phase) {
+	s.phase = p
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// end ends the session, once. No request of the session is sent afterwards.
+func (s *session) end(err error) {
+	s.mu.Lock()
+	if s.err != nil {
+		s.mu.Unlock()
+		return
+	}
+	if s.closing {
+		err = backend.ErrClosed
+	}
+	s.err = err
+	l := s.link
+	s.link = nil
+	s.setPhase(backend.PhaseLost)
+	if !errors.Is(err, backend.ErrClosed) {
+		s.cfg.lost.add(s.id) // before a caller can learn of the loss and open the next session
+	}
+	s.kill()
+	s.mu.Unlock()
+	if l != nil {
+		l.fail(err)
+	}
+	s.hub.end()
+	if errors.Is(err, backend.ErrClosed) {
+		s.log.Info("coord: session closed", "session", hex(s.id))
+	}
+}
+
+// run keeps contact until the session is over. l is the first link.
+func (s *session) run(l *link) {
+	for l != nil {
+		select {
+		case <-l.ctx.Done():
+		case <-s.life.Done():
+			l.fail(s.Err())
+		}
+		s.detach(l)
+		l.close()
+		l = s.connect()
+	}
+}
+
+func (s *session) detach(l *link) {
+	s.hub.detach(l)
+	s.mu.Lock()
+	suspended := s.link == l && s.err == nil
+	if suspended {
+		s.outage.Begins(s.now())
+		s.link = nil
+		s.setPhase(backend.PhaseSuspended)
+	}
+	s.mu.Unlock()
+	if suspended {
+		s.log.Warn("coord: session suspended, reconnecting", "session", hex(s.id), "server", s.cfg.target.String(), "error", context.Cause(l.ctx))
+	}
+}
+
+// connected records that there is contact.
+func (s *session) connected() {
+	s.outage.Over()
+	s.log.Info("coord: session connected", "session", hex(s.id), "server", s.cfg.target.String(), "timeout", s.timeout)
+}
+
+// failed records a failed attempt to connect. It logs that at growing intervals.
+func (s *session) failed(why error) {
+	s.outage.Failed(s.cfg.target, why)
+	if r := s.outage.Report(s.now()); r != nil {
+		s.log.Warn(r.Message(), "session", hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
+	}
+}
+
+// The pauses between attempts to connect. Contact that breaks at once counts as a failed attempt.
+const (
+	firstPause = 20 * time.Millisecond
+	mostPause  = 2 * time.Second
+)
+
+// connect makes the next link. It returns nil when the session is over.
+func (s *session) connect() *link {
+	for tries := 1; ; tries++ {
+		sleep(s.life, contact.Growing(firstPause, min(mostPause, s.timeout/8), tries))
+		left := s.checkLease()
+		if s.life.Err() != nil {
+			return nil
+		}
+		s.mu.Lock()
+		s.attempts++
+		attempt := s.attempts
+		s.mu.Unlock()
+		s.outage.Trying(s.cfg.target, s.now())
+		ctx, cancel := context.WithTimeout(s.life, min(max(left/2, s.timeout/10), 5*time.Second))
+		l, err := s.reattach(ctx)
+		cancel()
+		if err == nil {
+			s.connected()
+			return l
+		}
+		if s.life.Err() != nil {
+			return nil
+		}
+		s.failed(err)
+		if why := refusal(err); errors.Is(why, backend.ErrDenied) {
+			s.mu.Lock()
+			s.denial = denial{attempt, why}
+			close(s.refused)
+			s.refused = make(chan struct{})
+			s.mu.Unlock()
+		}
+	}
+}
+
+// reattach makes a link, and goes on with the session there.
+func (s *session) reattach(ctx context.Context) (*link, error) {
+	conn, err := s.cfg.dial(ctx, s.timeout)
+	if err != nil {
+		return nil, err
+	}
+	l, err := adopt(conn, s.hub.heard)
+	if err != nil {
+		return nil, err
+	}
+	sent := s.now()
+	rows, err := l.ask(ctx, "k_attach", int8(s.id), int8(s.hub.position()))
+	switch {
+	case err != nil:
+	case rows[0][0] == nil:
+		s.end(errRevoked)
+		err = errRevoked
+	default:
+		err = s.attach(l, sent, int32(integer(rows[0][0])), integer(rows[0][1]))
+	}
+	if err != nil {
+		l.fail(err)
+		s.hub.detach(l)
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// attach gives the session a link. The request that made the link that of the session was sent at the instant.
+func (s *session) attach(l *link, sent contact.Instant, epoch int32, z int64) error {
+	s.hub.attach(l, z)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.lease.Left(s.now()) <= 0:
+		return errUnheard
+	}
+	s.lease.Renew(sent)
+	s.link, s.epoch = l, epoch
+	s.setPhase(backend.PhaseConnected)
+	l.work.Add(1)
+	go s.beat(l)
+	return nil
+}
+
+// beat renews the session, and ends those of others that have expired.
+func (s *session) beat(l *link) {
+	defer l.work.Done()
+	renew, reap := s.now(), s.now()
+	due := s.timeout / 8
+	for {
+		now := s.now()
+		wait := min(s.timeout/8-renew.To(now), due-reap.To(now))
+		if wait > 0 {
+			sleep(l.ctx, wait)
+		}
+		if l.ctx.Err() != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(l.ctx, s.lease.Length/2)
+		err := error(nil)
+		if sent := s.now(); renew.To(sent) >= s.timeout/8 {
+			err = s.renew(ctx, l, sent)
+			renew = sent
+		}
+		if sent := s.now(); err == nil && reap.To(sent) >= due {
+			var rows []row
+			if rows, err = l.ask(ctx, "k_reap", int8(s.cfg.interval.Milliseconds())); err == nil {
+				due = min(s.timeout/8, max(time.Duration(integer(rows[0][0]))*time.Millisecond, leastReap))
+			}
+			reap = sent
+		}
+		cancel()
+		var e *pgconn.PgError
+		switch {
+		case err == nil, errors.As(err, &e) && l.ctx.Err() == nil && transient(e):
+		case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &e):
+			l.fail(fmt.Errorf("%s: no answer within %v", s.cfg.target, s.lease.Length/2))
+		default:
+			l.fail(err)
+		}
+	}
+}
+
+// leastReap is how often a session looks for sessions that have expired at most.
+const leastReap = 20 * time.Millisecond
+
+func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) error {
+	rows, err := l.ask(ctx, "k_beat", int8(s.id))
+	switch {
+	case err != nil:
+		return err
+	case !boolean(rows[0][0]):
+		s.end(errRevoked)
+		return errRevoked
+	case s.checkLease() <= 0: // an answer that comes too late revives nothing
+		return errUnheard
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lease.Renew(sent)
+	return nil
+}
+
+// enter begins a call, and returns the error of a session that is over or closing.
+func (s *session) enter() error {
+	s.checkLease()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.closing:
+		return backend.ErrClosed
+	}
+	s.calls++
+	return nil
+}
+
+func (s *session) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls--
+	if s.calls == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// contact waits for a link. Like Open it returns earlier when the service refuses the user, but only if an
+// attempt to connect that began after the call shows that: the user may have got access since an earlier attempt.
+func (s *session) contact(ctx context.Context) (*link, int32, error) {
+	s.mu.Lock()
+	before := s.attempts
+	s.mu.Unlock()
+	for {
+		if err := s.over(ctx); err != nil {
+			return nil, 0, err
+		}
+		s.mu.Lock()
+		l, changed, refused, epoch, denial := s.link, s.changed, s.refused, s.epoch, s.denial
+		s.mu.Unlock()
+		switch {
+		case l != nil && l.ctx.Err() == nil:
+			return l, epoch, nil
+		case denial.attempt > before:
+			return nil, 0, &backend.NoContactError{Err: denial.err, For: s.outage.Since(s.now())}
+		}
+		select { // a link that is broken is about to be replaced, which changes the phase
+		case <-changed:
+		case <-refused:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// over returns why a call has to end, or nil.
+func (s *session) over(ctx context.Context) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return s.contextError(ctx)
+}
+
+// contextError returns the error of ctx, nil while it lasts. If there is no contact, it says so.
+func (s *session) contextError(ctx context.Context) error {
+	err := backend.ContextError(ctx)
+	if err == nil {
+		return nil
+	}
+	return s.NoContact(err)
+}
+
+// NoContact returns the error of a context that has ended. If there is no contact, or the answer to a
+// keep-alive is overdue, it says so.
+func (s *session) NoContact(err error) error {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	silent := s.lease.From.To(now)
+	switch {
+	case s.link == nil || s.link.ctx.Err() != nil:
+		return &backend.NoContactError{Err: err, For: s.outage.Since(now), Why: s.outage.Error(nil, now).Error()}
+	case silent >= s.timeout/8+s.lease.Length/8:
+		return &backend.NoContactError{Err: err, For: silent, Why: s.cfg.target.String() + ": no answer"}
+	}
+	return err
+}
+
+// pause waits before a request that could not be run at the moment is sent again.
+func (s *session) pause(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, busyPause)
+	defer cancel()
+	select {
+	case <-ctx.Done():
+	case <-s.life.Done():
+	}
+}
+
+const busyPause = 5 * time.Millisecond
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// transient reports whether the server has not run a request, and can run it later.
+func transient(e *pgconn.PgError) bool {
+	switch e.Code {
+	case "40001", "40P01", "55P03", "57014": // serialization, deadlock, lock timeout, canceled
+		return true
+	}
+	return false
+}
+
+// translate returns an error of the server as one of the contract.
+func translate(e *pgconn.PgError) error {
+	switch {
+	case e.Code == "42501":
+		return fmt.Errorf("%w: %s", backend.ErrDenied, e.Message)
+	case e.Code == "53100", e.Code == "54000" && strings.Contains(e.Message, "NOTIFY"):
+		return fmt.Errorf("%w: %s", backend.ErrNoSpace, e.Message)
+	case e.Code == "54000", e.Code == "53200":
+		return fmt.Errorf("%w: %s", backend.ErrTooLarge, e.Message)
+	}
+	return e
+}
+
+// hex formats the id of a session as the client and its other backends do.
+func hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
+
+// The limits of the parts of Close.
+const (
+	closeCalls  = time.Second
+	closeFinish = 2 * time.Second
+	mostDrain   = time.Second // for the last lines of the log
+)
+
+func (s *session) Close() error {
+	s.mu.Lock()
+	first := !s.closing
+	s.closing = true
+	l := s.link
+	var idle chan struct{}
+	if first && s.calls > 0 && l != nil && s.err == nil {
+		idle = make(chan struct{})
+		s.idle = idle
+	}
+	over := s.err != nil
+	s.mu.Unlock()
+	if !first {
+		<-s.life.Done()
+		s.work.Wait()
+		return nil
+	}
+	if idle != nil {
+		timer := time.NewTimer(closeCalls)
+		select {
+		case <-idle:
+		case <-timer.C:
+		case <-s.life.Done():
+		case <-l.ctx.Done():
+		}
+		timer.Stop()
+	}
+	if !over && l != nil {
+		ctx, cancel := context.WithTimeout(l.ctx, closeFinish)
+		_, _ = l.ask(ctx, "k_finish", int8(s.id)) // else it ends by its timeout
+		cancel()
+	}
+	s.end(backend.ErrClosed)
+	s.work.Wait()
+	s.log.Drain(mostDrain)
+	return nil
+}

@@ -1,0 +1,49 @@
+package postgres
+
+import "strings"
+
+// Columns of a node, in the order of stat; see there.
+const columns = "n.czxid, n.mzxid, n.pzxid, n.ctime, n.mtime, n.version, 2*n.created - n.children, n.owner, octet_length(n.data), n.children, n.container::int"
+
+// names is the array of the names of the children of a path.
+const names = "ARRAY(SELECT substr(m.path, length(m.parent) + CASE WHEN m.parent = '/' THEN 1 ELSE 2 END) FROM {s}.node m WHERE m.parent = q.path)"
+
+// statements are what the session executes. Each read begins with the position of its snapshot, and is one
+// statement, so that the position is that of all it reads. Reads are named r_, commits c_, and requests of the
+// session itself k_.
+var statements = map[string]string{
+	"k_open":   "SELECT {s}.open($1::bigint, $2::int, $3::int)",
+	"k_attach": "SELECT * FROM {s}.attach($1::bigint, $2::bigint)",
+	"k_beat":   "SELECT {s}.beat($1::bigint)",
+	"k_reap":   "SELECT {s}.reap($1::bigint)",
+	"k_finish": "SELECT {s}.finish($1::bigint)",
+
+	"r_sync":     "SELECT c.zxid FROM {s}.clock c",
+	"r_get":      "SELECT c.zxid, n.data, " + columns + " FROM {s}.clock c LEFT JOIN {s}.node n ON n.path = $1::text",
+	"r_exists":   "SELECT c.zxid, NULL::bytea, " + columns + " FROM {s}.clock c LEFT JOIN {s}.node n ON n.path = $1::text",
+	"r_children": "SELECT c.zxid, NULL::bytea, " + columns + ", " + names + " FROM (SELECT $1::text AS path) q CROSS JOIN {s}.clock c LEFT JOIN {s}.node n ON n.path = q.path",
+	"r_arm":      "SELECT c.zxid, n.mzxid, n.pzxid FROM unnest($1::text[]) WITH ORDINALITY AS q(path, i) CROSS JOIN {s}.clock c LEFT JOIN {s}.node n ON n.path = q.path ORDER BY q.i",
+	"r_many": "SELECT c.zxid, CASE WHEN NOT q.kids THEN n.data END, " + columns + ", CASE WHEN q.kids THEN " + names + " END" +
+		" FROM unnest($1::text[], $2::bool[]) WITH ORDINALITY AS q(path, kids, i) CROSS JOIN {s}.clock c LEFT JOIN {s}.node n ON n.path = q.path ORDER BY q.i",
+
+	"c_commit": "SELECT * FROM {s}.commit($1::bigint, $2::int, $3::int[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::int[])",
+}
+
+// settings protect the session from what administrators set for others: each of its statements is short, and none may be
+// ended by a timeout that it does not know of. A wait for the turn gives up after the lock timeout, so
+// that the keep-alive behind it is not late. New tables have no statistics, hence no sequential scans.
+const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')," +
+	" ('enable_seqscan', 'off'), ('jit', 'off'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('statement_timeout', '0'), ('transaction_timeout', '0')," +
+	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')) v(name, value) JOIN pg_settings s USING (name)"
+
+// quote returns a name as an identifier, literal as a string constant.
+func quote(name string) string   { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+func literal(text string) string { return `'` + strings.ReplaceAll(text, `'`, `''`) + `'` }
+
+// fill replaces the placeholders for a schema.
+func fill(sql, schema string) string {
+	return strings.NewReplacer("{s}", quote(schema), "{l}", literal(schema), "{c}", literal(channel(schema))).Replace(sql)
+}
+
+// channel is that of the notifications of a schema.
+func channel(schema string) string { return "coord:" + schema }
