@@ -1,0 +1,26 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/postgres"
+)
+
+// TestTheContract runs the whole contract, each test in a schema of its own, and with a proxy for each
+// link.
+func TestTheContract(t *testing.T) {
+	t.Parallel()
+	// A machine with other work loses shorter sessions.
+	const timeout = 6 * time.Second
+	server := shared.Get(t)
+	backendtest.Run(t, backendtest.Harness{
+		SessionTimeout: timeout,
+		Parallel:       true,
+		Collects:       true,
+		New: func(t *testing.T) backendtest.Service {
+			return newService(t, server.Addr(), postgres.Options{SessionTimeout: timeout, ContainerInterval: 200 * time.Millisecond})
+		},
+	})
+}
