@@ -1,12 +1,20 @@
-// Package pgtest starts real PostgreSQL servers from a test, on the loopback interface, with free
-// ports and temporary directories. The servers can be stopped, killed, paused and started again, and
-// have standbys.
+// Package pgtest is coordtest for PostgreSQL: it starts a real server from a test, and runs one test
+// function in memory, on a ZooKeeper server and on a PostgreSQL server.
 //
 //	func TestMyService(t *testing.T) {
-//		s := pgtest.Start(t, nil)
-//		db, err := sql.Open("pgx", s.URL(""))
-//		...
+//		pgtest.Each(t, nil, func(t *testing.T, s *coordtest.Service) {
+//			...
+//		})
 //	}
+//
+// The servers listen on the loopback interface, on ports that were free, and keep their data in
+// temporary directories. They can be stopped, killed, paused and started again, and have standbys.
+//
+// The faults of a link mean what the comment of package coordtest says, with these notes:
+//
+//   - A link has a TCP proxy before the server. Cut, Refuse, Blackhole and Delay act on its bytes.
+//   - DropRequest and DropReply act on commits, as on every service.
+//   - Expire ends the sessions in the database. When it returns, their nodes are deleted.
 //
 // It needs PostgreSQL 10 or later, see [Find]. Tests that need it are skipped when it is missing, or
 // fail with COORD_REQUIRE_ZK=1 in the environment.
@@ -79,6 +87,7 @@ type Server struct {
 	standbys     []*Server
 	synchronous  []string // the names of standbys
 	standbyCount int
+	services     int
 }
 
 type process struct {
