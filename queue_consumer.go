@@ -23,10 +23,11 @@ import (
 //	Pop             the item is redelivered                      the item is lost
 //
 // So only Pop can lose an item, and only Pop never delivers an item twice. A redelivery
-// repeats work: make the work idempotent, or write its result in a [Txn] that also creates a
-// node named after the item's ID, so that the second Txn fails. The Guard of the item refuses
-// late writes of an earlier consumer. The Ack is a separate commit after these writes. A
-// consumer that loses its session and lives learns of the loss, and its Ack fails.
+// repeats work: make the work idempotent, write its result in a [Txn] that acknowledges the item
+// by AckOp, or in one that creates a node named after the item's ID, so that the second Txn
+// fails. The Guard of the item refuses late writes of an earlier consumer. Ack is a separate
+// commit after these writes. A consumer that loses its session and lives learns of the loss, and
+// its Ack fails.
 //
 // If a consumer dies, items that it has claimed but not received count an attempt. If its
 // client closes or its ctx ends, it gives them back, which counts no attempt. ClaimTimeout is

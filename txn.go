@@ -69,8 +69,8 @@ type TxnOp struct{ op txn.Op }
 // A TxnResult is the result of one operation of a Txn.
 type TxnResult struct {
 	// Path is the absolute path of the node. For a recipe's TxnOp it is that of the
-	// node that the operation created last. It is empty if the service chose the name
-	// and the reply was lost.
+	// node that the operation created last, or of the item for AckOp. It is empty if the
+	// service chose the name and the reply was lost.
 	Path string
 	// Zxid is the zxid of the commit: the Czxid of each node that it created, and the Mzxid
 	// of each node that it set. It is the same for all results.
@@ -92,7 +92,7 @@ type ConflictError struct {
 	// Path is the absolute path of the node.
 	Path string
 	// Err matches ErrNotFound, ErrExists, ErrBadVersion, ErrNotEmpty or
-	// ErrNoChildren.
+	// ErrNoChildren; for an AckOp also ErrLost or ErrReleased.
 	Err error
 }
 

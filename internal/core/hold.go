@@ -62,6 +62,14 @@ type Owner interface {
 	Lost(*Hold)
 }
 
+// Settler is an Owner whose node can also be deleted by a commit that settles the hold, but is not that of
+// a Release.
+type Settler interface {
+	// EndIfSettled is called when the node was found deleted. If such a commit has deleted it, it ends the
+	// hold as released and reports true. The error is that of ctx.
+	EndIfSettled(ctx context.Context) (bool, error)
+}
+
 // NodeKeeper keeps the node of a hold for later holds of the client.
 type NodeKeeper interface {
 	// OwnWatch returns the watch on the node. It may not be armed yet.

@@ -126,13 +126,18 @@ func (h *Hold) isOverdue() bool {
 }
 
 // NodeGone is called when the node at path was found deleted. It ends the hold and returns true, or returns
-// false if the hold has moved to another node. If ctx ends during the move, the error is that of ctx.
+// false if the hold has moved to another node. If ctx ends before that is known, the error is that of ctx.
 func (h *Hold) NodeGone(ctx context.Context, path string) (ended bool, err error) {
 	if err := h.awaitMove(ctx); err != nil {
 		return false, err
 	}
 	if h.Path() != path {
 		return false, nil
+	}
+	if by, ok := h.owner.(Settler); ok {
+		if settled, err := by.EndIfSettled(ctx); settled || err != nil {
+			return settled, err
+		}
 	}
 	h.Lose(h.deleted())
 	return true, nil

@@ -90,7 +90,7 @@ var queueMutants = []mutant{
 		"delete(x.busy, cl)", "",
 		"TestWork_DrainIsBounded"},
 	{"what comes late after a drain is not logged", "settle",
-		"if err == nil && (disbanded || errors.Is(ended, ErrLost)) {", "if err == nil && errors.Is(ended, ErrLost) {",
+		"if err == nil && !cl.ackedInTxn() && (disbanded || errors.Is(ended, ErrLost)) {", "if err == nil && errors.Is(ended, ErrLost) {",
 		"TestWork_DrainIsBounded"},
 	{"Close costs the handlers of Work an attempt", "Leftovers",
 		"remove = cl.restore", "remove = cl.fail",

@@ -43,6 +43,9 @@ type ackLine struct{ waiting []*acking }
 // ackInLine acknowledges the item. If an Ack of the session is under way, it shares
 // a commit with the others that wait for it.
 func (cl *Claim) ackInLine() error {
+	if cl.inTxn() {
+		return cl.commit(context.Background(), verbAck)
+	}
 	q, a := cl.q, newAcking(cl)
 	q.mu.Lock()
 	line := q.acks[cl.s]
@@ -112,8 +115,17 @@ func (a *acking) tell(turn ackTurn) {
 // ackTogether acknowledges items of one session in one commit, exactly once, and
 // sends the result to each of the Acks. If the outcome is unknown, because the
 // session ended or an outsider deleted the node that proves it, each Ack gets that
-// error: a retry alone would find the mark gone and take the claim for lost.
-func ackTogether(batch []*acking) {
+// error: a retry alone would find the mark gone and take the claim for lost. An item that
+// a transaction may have acknowledged is sent alone, since its mark can be gone.
+func ackTogether(all []*acking) {
+	var batch []*acking
+	for _, a := range all {
+		if a.cl.inTxn() {
+			a.tell(ackTurn{alone: true})
+		} else {
+			batch = append(batch, a)
+		}
+	}
 	for range maxRefused {
 		if len(batch) < 2 {
 			break

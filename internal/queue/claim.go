@@ -41,6 +41,9 @@ type Claim struct {
 	mu    sync.Mutex
 	state claimState
 	timer *time.Timer // of ClaimTimeout; nil without, and while the item is offered
+	txns  int         // transactions with an AckOp that may be applied, or may be later
+	acked bool        // a transaction has acknowledged the item
+	gone  []string    // nodes that a transaction with an AckOp has not found
 }
 
 // claimVerb is how a claim ends.

@@ -52,6 +52,9 @@ func (cl *Claim) decided(v claimVerb, delay time.Duration) {
 // a call that wanted the verb v.
 func (cl *Claim) outcome(v claimVerb) error {
 	err := cl.hold.Release()
+	if v == verbAck && cl.ackedInTxn() {
+		return nil
+	}
 	if err == nil && cl.verb != v {
 		return cl.hold.Err()
 	}
@@ -143,6 +146,7 @@ func (cl *Claim) end(ctx context.Context, err error) error {
 	case errs.IsOver(err) && !mine:
 		err = &errs.Loss{Path: cl.mark, Cause: err} // the item goes back with the session
 	case errors.Is(err, errs.ErrLost) && !mine:
+		err = cl.explain(err)
 	default:
 		cl.insist()
 		return err

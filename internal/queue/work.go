@@ -175,7 +175,7 @@ func (x *crew) endsWith(err error) bool {
 // the handler has not failed, but Work ends. disbanded: Work has ended the claim.
 func (cl *Claim) settle(err error, gaveUp, disbanded bool) {
 	if ended := cl.hold.Err(); ended != nil {
-		if err == nil && (disbanded || errors.Is(ended, errs.ErrLost)) {
+		if err == nil && !cl.ackedInTxn() && (disbanded || errors.Is(ended, errs.ErrLost)) {
 			cl.q.c.Log().Warn("coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again",
 				"path", cl.e.Path(), "attempt", cl.attempt, "error", ended)
 		}
