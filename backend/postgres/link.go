@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -25,6 +26,7 @@ type link struct {
 	wake  chan struct{} // capacity 1: there is something to send
 
 	mu         sync.Mutex
+	urgent     []*group   // to be sent before the queue
 	queue      []*group   // to be sent
 	waiting    []*request // commits that wait for the answer to those before them
 	committing bool       // a group of commits is queued or sent
@@ -58,6 +60,9 @@ type request struct {
 }
 
 type row [][]byte
+
+// mostSent bounds the groups without an answer, so that a keep-alive does not wait behind too many.
+const mostSent = 64
 
 // mostTogether bounds the commits of one transaction: each can be a subtransaction, and more than 64 of
 // these slow all readers of the server down.
@@ -117,7 +122,7 @@ func (l *link) close() {
 			r.end(errBroken)
 		}
 	}
-	for _, g := range l.queue {
+	for _, g := range slices.Concat(l.urgent, l.queue) {
 		for _, r := range g.requests {
 			r.end(errBroken)
 		}
@@ -125,7 +130,7 @@ func (l *link) close() {
 	for _, r := range l.waiting {
 		r.end(errBroken)
 	}
-	l.sent, l.queue, l.waiting = nil, nil, nil
+	l.sent, l.urgent, l.queue, l.waiting = nil, nil, nil, nil
 }
 
 func (r *request) end(err error) {
@@ -137,15 +142,20 @@ func newRequest(statement string, args ...[]byte) *request {
 	return &request{statement: statement, args: args, done: make(chan struct{})}
 }
 
-// send queues a request.
-func (l *link) send(r *request) {
+// send queues a request. An urgent one goes before those that are not sent yet.
+func (l *link) send(r *request, urgent bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
 		r.end(errBroken)
 		return
 	}
-	l.queue = append(l.queue, &group{requests: []*request{r}})
+	g := &group{requests: []*request{r}}
+	if urgent {
+		l.urgent = append(l.urgent, g)
+	} else {
+		l.queue = append(l.queue, g)
+	}
 	l.stir()
 }
 
@@ -193,10 +203,10 @@ func (l *link) drop(r *request) bool {
 	return r.dropped
 }
 
-// ask makes a request of the session itself, and waits for the answer.
+// ask makes a request of the session itself, which is urgent, and waits for the answer.
 func (l *link) ask(ctx context.Context, statement string, args ...[]byte) ([]row, error) {
 	r := newRequest(statement, args...)
-	l.send(r)
+	l.send(r, true)
 	select {
 	case <-r.done:
 		return r.rows, r.err
@@ -237,8 +247,9 @@ func (l *link) write() {
 func (l *link) take() []*group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	groups := l.queue
-	l.queue = nil
+	n := max(0, min(len(l.queue), mostSent-len(l.sent)))
+	groups := slices.Concat(l.urgent, l.queue[:n])
+	l.urgent, l.queue = nil, l.queue[n:]
 	for _, g := range groups {
 		kept := g.requests[:0:0]
 		for _, r := range g.requests {
@@ -327,6 +338,9 @@ func (l *link) ready() error {
 		return fmt.Errorf("postgres: %d answers to %d requests", g.answered, len(g.requests))
 	}
 	l.sent = l.sent[1:]
+	if len(l.queue) > 0 {
+		l.stir()
+	}
 	for _, r := range g.requests {
 		r.shared = len(g.requests) > 1
 		r.end(g.err)

@@ -27,7 +27,7 @@ func (s *session) read(ctx context.Context, statement string, args [][]byte, see
 		if see != nil {
 			r.see = func(r *request) { see(l, r.rows) }
 		}
-		l.send(r)
+		l.send(r, false)
 		if err := s.await(ctx, r.done); err != nil {
 			return nil, err
 		}
@@ -227,11 +227,12 @@ func (s *session) ReadMany(ctx context.Context, reads ...backend.Read) ([]backen
 		if err != nil {
 			return nil, &backend.Error{Op: "read", Path: first, Err: err}
 		}
-		results, reads = append(results, part...), reads[n:]
+		results, reads = append(results, part...), reads[len(part):]
 	}
 	return results, nil
 }
 
+// readPart answers the first of the reads, as many as one reply takes.
 func (s *session) readPart(ctx context.Context, reads []backend.Read) ([]backend.ReadResult, error) {
 	paths, kids := make([]string, len(reads)), make([]bool, len(reads))
 	for i, r := range reads {
@@ -241,10 +242,12 @@ func (s *session) readPart(ctx context.Context, reads []backend.Read) ([]backend
 	if err != nil {
 		return nil, err
 	}
-	results := make([]backend.ReadResult, len(reads))
+	results := make([]backend.ReadResult, 0, len(reads))
 	for i, r := range reads {
-		row, result := rows[i], &results[i]
+		row, result := rows[i], backend.ReadResult{}
 		switch {
+		case boolean(row[14]):
+			return results, nil
 		case row[2] == nil && r.Children:
 			result.Err = &backend.Error{Op: "children", Path: r.Path, Err: backend.ErrNotFound}
 		case row[2] == nil:
@@ -259,6 +262,7 @@ func (s *session) readPart(ctx context.Context, reads []backend.Read) ([]backend
 			}
 			result.Stat = stat(row[2:], integer(row[0]))
 		}
+		results = append(results, result)
 	}
 	return results, nil
 }

@@ -6,7 +6,11 @@ import "strings"
 const columns = "n.czxid, n.mzxid, n.pzxid, n.ctime, n.mtime, n.version, 2*n.created - n.children, n.owner, octet_length(n.data), n.children, n.container::int"
 
 // names is the array of the names of the children of a path.
-const names = "ARRAY(SELECT substr(m.path, length(m.parent) + CASE WHEN m.parent = '/' THEN 1 ELSE 2 END) FROM {s}.node m WHERE m.parent = q.path)"
+const names = "ARRAY(SELECT substr(m.path, length(m.parent) + CASE WHEN m.parent = '/' THEN 1 ELSE 2 END) FROM {s}.node m WHERE m.parent = n.asked)"
+
+// mostReply bounds the reply to one request of ReadMany, which a keep-alive may have to wait for. The first read of a
+// request is always answered.
+const mostReply = "2000000"
 
 // statements are what the session executes. Each read begins with the position of its snapshot, and is one
 // statement, so that the position is that of all it reads. Reads are named r_, commits c_, and requests of the
@@ -18,13 +22,16 @@ var statements = map[string]string{
 	"k_reap":   "SELECT {s}.reap($1::bigint)",
 	"k_finish": "SELECT {s}.finish($1::bigint)",
 
-	"r_sync":     "SELECT c.zxid FROM {s}.clock c",
-	"r_get":      "SELECT c.zxid, n.data, " + columns + " FROM {s}.clock c LEFT JOIN {s}.node n ON n.path = $1::text",
-	"r_exists":   "SELECT c.zxid, NULL::bytea, " + columns + " FROM {s}.clock c LEFT JOIN {s}.node n ON n.path = $1::text",
-	"r_children": "SELECT c.zxid, NULL::bytea, " + columns + ", " + names + " FROM (SELECT $1::text AS path) q CROSS JOIN {s}.clock c LEFT JOIN {s}.node n ON n.path = q.path",
-	"r_arm":      "SELECT c.zxid, n.mzxid, n.pzxid FROM unnest($1::text[]) WITH ORDINALITY AS q(path, i) CROSS JOIN {s}.clock c LEFT JOIN {s}.node n ON n.path = q.path ORDER BY q.i",
-	"r_many": "SELECT c.zxid, CASE WHEN NOT q.kids THEN n.data END, " + columns + ", CASE WHEN q.kids THEN " + names + " END" +
-		" FROM unnest($1::text[], $2::bool[]) WITH ORDINALITY AS q(path, kids, i) CROSS JOIN {s}.clock c LEFT JOIN {s}.node n ON n.path = q.path ORDER BY q.i",
+	"r_sync":   "SELECT c.zxid FROM {s}.clock c",
+	"r_get":    "SELECT c.zxid, n.data, " + columns + " FROM {s}.clock c LEFT JOIN {s}.node n ON n.path = $1::text",
+	"r_exists": "SELECT c.zxid, NULL::bytea, " + columns + " FROM {s}.clock c LEFT JOIN {s}.node n ON n.path = $1::text",
+	"r_children": "SELECT c.zxid, NULL::bytea, " + columns + ", " + names +
+		" FROM {s}.clock c CROSS JOIN (SELECT q.asked, n.* FROM (SELECT $1::text AS asked) q LEFT JOIN {s}.node n ON n.path = q.asked) n",
+	"r_arm": "SELECT c.zxid, n.mzxid, n.pzxid FROM unnest($1::text[]) WITH ORDINALITY AS q(path, i) CROSS JOIN {s}.clock c LEFT JOIN {s}.node n ON n.path = q.path ORDER BY q.i",
+	"r_many": "SELECT c.zxid, CASE WHEN NOT n.kids AND NOT n.cut THEN n.data END, " + columns + ", CASE WHEN n.kids AND NOT n.cut THEN " + names + " END, n.cut" +
+		" FROM {s}.clock c CROSS JOIN (SELECT q.asked, q.kids, q.i, n.*," +
+		" coalesce(sum(CASE WHEN q.kids THEN n.children * 50 ELSE octet_length(n.data) END) OVER (ORDER BY q.i ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > " + mostReply + ", false) AS cut" +
+		" FROM unnest($1::text[], $2::bool[]) WITH ORDINALITY AS q(asked, kids, i) LEFT JOIN {s}.node n ON n.path = q.asked) n ORDER BY n.i",
 
 	"c_commit": "SELECT * FROM {s}.commit($1::bigint, $2::int, $3::int[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::int[])",
 }
