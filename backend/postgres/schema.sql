@@ -14,10 +14,14 @@ INSERT INTO {s}.layout VALUES (true, 1, 1);
 CREATE TABLE {s}.clock (
 	one      bool PRIMARY KEY DEFAULT true CHECK (one),
 	zxid     bigint NOT NULL,     -- epoch in the upper bits, above 40
-	epoch    bigint NOT NULL,     -- grows with each history that this one may lack a part of
-	base     bigint NOT NULL,     -- the last position before this epoch
 	identity text NOT NULL        -- of the server and its timeline
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- The epochs after the first, each of which began since the history before it may lack commits that were made.
+CREATE TABLE {s}.epoch (
+	epoch bigint PRIMARY KEY,
+	base  bigint NOT NULL         -- the last position before this epoch
+);
 
 CREATE TABLE {s}.session (
 	id      bigint PRIMARY KEY,
@@ -73,7 +77,7 @@ CREATE TABLE {s}.staged (
 CREATE FUNCTION {s}.identity() RETURNS text LANGUAGE sql AS
 $$ SELECT (SELECT system_identifier::text FROM pg_control_system()) || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) $$;
 
-INSERT INTO {s}.clock VALUES (true, 0, 0, 0, {s}.identity());
+INSERT INTO {s}.clock VALUES (true, 0, {s}.identity());
 INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp());
 INSERT INTO {s}.node VALUES ('/', NULL, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0);
 
@@ -85,7 +89,7 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 CREATE FUNCTION {s}.take_turn() RETURNS void LANGUAGE sql AS
 $$ SELECT pg_advisory_xact_lock(hashtextextended({l}, 7401)) $$;
 
--- tell notifies of a commit. A notification has less than 8000 bytes, so a commit can have several
+-- tell notifies of a commit. The end of a session comes before the end of its nodes. A notification has less than 8000 bytes, so a commit can have several
 -- parts; '.' ends the last one. The number of the part keeps PostgreSQL from making one of two equal parts.
 CREATE FUNCTION {s}.tell(z bigint, events text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -276,7 +280,7 @@ BEGIN
 		g AS (SELECT parent, count(*) AS n FROM d GROUP BY parent),
 		u AS (UPDATE {s}.node SET children = children - g.n, pzxid = z, changed = {s}.now() FROM g WHERE path = g.parent)
 	SELECT array_agg('d' || path ORDER BY path) INTO gone FROM d;
-	PERFORM {s}.tell(z, coalesce(gone, '{}') || ('x' || sid));
+	PERFORM {s}.tell(z, ('x' || sid) || coalesce(gone, '{}'));
 	RETURN true;
 END $$;
 
@@ -286,9 +290,14 @@ END $$;
 CREATE FUNCTION {s}.see_history(seen bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	here text := {s}.identity();
+	z bigint;
+	next bigint;
 BEGIN
-	UPDATE {s}.clock SET epoch = greatest(epoch, seen >> 40) + 1, base = zxid, zxid = (greatest(epoch, seen >> 40) + 1) << 40, identity = here
-		WHERE identity <> here OR zxid < seen;
+	SELECT zxid, greatest(zxid, seen) >> 40 INTO z, next FROM {s}.clock WHERE identity <> here OR zxid < seen;
+	IF FOUND THEN
+		INSERT INTO {s}.epoch VALUES (next + 1, z);
+		UPDATE {s}.clock SET zxid = (next + 1) << 40, identity = here;
+	END IF;
 END $$;
 
 CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, OUT z bigint) LANGUAGE plpgsql AS $$
@@ -306,7 +315,7 @@ CREATE FUNCTION {s}.attach(sid bigint, seen bigint, OUT ep int, OUT z bigint) LA
 BEGIN
 	PERFORM {s}.take_turn();
 	PERFORM {s}.see_history(seen);
-	IF EXISTS (SELECT FROM {s}.clock WHERE seen > base AND seen >> 40 < epoch) THEN
+	IF seen > (SELECT base FROM {s}.epoch WHERE epoch > seen >> 40 ORDER BY epoch LIMIT 1) THEN
 		PERFORM {s}.finish(sid);
 		RETURN;
 	END IF;
