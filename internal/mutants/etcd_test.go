@@ -86,7 +86,7 @@ var etcdMutants = []mutant{
 	{"Arm misses a child that was replaced since", "view",
 		"child.czxid() > r.q.since", "child.created > r.q.since",
 		"etcd.TestTheContract/arm/fires_by_since_for_a_child_that_one_commit_has_replaced,_and_not_for_new_data_of_one"},
-	{"the next session leaves the lease of a lost one", "end",
+	{"the next session leaves the lease of a lost one", "etcd.end",
 		"s.cfg.lost.add(s.id)", "",
 		"TestTheNextSessionEndsALostOne"},
 	{"a deletion of a node that is gone succeeds", "try",

@@ -29,21 +29,48 @@ func (cl *Claim) AckOp() txn.Op {
 		Expand: cl.expandAck, Again: cl.ackAgain, Begin: cl.beginTxn, Ended: cl.endTxn, Refused: cl.refusedAck}
 }
 
-// expandAck returns the requests of the transaction. They are those of an Ack alone.
-func (cl *Claim) expandAck(_ context.Context, _ *core.Session, before []backend.Op) ([]backend.Op, error) {
+// expandAck returns the requests of the transaction. They are those of an Ack alone. If an earlier
+// transaction may have acknowledged the item, or was refused where this client could not see it, expandAck
+// first asks which of the nodes are there. Otherwise another transaction that carries the requests could be
+// refused each time for the same reason.
+func (cl *Claim) expandAck(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
 	if slices.ContainsFunc(before, func(op backend.Op) bool { return op.Kind == backend.OpDelete && op.Path == cl.mark }) {
 		return nil, fmt.Errorf("%w: the transaction acknowledges the item twice", backend.ErrInvalid)
 	}
-	if err := cl.hold.Err(); err != nil {
-		return nil, &txn.Conflict{Err: err}
+	for {
+		if err := cl.hold.Err(); err != nil {
+			return nil, &txn.Conflict{Err: err}
+		}
+		ops, again := cl.txnOps()
+		if !again {
+			return ops, nil
+		}
+		checks := make([]backend.Op, len(ops))
+		for i, op := range ops {
+			checks[i] = backend.Check(op.Path, backend.AnyVersion)
+		}
+		_, err := s.Backend().Commit(ctx, checks...)
+		switch {
+		case err == nil:
+			return ops, nil
+		case errs.Blamed(err) == 0: // the mark
+			return nil, &txn.Conflict{Err: cl.refusedAck(ctx, err)}
+		case errs.Blamed(err) < 0 || !cl.ackAgain(err):
+			return nil, err
+		}
 	}
+}
+
+// txnOps returns the requests of a transaction, the one on the mark first. again reports whether there was
+// another transaction before.
+func (cl *Claim) txnOps() (ops []backend.Op, again bool) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	ops := cl.ackOps(nil)
+	ops = cl.ackOps(nil)
 	if !slices.Contains(cl.gone, cl.e.Path()) {
 		ops = append(ops, cl.q.counting(1)...)
 	}
-	return slices.DeleteFunc(ops, func(op backend.Op) bool { return slices.Contains(cl.gone, op.Path) }), nil
+	return slices.DeleteFunc(ops, func(op backend.Op) bool { return slices.Contains(cl.gone, op.Path) }), cl.txns > 1
 }
 
 // ackAgain is called when the service refused the transaction because of one of the requests. It reports

@@ -263,6 +263,33 @@ func (on txnTests) AnAckOpNeedsOnlyTheClaim(t *testing.T) {
 	})
 }
 
+// The refusal is left to the carrier, so the next transaction looks which nodes are there.
+func (on txnTests) ACarriedAckOpThatWasRefusedLooksAgain(t *testing.T) {
+	on.each(t, func(w *world) {
+		sc, x := newAckTxnScene(w, &coord.QueueOptions[int]{MaxLen: 5}), &carrier{w: w}
+		_, state := sc.nodes()
+		if _, err := sc.txn().Commit(x.ctx()); err != nil {
+			w.T.Fatal(err)
+		}
+		sc.outsider(backend.Delete(state, backend.AnyVersion), backend.Delete(w.Path("/q/items/out"), backend.AnyVersion))
+		coordtest.WantErr(w.T, x.apply(), coord.ErrNotFound)
+		looks := func(c backendtest.Call) bool { return len(c.Ops) > 1 && c.Ops[0].Kind == backend.OpCheck }
+		sc.after.Arm(1, looks, coordtest.Lose)
+		if _, err := sc.txn().Commit(x.ctx()); err != nil || !sc.after.Idle() {
+			w.T.Fatal(err)
+		}
+		if err := x.apply(); err != nil {
+			w.T.Fatal(err)
+		}
+		// The client does not know yet that the carrier has committed, or has heard it from a watch.
+		_, err := sc.txn().Commit(x.ctx())
+		if coordtest.WantErr(w.T, err, coord.ErrConflict, coord.ErrReleased); errors.Is(err, coord.ErrLost) || x.stages != 2 {
+			w.T.Errorf("%v after %d stages", err, x.stages)
+		}
+		sc.acked()
+	})
+}
+
 // The client learns from the watch on the claim, or from the Ack, whichever comes first, and from another
 // call in flight.
 func (on txnTests) AnAckBesideItsTransactionReturnsNil(t *testing.T) {
