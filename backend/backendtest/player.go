@@ -37,7 +37,8 @@ type unlike struct {
 	advisory  bool // Pzxid and Cversion
 	numbers   bool // sequence numbers, except their order
 	refusals  bool // whether a commit is uncertain that is refused, and whose request or reply is lost
-	transient bool // what watches report of a commit with several operations for one node, and of changes before their Arm
+	transient bool // what watches report of a commit with several operations for one node
+	arming    bool // whether an Arm that finds a change fires the earlier watches of the node too
 }
 
 // unlikeOf returns the groups in which one of two services keeps a clause that begins with "(may)"
@@ -49,6 +50,7 @@ func unlikeOf(a, b Harness) (u unlike) {
 		u.numbers = u.numbers || group == "sequence"
 		u.refusals = u.refusals || group == "lost packets"
 		u.transient = u.transient || group == "watch"
+		u.arming = u.arming || group == "watch" || group == "arm"
 	}
 	return u
 }
@@ -212,7 +214,7 @@ func (p *player) act(ctx context.Context, o *observation, st step, a *actor) {
 			}
 		}
 		for _, w := range p.watches {
-			if w.owner == a && !w.told && !w.stopped && (w.parent != "" && p.startles(a, w.parent, targets) || p.unlike.transient && aimed(w, targets)) {
+			if w.owner == a && !w.told && !w.stopped && (w.parent != "" && p.startles(a, w.parent, targets) || p.unlike.arming && aimed(w, targets)) {
 				w.Stop()
 				w.told = true
 				p.counts["arm: not compared"]++
