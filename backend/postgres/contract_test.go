@@ -12,15 +12,26 @@ import (
 // link.
 func TestTheContract(t *testing.T) {
 	t.Parallel()
+	contract(t, postgres.Options{})
+}
+
+// The same without notifications and prepared statements, as through a pool.
+func TestTheContract_Polling(t *testing.T) {
+	t.Parallel()
+	contract(t, postgres.Options{Poll: 20 * time.Millisecond})
+}
+
+func contract(t *testing.T, o postgres.Options) {
 	// A machine with other work loses shorter sessions.
 	const timeout = 6 * time.Second
+	o.SessionTimeout, o.ContainerInterval = timeout, 200*time.Millisecond
 	server := shared.Get(t)
 	backendtest.Run(t, backendtest.Harness{
 		SessionTimeout: timeout,
 		Parallel:       true,
 		Collects:       true,
 		New: func(t *testing.T) backendtest.Service {
-			return newService(t, server.Addr(), postgres.Options{SessionTimeout: timeout, ContainerInterval: 200 * time.Millisecond})
+			return newService(t, server.Addr(), o)
 		},
 	})
 }

@@ -24,6 +24,8 @@ type hub struct {
 	watches int   // in paths and trees
 	order   int64 // of the latest watch
 	early   []early
+	polls   bool
+	wanted  chan struct{} // capacity 1: a reply is ahead of the events
 }
 
 type armed struct {
@@ -47,7 +49,12 @@ type early struct {
 	free chan struct{}
 }
 
-func newHub(s *session) *hub { return &hub{s: s, paths: make(map[string][]*armed)} }
+func newHub(s *session) *hub {
+	return &hub{s: s, paths: make(map[string][]*armed), polls: s.cfg.poll > 0, wanted: make(chan struct{}, 1)}
+}
+
+// endEvent is the event of the end of the session.
+func (s *session) endEvent() string { return "x" + strconv.FormatInt(s.id, 10) }
 
 // reached records the position of a reply. It returns a channel that is closed when all events up to this
 // position have come, or nil if no watch of the session needs them.
@@ -60,6 +67,10 @@ func (h *hub) reached(z int64) <-chan struct{} {
 	}
 	e := early{z, make(chan struct{})}
 	h.early = append(h.early, e)
+	select {
+	case h.wanted <- struct{}{}:
+	default:
+	}
 	return e.free
 }
 
@@ -106,7 +117,7 @@ func (h *hub) heard(l *link, payload string) {
 	if err != nil || body == "" {
 		return
 	}
-	if strings.HasPrefix(body+"\n", "x"+strconv.FormatInt(h.s.id, 10)+"\n") {
+	if strings.HasPrefix(body+"\n", h.s.endEvent()+"\n") {
 		h.s.end(errRevoked) // before the events of its nodes
 	}
 	h.mu.Lock()
@@ -153,7 +164,7 @@ func (h *hub) arm(l *link, w *backend.Watch, path string, kids, existed bool, fr
 		return
 	}
 	h.paths[path] = append(h.paths[path], a)
-	h.watches++
+	h.counts(from)
 }
 
 func (h *hub) remove(a *armed) {
@@ -180,6 +191,14 @@ func (h *hub) armTree(l *link, w *backend.TreeWatch, path string, from int64) {
 		return
 	}
 	h.trees = append(h.trees, t)
+	h.counts(from)
+}
+
+// counts counts a watch that needs the events after a position. Nobody has asked for events while there was none.
+func (h *hub) counts(from int64) {
+	if h.watches == 0 && h.polls {
+		h.told = max(h.told, from)
+	}
 	h.watches++
 }
 

@@ -25,6 +25,11 @@ type link struct {
 	work  sync.WaitGroup
 	wake  chan struct{} // capacity 1: there is something to send
 
+	// texts are the statements of a connection to a pool, which gives each group a connection of the server: none is
+	// prepared, and the next group is sent when the one before is answered, since pools may mix up the
+	// answers. Nil for a connection to the server.
+	texts map[string]string
+
 	mu         sync.Mutex
 	urgent     []*group   // to be sent before the queue
 	queue      []*group   // to be sent
@@ -47,6 +52,7 @@ type request struct {
 	args      [][]byte
 	see       func(r *request) // called with the rows, in the order of the stream; can be nil
 	alone     bool             // in a group of its own
+	setting   bool             // nobody waits for it
 	rows      []row
 	done      chan struct{}
 
@@ -71,13 +77,13 @@ const mostTogether = 32
 var errBroken = errors.New("postgres: the connection is broken")
 
 // adopt makes a link of a connection that is ready, with all statements prepared.
-func adopt(conn *pgconn.PgConn, heard func(l *link, payload string)) (*link, error) {
+func adopt(conn *pgconn.PgConn, texts map[string]string, heard func(l *link, payload string)) (*link, error) {
 	h, err := conn.Hijack()
 	if err != nil {
 		discard(conn)
 		return nil, err
 	}
-	l := &link{conn: h.Conn, front: h.Frontend, heard: heard, wake: make(chan struct{}, 1)}
+	l := &link{conn: h.Conn, front: h.Frontend, heard: heard, texts: texts, wake: make(chan struct{}, 1)}
 	l.ctx, l.fail = context.WithCancelCause(context.Background())
 	l.work.Add(3)
 	go l.write()
@@ -222,8 +228,16 @@ func (l *link) write() {
 	for {
 		groups := l.take()
 		for _, g := range groups {
+			parsed := ""
 			for _, r := range g.requests {
-				l.front.SendBind(&pgproto3.Bind{PreparedStatement: r.statement, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
+				name := r.statement
+				if l.texts != nil {
+					if parsed != name {
+						l.front.SendParse(&pgproto3.Parse{Query: l.texts[name]})
+					}
+					parsed, name = name, ""
+				}
+				l.front.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
 				l.front.SendExecute(&pgproto3.Execute{})
 			}
 			l.front.SendSync(&pgproto3.Sync{})
@@ -247,11 +261,21 @@ func (l *link) write() {
 func (l *link) take() []*group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := max(0, min(len(l.queue), mostSent-len(l.sent)))
-	groups := slices.Concat(l.urgent, l.queue[:n])
-	l.urgent, l.queue = nil, l.queue[n:]
+	room, first := mostSent-len(l.sent), len(l.urgent)
+	if l.texts != nil {
+		room = 1 - len(l.sent)
+		first = max(0, min(first, room))
+	}
+	n := max(0, min(len(l.queue), room-first))
+	groups := slices.Concat(l.urgent[:first], l.queue[:n])
+	l.urgent, l.queue = l.urgent[first:], l.queue[n:]
 	for _, g := range groups {
 		kept := g.requests[:0:0]
+		if l.texts != nil {
+			r := newRequest("k_local")
+			r.setting = true
+			kept = append(kept, r)
+		}
 		for _, r := range g.requests {
 			if r.dropped {
 				r.end(context.Canceled)
@@ -338,11 +362,11 @@ func (l *link) ready() error {
 		return fmt.Errorf("postgres: %d answers to %d requests", g.answered, len(g.requests))
 	}
 	l.sent = l.sent[1:]
-	if len(l.queue) > 0 {
+	if len(l.urgent)+len(l.queue) > 0 {
 		l.stir()
 	}
 	for _, r := range g.requests {
-		r.shared = len(g.requests) > 1
+		r.shared = g.commits && !(len(g.requests) == 1 || len(g.requests) == 2 && g.requests[0].setting)
 		r.end(g.err)
 	}
 	if g.commits {

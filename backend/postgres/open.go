@@ -77,11 +77,7 @@ func newID() int64 {
 
 // open makes the session on a new connection.
 func (s *session) open(ctx context.Context) error {
-	conn, err := s.cfg.dial(ctx, s.timeout)
-	if err != nil {
-		return err
-	}
-	l, err := adopt(conn, s.hub.heard)
+	l, err := s.dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,7 +109,7 @@ func (s *session) begin(ctx context.Context, l *link) error {
 	}
 	length := s.cfg.times.Lease(s.timeout)
 	sent := s.now()
-	rows, err := l.ask(ctx, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())))
+	rows, err := l.ask(ctx, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
 	if err != nil {
 		return err
 	}
@@ -121,8 +117,9 @@ func (s *session) begin(ctx context.Context, l *link) error {
 	return s.attach(l, sent, 1, integer(rows[0][0]))
 }
 
-// dial makes a connection that is ready for a session with this timeout.
-func (c *config) dial(ctx context.Context, timeout time.Duration) (*pgconn.PgConn, error) {
+// dial makes a link that is ready for the session, which does not know it yet.
+func (s *session) dial(ctx context.Context) (*link, error) {
+	c := s.cfg
 	pg := c.pg.Copy()
 	if c.before != nil {
 		if err := usercode.Call(func() error { return c.before(ctx, pg) }); err != nil {
@@ -135,27 +132,43 @@ func (c *config) dial(ctx context.Context, timeout time.Duration) (*pgconn.PgCon
 	if err != nil {
 		return nil, err
 	}
-	err = c.prepare(ctx, conn, timeout)
-	if err == nil {
+	lock := strconv.FormatInt(max(s.timeout/8, 10*time.Millisecond).Milliseconds(), 10) + "ms"
+	var texts map[string]string
+	if c.poll > 0 {
+		texts = unprepared(c.schema, lock)
+		err = c.preparePooled(ctx, conn)
+	} else if err = c.prepare(ctx, conn, lock); err == nil {
 		err = pooler.check(ctx, c, pg, conn)
 	}
 	if err != nil {
 		discard(conn)
 		return nil, err
 	}
-	return conn, nil
+	return adopt(conn, texts, s.hub.heard)
 }
 
-// prepare makes the settings of a connection, the layout if it is missing, and prepares the statements.
-func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, timeout time.Duration) error {
-	lock := strconv.FormatInt(max(timeout/8, 10*time.Millisecond).Milliseconds(), 10) + "ms"
+// preparePooled makes the layout if it is missing, on a connection to a pool, which has no settings of its own.
+func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn) error {
+	isolation, err := conn.Exec(ctx, "SHOW default_transaction_isolation").ReadAll()
+	if err != nil {
+		return err
+	}
+	if level := string(isolation[0].Rows[0][0]); level != "read committed" {
+		return contact.Invalid("default_transaction_isolation is %q: through a pool it must be \"read committed\" for the role", level)
+	}
+	return c.ensureLayout(ctx, conn)
+}
+
+// prepare makes the settings of a connection, the layout if it is missing, listens, and prepares the statements. A wait for a
+// lock gives up after a time.
+func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, lock string) error {
 	if err := conn.Exec(ctx, strings.Replace(settings, "{lock}", lock, 1)).Close(); err != nil {
 		return err
 	}
 	if err := c.ensureLayout(ctx, conn); err != nil {
 		return err
 	}
-	if err := conn.Exec(ctx, fill("LISTEN "+quote(channel(c.schema)), c.schema)).Close(); err != nil {
+	if err := conn.Exec(ctx, "LISTEN "+quote(channel(c.schema))).Close(); err != nil {
 		return err
 	}
 	p := conn.StartPipeline(ctx)
@@ -197,7 +210,7 @@ func (p *pooler) has(payload string) bool {
 	return slices.Contains(p.listed, payload)
 }
 
-var errPooled = fmt.Errorf("%w: notifications do not arrive, as through a connection pooler in transaction mode: use a connection string that leads to the server itself, or to a pool in session mode", backend.ErrInvalid)
+var errPooled = fmt.Errorf("%w: notifications do not arrive, as through a connection pooler in transaction mode: use a connection string that leads to the server itself or to a pool in session mode, or set Options.Poll", backend.ErrInvalid)
 
 // check sends the connection a notification over another one, unless the connection leads to the server itself.
 func (p *pooler) check(ctx context.Context, c *config, pg *pgconn.Config, conn *pgconn.PgConn) error {

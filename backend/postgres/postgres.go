@@ -41,6 +41,13 @@ type Options struct {
 	// interval. If it is negative, the sessions of this backend do not. Less than 10 ms counts as 10 ms.
 	ContainerInterval time.Duration
 
+	// Poll, if it is not zero, is for a connection through a pool that gives each transaction another connection of the server (PgBouncer
+	// in transaction mode), where notifications do not arrive and statements cannot be prepared. A session with watches
+	// then asks for events after each Poll, and at once when a reply shows that there are some. So watches fire up to Poll later, an idle
+	// session with watches costs a request each Poll, and each commit in the schema stores its events while there is such a session. The
+	// default_transaction_isolation of the role must be read committed. Less than 5 ms counts as 5 ms.
+	Poll time.Duration
+
 	// Without switches off backend.Trees, backend.Batches, backend.Containers or backend.Clock.
 	Without backend.Features
 
@@ -61,8 +68,9 @@ type Options struct {
 
 const defaultSchema = "coord"
 
-// The limits of ContainerInterval.
+// The limits of ContainerInterval and Poll.
 const (
+	leastPoll       = 5 * time.Millisecond
 	defaultInterval = time.Minute
 	leastInterval   = 10 * time.Millisecond
 	mostInterval    = 365 * 24 * time.Hour
@@ -74,7 +82,7 @@ const (
 //
 // With several hosts the session uses the one that accepts writes. The user needs the right to create
 // the schema, or the administrator makes it: see Migration. The connection must lead to the server itself, or through a pool
-// in session mode: Open refuses a pool that does not pass notifications on.
+// in session mode, unless Options.Poll is set: Open refuses a pool that does not pass notifications on.
 func New(connString string, o *Options) backend.Backend {
 	cfg, err := newConfig(connString, o)
 	return &service{cfg: cfg, err: err}
@@ -95,6 +103,7 @@ type config struct {
 	has      backend.Features
 	schema   string
 	interval time.Duration // of containers; 0: the sessions remove none
+	poll     time.Duration // 0: the sessions listen
 	logger   *slog.Logger  // nil: silence
 	lost     lostSessions
 }
@@ -132,6 +141,8 @@ func newConfig(connString string, o *Options) (*config, error) {
 	switch {
 	case times.Timeout < 100*time.Millisecond:
 		return nil, contact.Invalid("SessionTimeout %v, want at least %v", times.Timeout, 100*time.Millisecond)
+	case o.Poll < 0 || o.Poll > times.Timeout:
+		return nil, contact.Invalid("Poll %v, want 0 to SessionTimeout %v", o.Poll, times.Timeout)
 	case times.Margin > 0 && times.Margin < times.Timeout/10:
 		return nil, contact.Invalid("LossMargin %v, want 0 or at least a tenth of SessionTimeout %v", times.Margin, times.Timeout)
 	case len(c.schema) > 40 || strings.IndexFunc(c.schema, func(r rune) bool { return r < ' ' }) >= 0 || strings.HasPrefix(c.schema, "pg_"):
@@ -144,6 +155,9 @@ func newConfig(connString string, o *Options) (*config, error) {
 		c.interval = 0
 	default:
 		c.interval = max(c.interval, leastInterval)
+	}
+	if o.Poll > 0 {
+		c.poll = max(o.Poll, leastPoll)
 	}
 	hosts := []string{address(pg.Host, pg.Port)}
 	for _, f := range pg.Fallbacks {

@@ -14,7 +14,8 @@ INSERT INTO {s}.layout VALUES (true, 1, 1);
 CREATE TABLE {s}.clock (
 	one      bool PRIMARY KEY DEFAULT true CHECK (one),
 	zxid     bigint NOT NULL,     -- epoch in the upper bits, above 40
-	identity text NOT NULL        -- of the server and its timeline
+	identity text NOT NULL,       -- of the server and its timeline
+	polled   bool NOT NULL        -- a session does not listen: commits store their events
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- The epochs after the first, each of which began since the history before it may lack commits that were made.
@@ -29,7 +30,8 @@ CREATE TABLE {s}.session (
 	timeout interval NOT NULL,
 	margin  interval NOT NULL,    -- by which its client gives it up before the timeout
 	expires timestamptz NOT NULL,
-	ended   bool NOT NULL         -- it has expired, and a user's transaction holds one of its nodes
+	ended   bool NOT NULL,        -- it has expired, and a user's transaction holds one of its nodes
+	polls   bool NOT NULL         -- it does not listen
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
 -- The latest look at the sessions.
@@ -37,7 +39,8 @@ CREATE TABLE {s}.reaper (
 	one       bool PRIMARY KEY DEFAULT true CHECK (one),
 	at        timestamptz NOT NULL,
 	started   timestamptz NOT NULL, -- the server
-	collected timestamptz NOT NULL  -- the containers
+	collected timestamptz NOT NULL, -- the containers
+	trimmed   bigint NOT NULL       -- the events up to this position are not stored any more
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE TABLE {s}.node (
@@ -61,6 +64,12 @@ CREATE INDEX node_owner ON {s}.node (owner) WHERE owner <> 0;
 -- No index mentions children or changed: the update of a parent stays within its page.
 CREATE INDEX node_container ON {s}.node (path) WHERE container;
 
+-- The events of the latest commits, for sessions that do not listen.
+CREATE TABLE {s}.change (
+	zxid   bigint PRIMARY KEY,
+	events text[] NOT NULL
+);
+
 -- What transactions of users do on the tree at their commit.
 CREATE TABLE {s}.staged (
 	id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -77,8 +86,8 @@ CREATE TABLE {s}.staged (
 CREATE FUNCTION {s}.identity() RETURNS text LANGUAGE sql AS
 $$ SELECT (SELECT system_identifier::text FROM pg_control_system()) || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) $$;
 
-INSERT INTO {s}.clock VALUES (true, 0, {s}.identity());
-INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp());
+INSERT INTO {s}.clock VALUES (true, 0, {s}.identity(), false);
+INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp(), 0);
 INSERT INTO {s}.node VALUES ('/', NULL, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0);
 
 CREATE FUNCTION {s}.now() RETURNS bigint LANGUAGE sql AS
@@ -89,7 +98,7 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 CREATE FUNCTION {s}.take_turn() RETURNS void LANGUAGE sql AS
 $$ SELECT pg_advisory_xact_lock(hashtextextended({l}, 7401)) $$;
 
--- tell notifies of a commit. The end of a session comes before the end of its nodes. A notification has less than 8000 bytes, so a commit can have several
+-- tell notifies of a commit, and stores its events if a session polls. The end of a session comes before the end of its nodes. A notification has less than 8000 bytes, so a commit can have several
 -- parts; '.' ends the last one. The number of the part keeps PostgreSQL from making one of two equal parts.
 CREATE FUNCTION {s}.tell(z bigint, events text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -97,6 +106,9 @@ DECLARE
 	part int := 0;
 	e text;
 BEGIN
+	IF (SELECT polled FROM {s}.clock) THEN
+		INSERT INTO {s}.change VALUES (z, events);
+	END IF;
 	FOREACH e IN ARRAY events LOOP
 		IF octet_length(body) + octet_length(e) > 7850 THEN
 			PERFORM pg_notify({c}, z || ' ' || part || '+' || body);
@@ -276,6 +288,7 @@ BEGIN
 	END IF;
 	UPDATE {s}.clock SET zxid = zxid + 1 RETURNING zxid INTO z;
 	DELETE FROM {s}.session WHERE id = sid;
+	UPDATE {s}.clock SET polled = false WHERE polled AND NOT EXISTS (SELECT FROM {s}.session WHERE polls);
 	WITH d AS (DELETE FROM {s}.node WHERE owner = sid AND owner <> 0 RETURNING path, parent),
 		g AS (SELECT parent, count(*) AS n FROM d GROUP BY parent),
 		u AS (UPDATE {s}.node SET children = children - g.n, pzxid = z, changed = {s}.now() FROM g WHERE path = g.parent)
@@ -300,11 +313,12 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, OUT z bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, polls bool, OUT z bigint) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM {s}.take_turn();
 	PERFORM {s}.see_history(0);
-	INSERT INTO {s}.session VALUES (sid, 1, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false);
+	UPDATE {s}.clock SET polled = true WHERE open.polls AND NOT polled;
+	INSERT INTO {s}.session VALUES (sid, 1, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false, open.polls);
 	SELECT zxid INTO z FROM {s}.clock;
 END $$;
 
@@ -365,6 +379,10 @@ BEGIN
 	IF collect > 0 AND now > last.collected + least(collect, 10000) * interval '1 ms' THEN
 		UPDATE {s}.reaper SET collected = now;
 		quiet := quiet AND {s}.collect(collect) = 0;
+	END IF;
+	IF last.trimmed < (SELECT zxid FROM {s}.clock) - 20000 THEN -- a session that lags behind finds that
+		UPDATE {s}.reaper SET trimmed = (SELECT zxid FROM {s}.clock) - 10000 RETURNING trimmed INTO last.trimmed;
+		DELETE FROM {s}.change WHERE zxid <= last.trimmed;
 	END IF;
 	IF quiet THEN
 		PERFORM set_config('synchronous_commit', 'off', true); -- nothing to lose

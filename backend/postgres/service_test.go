@@ -254,7 +254,7 @@ func (c *conn) up() {
 			return
 		}
 		group = append(group, m...)
-		if m[0] == 'B' {
+		if m[0] == 'B' || m[0] == 'P' {
 			counts = counts || readsOrCommits(m)
 		}
 		switch m[0] {
@@ -277,11 +277,12 @@ func (c *conn) up() {
 	}
 }
 
-// readsOrCommits reports whether a Bind is of a statement of a caller: not of one that keeps, opens or
-// closes a session.
-func readsOrCommits(bind []byte) bool {
-	_, rest, _ := bytes.Cut(bind[5:], []byte{0}) // the name of the portal
-	return bytes.HasPrefix(rest, []byte("r_")) || bytes.HasPrefix(rest, []byte("c_"))
+// readsOrCommits reports whether a Bind, or the Parse of a statement that is not prepared, is of a statement of
+// a caller: not of one that keeps, opens or closes a session.
+func readsOrCommits(m []byte) bool {
+	_, name, _ := bytes.Cut(m[5:], []byte{0}) // of a Bind the portal; of a Parse the name, which is empty
+	name = bytes.TrimPrefix(name, []byte("/*"))
+	return bytes.HasPrefix(name, []byte("r_")) || bytes.HasPrefix(name, []byte("c_"))
 }
 
 // down passes replies on until one side ends, or one is lost.

@@ -238,11 +238,7 @@ func (s *session) connect() *link {
 
 // reattach makes a link, and goes on with the session there.
 func (s *session) reattach(ctx context.Context) (*link, error) {
-	conn, err := s.cfg.dial(ctx, s.timeout)
-	if err != nil {
-		return nil, err
-	}
-	l, err := adopt(conn, s.hub.heard)
+	l, err := s.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -281,6 +277,10 @@ func (s *session) attach(l *link, sent contact.Instant, epoch int32, z int64) er
 	s.setPhase(backend.PhaseConnected)
 	l.work.Add(1)
 	go s.beat(l)
+	if s.cfg.poll > 0 {
+		l.work.Add(1)
+		go s.pollEvents(l)
+	}
 	return nil
 }
 

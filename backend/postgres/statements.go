@@ -16,11 +16,15 @@ const mostReply = "2000000"
 // statement, so that the position is that of all it reads. Reads are named r_, commits c_, and requests of the
 // session itself k_.
 var statements = map[string]string{
-	"k_open":   "SELECT {s}.open($1::bigint, $2::int, $3::int)",
+	"k_open":   "SELECT {s}.open($1::bigint, $2::int, $3::int, $4::bool)",
 	"k_attach": "SELECT * FROM {s}.attach($1::bigint, $2::bigint)",
 	"k_beat":   "SELECT {s}.beat($1::bigint)",
 	"k_reap":   "SELECT {s}.reap($1::bigint)",
 	"k_finish": "SELECT {s}.finish($1::bigint)",
+
+	// The events after a position, for sessions that do not listen: the position up to which the reply has them all, and
+	// that up to which they are forgotten.
+	"k_events": "SELECT c.zxid, r.trimmed, e.zxid, e.events FROM {s}.clock c CROSS JOIN {s}.reaper r LEFT JOIN {s}.change e ON e.zxid > $1::bigint ORDER BY e.zxid LIMIT $2::int",
 
 	"r_sync":   "SELECT c.zxid FROM {s}.clock c",
 	"r_get":    "SELECT c.zxid, n.data, " + columns + " FROM {s}.clock c LEFT JOIN {s}.node n ON n.path = $1::text",
@@ -42,6 +46,18 @@ var statements = map[string]string{
 const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')," +
 	" ('enable_seqscan', 'off'), ('jit', 'off'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('statement_timeout', '0'), ('transaction_timeout', '0')," +
 	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')) v(name, value) JOIN pg_settings s USING (name)"
+
+// local is what settings are for each transaction of a connection to a pool.
+const local = "SELECT set_config('lock_timeout', '{lock}', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', '0', true)"
+
+// unprepared returns the statements as they are sent to a pool. Each begins with its name, for those who read the log of the server.
+func unprepared(schema, lock string) map[string]string {
+	all := map[string]string{"k_local": "/*k_local*/ " + strings.Replace(local, "{lock}", lock, 1)}
+	for name, sql := range statements {
+		all[name] = "/*" + name + "*/ " + fill(sql, schema)
+	}
+	return all
+}
 
 // quote returns a name as an identifier, literal as a string constant.
 func quote(name string) string   { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }

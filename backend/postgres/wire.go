@@ -50,13 +50,15 @@ func texts(all []string) []byte {
 	return array(oidText, all, func(s string) []byte { return append([]byte{}, s...) })
 }
 
+func bool1(v bool) []byte {
+	if v {
+		return []byte{1}
+	}
+	return []byte{0}
+}
+
 func bools(all []bool) []byte {
-	return array(oidBool, all, func(v bool) []byte {
-		if v {
-			return []byte{1}
-		}
-		return []byte{0}
-	})
+	return array(oidBool, all, bool1)
 }
 
 // byteas encodes empty data as NULL.

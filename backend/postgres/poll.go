@@ -1,0 +1,93 @@
+package postgres
+
+import "time"
+
+// mostEvents bounds the commits whose events one reply has.
+const mostEvents = 1000
+
+// pollEvents asks for the events of a link that does not listen: after each Options.Poll while there are watches, and
+// when a reply is ahead of them.
+func (s *session) pollEvents(l *link) {
+	defer l.work.Done()
+	ticker := time.NewTicker(s.cfg.poll)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.hub.wanted:
+		case <-l.ctx.Done():
+			return
+		}
+		for s.hub.wants() {
+			r := newRequest("k_events", int8(s.hub.upTo()), int4(mostEvents))
+			r.see = func(r *request) { s.hub.polled(l, r.rows) }
+			l.send(r, true)
+			select {
+			case <-r.done:
+			case <-l.ctx.Done():
+				return
+			}
+			if r.err != nil {
+				l.fail(r.err)
+				return
+			}
+			if len(r.rows) < mostEvents {
+				break
+			}
+		}
+	}
+}
+
+// wants reports whether a watch or a reply needs events.
+func (h *hub) wants() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.watches > 0 || len(h.early) > 0
+}
+
+// upTo returns the position up to which all events have come.
+func (h *hub) upTo() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.told
+}
+
+// polled handles the reply to a request for events. If some of them are forgotten already, all watches fire.
+func (h *hub) polled(l *link, rows []row) {
+	if h.ends(rows) {
+		h.s.end(errRevoked) // before the events of its nodes
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.link != l || h.ended {
+		return
+	}
+	if integer(rows[0][1]) > h.told {
+		h.fireAll()
+	}
+	for _, r := range rows {
+		z := integer(r[2])
+		if r[2] == nil || z <= h.told {
+			continue
+		}
+		events, _ := elements(r[3])
+		for _, e := range events {
+			h.event(string(e), z)
+		}
+		h.told = z
+	}
+	if len(rows) < mostEvents {
+		h.told = max(h.told, integer(rows[0][0]))
+	}
+	h.release()
+}
+
+// ends reports whether events say that the session has ended.
+func (h *hub) ends(rows []row) bool {
+	for _, r := range rows {
+		if events, _ := elements(r[3]); len(events) > 0 && string(events[0]) == h.s.endEvent() {
+			return true
+		}
+	}
+	return false
+}
