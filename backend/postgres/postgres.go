@@ -1,8 +1,59 @@
-// Package postgres is the backend for PostgreSQL servers, from version 13 on. It is tested with 15.
+// Package postgres is the backend for PostgreSQL, from version 13 on. It is tested with 15.
 //
-// New makes a backend.Backend from a connection string. The nodes are rows of tables in a schema of
-// their own, so coordination needs no other service than the database that an application has. See
-// backend.Backend for what sessions, commits and watches promise.
+// New makes a backend.Backend from a connection string. The nodes are rows of a schema of their own in a
+// database that the application already has. No superuser and no extension is needed. Besides what every
+// backend has, a transaction of the application can depend on a hold, and commit a coord.Txn together with its own
+// rows: see Check and Commit.
+//
+// # Sessions
+//
+// A session is a row, and one connection that nothing else uses. It sends a keep-alive every eighth of the timeout, and the
+// lease is counted from the moment at which the latest answered one was sent. Keep-alives are not flushed to disk: after a
+// crash of the server all timeouts begin again. On each connection the session begins a new epoch, which its commits
+// compare; so nothing that was sent on an earlier connection is applied any more.
+//
+// The sessions of clients end those that have expired, each time that they send a keep-alive: while no client is there,
+// nothing ends, and Open looks first. Only the clock of the database counts. That clock can be set, and the server can be
+// down. So whenever nobody has looked for nearly the shortest LossMargin of all sessions, the timeouts of all sessions begin
+// again. A step of the clock that is longer than the margin therefore ends no session early, and a
+// shorter one is covered by the margin.
+//
+// A keep-alive waits for the commits that its session has sent. These give up waiting for their turn after an eighth of the
+// timeout and are sent again, so other sessions cannot delay it. What can is a flush: if the disk, or
+// a synchronous standby, does not answer for the length of the lease, the sessions that are committing are lost.
+//
+// # Commits
+//
+// A commit is one request: a function applies its operations, under an advisory lock that orders all commits of the
+// schema. Commits that one session is asked for during another one share the next transaction, and so its flush. Commits
+// of different sessions are one after the other, each with a flush of its own: a schema has
+// some hundred commits a second on a disk that needs a millisecond or two for a flush, however many clients it has. Commits that are
+// refused, or only check, cost no flush. Each commit sends a notification, which wakes every connection
+// that listens in this database, on whatever channel: count on some 50 to 100 sessions for one database.
+//
+// A transaction that stays open for long keeps PostgreSQL from removing old versions of the rows that each commit
+// changes. A saturated schema fell to a tenth of its rate within 20 seconds of that, and recovered
+// afterwards. So keep dumps and reports away from busy times, or on a standby.
+//
+// A path has at most 2,600 bytes, since an index takes no more. A commit has up to 1 MB of paths and data, as in all backends.
+//
+// # Failover
+//
+// A commit is answered when the server says that it is durable: what that means is synchronous_commit and
+// synchronous_standby_names. With an asynchronous standby, commits that were answered can be missing after a promotion. The
+// numbers go on in a new epoch then, so tokens still grow, and sessions that have seen what is missing end. While the old
+// server still runs apart from the new one, clients of either can hold the same lock; a guard in a transaction (Check)
+// holds even then, since the transaction is lost together with its lock. The same applies to a restored backup.
+//
+// # The layout
+//
+// A node's row has the number of its children and of those that it ever had, so numbers of sequential nodes are those of
+// ZooKeeper. One row has the position of the latest commit, and each commit changes it and its parents' rows. Alternatives were
+// measured on PostgreSQL 15, as processor time of the server and as rate beside a snapshot that is 20 seconds old:
+// positions from a sequence, or as the maximum of an insert-only table, with counts by count(*), cost the same and fell to
+// 0.12 and 0.22 of their rate; counters in a table that is keyed by position fell to 0.85 only, for 1.15 times the processor
+// time of a commit and 1.6 times that of one with three deletions. The simplest layout was taken. The schema has a version,
+// so that it can change: see Migration.
 package postgres
 
 import (
