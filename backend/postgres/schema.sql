@@ -413,3 +413,52 @@ BEGIN
 	END LOOP;
 	RETURN n;
 END $$;
+
+-- guard makes the transaction of its caller depend on nodes: it fails unless each exists, has its version if that is
+-- not negative, and belongs to no session that has ended. Afterwards none of them is deleted, and no version that was compared changes,
+-- before the transaction has ended. idle is the bound of Check in milliseconds.
+--
+-- The lock comes first: what is read after it stays so. KEY SHARE conflicts with nothing but the deletion. Sessions are not
+-- locked, since finish waits for their rows. At REPEATABLE READ a session is read as it was at the begin of the
+-- transaction, so expires says nothing; a session that has ended since is no harm, since its node stays.
+--
+-- The caller has the rights of the owner here, so all names are qualified, also by the search path. pg_temp is last, else it is first.
+CREATE FUNCTION {s}.guard(paths text[], versions int[], idle int) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	own bigint;
+	ver int;
+	lease interval;
+	shortest interval;
+	code text;
+	present interval := current_setting('idle_in_transaction_session_timeout')::interval;
+BEGIN
+	FOR i IN 1..cardinality(paths) LOOP
+		IF versions[i] < 0 THEN
+			SELECT owner, version INTO own, ver FROM {s}.node WHERE path = paths[i] FOR KEY SHARE;
+		ELSE
+			SELECT owner, version INTO own, ver FROM {s}.node WHERE path = paths[i] FOR SHARE;
+		END IF;
+		IF NOT FOUND THEN
+			code := 'CO010';
+		ELSIF versions[i] >= 0 AND versions[i] <> ver THEN
+			code := 'CO012';
+		ELSIF own <> 0 THEN
+			SELECT timeout INTO lease FROM {s}.session WHERE id = own AND NOT ended;
+			IF NOT FOUND THEN
+				code := 'CO011';
+			END IF;
+			shortest := least(shortest, lease);
+		END IF;
+		IF code IS NOT NULL THEN -- an error, so that a caller who ignores it commits nothing
+			RAISE EXCEPTION USING ERRCODE = code, DETAIL = paths[i], MESSAGE = CASE code WHEN 'CO010' THEN 'the node of the guard does not exist'
+				WHEN 'CO011' THEN 'the session of the guard has ended' ELSE 'the node of the guard has another version' END;
+		END IF;
+	END LOOP;
+	IF idle = 0 THEN
+		idle := extract(epoch FROM coalesce(shortest, interval '10 s')) * 1000;
+	END IF;
+	IF idle > 0 AND (present = interval '0' OR present > idle * interval '1 ms') THEN
+		PERFORM set_config('idle_in_transaction_session_timeout', idle::text, true);
+	END IF;
+END $$;
