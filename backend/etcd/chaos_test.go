@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/elsewhere"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -21,7 +22,7 @@ import (
 // each other, compacted and without space, over networks that fail: the run of internal/chaos, with its length.
 func TestEveryRecipeStandsAllFaultsOnEtcd(t *testing.T) {
 	t.Parallel()
-	out, err := elsewhere(t, "internal/chaos", nil, "-timeout", "2h", "-run", "^(TestEveryRecipeStandsAllFaults|TestTheCheck.*|TestSettling.*|TestALostAcknowledgedWriteIsDetected)$")
+	out, err := etcdModule.Run(t, "internal/chaos", nil, "-timeout", "2h", "-run", "^(TestEveryRecipeStandsAllFaults|TestTheCheck.*|TestSettling.*|TestALostAcknowledgedWriteIsDetected)$")
 	for _, line := range regexp.MustCompile(`figure: .*`).FindAllString(out, -1) {
 		t.Log(line)
 	}
@@ -31,7 +32,7 @@ func TestEveryRecipeStandsAllFaultsOnEtcd(t *testing.T) {
 		}
 	}
 	if err != nil {
-		t.Errorf("%v\n%s", err, tail(out))
+		t.Errorf("%v\n%s", err, elsewhere.Tail(out))
 	}
 }
 

@@ -5,9 +5,9 @@ package etcd_test
 import (
 	"os"
 	"regexp"
-	"slices"
-	"strings"
 	"testing"
+
+	"github.com/go-coord/coord/internal/elsewhere"
 )
 
 // The scenarios of internal/faulttest in which processes with a lock are killed, paused and cut
@@ -52,17 +52,17 @@ func TestProgramsOnEtcd(t *testing.T) {
 // onMembers runs tests of internal/faulttest on three members, of which some must pass.
 func onMembers(t *testing.T, run, skip string, wanted ...string) {
 	t.Helper()
-	out, err := elsewhere(t, "internal/faulttest", []string{"COORD_LONG="}, "-timeout", "30m", "-run", run, "-skip", skip)
+	out, err := etcdModule.Run(t, "internal/faulttest", []string{"COORD_LONG="}, "-timeout", "30m", "-run", run, "-skip", skip)
 	for _, line := range regexp.MustCompile(`figure: .*`).FindAllString(out, -1) {
 		t.Log(line)
 	}
 	for _, name := range wanted {
-		if !passed(out, name) {
+		if !elsewhere.Passed(out, name) {
 			t.Errorf("%s has not passed", name)
 		}
 	}
 	if err != nil || t.Failed() {
-		t.Errorf("%v\n%s", err, tail(out))
+		t.Errorf("%v\n%s", err, elsewhere.Tail(out))
 	}
 }
 
@@ -97,13 +97,6 @@ func TestAFleetOnEtcd(t *testing.T) {
 	onMembers(t, "^"+name+"$", "^$", name)
 }
 
-// passed reports whether a test has passed.
-func passed(out, name string) bool {
-	return slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool {
-		return strings.HasPrefix(strings.TrimSpace(line), "--- PASS: "+name+" ")
-	})
-}
-
 // The forms of internal/simulation that run on a real server.
 func TestCrowdsOnEtcd(t *testing.T) {
 	t.Parallel()
@@ -111,13 +104,13 @@ func TestCrowdsOnEtcd(t *testing.T) {
 		t.Skip("set COORD_LONG=1")
 	}
 	names := []string{"TestAHundredWorkersNeverHaveMoreThanElevenPermits/zookeeper", "TestRoundsOfADoubleBarrierOnZooKeeper"}
-	out, err := elsewhere(t, "internal/simulation", []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)}, "-timeout", "10m", "-run", "^(TestAHundredWorkersNeverHaveMoreThanElevenPermits|TestRoundsOfADoubleBarrierOnZooKeeper)$", "-skip", "/^memory")
+	out, err := etcdModule.Run(t, "internal/simulation", []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)}, "-timeout", "10m", "-run", "^(TestAHundredWorkersNeverHaveMoreThanElevenPermits|TestRoundsOfADoubleBarrierOnZooKeeper)$", "-skip", "/^memory")
 	for _, name := range names {
-		if !passed(out, name) {
+		if !elsewhere.Passed(out, name) {
 			t.Errorf("%s has not passed", name)
 		}
 	}
 	if err != nil || t.Failed() {
-		t.Errorf("%v\n%s", err, tail(out))
+		t.Errorf("%v\n%s", err, elsewhere.Tail(out))
 	}
 }

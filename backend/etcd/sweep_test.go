@@ -6,6 +6,8 @@ import (
 	"os"
 	"regexp"
 	"testing"
+
+	"github.com/go-coord/coord/internal/elsewhere"
 )
 
 // Each recipe with one request, reply, connection or session lost at each of its requests: the run
@@ -17,12 +19,12 @@ func TestEveryRecipeStandsAFaultAtEachOfItsRequestsOnEtcd(t *testing.T) {
 	if os.Getenv("COORD_LONG") != "" {
 		which, least = "", 20
 	}
-	out, err := elsewhere(t, "internal/sweep", nil, "-timeout", "2h", "-run", "^TestEveryRecipeStandsAFaultAtEachOfItsRequests$/"+which)
+	out, err := etcdModule.Run(t, "internal/sweep", nil, "-timeout", "2h", "-run", "^TestEveryRecipeStandsAFaultAtEachOfItsRequests$/"+which)
 	for _, line := range regexp.MustCompile(`figure: .*`).FindAllString(out, -1) {
 		t.Log(line)
 	}
 	passed := regexp.MustCompile(`(?m)^    --- PASS: TestEveryRecipeStandsAFaultAtEachOfItsRequests/`).FindAllString(out, -1)
 	if err != nil || len(passed) < least {
-		t.Errorf("%d recipes passed, %v\n%s", len(passed), err, tail(out))
+		t.Errorf("%d recipes passed, %v\n%s", len(passed), err, elsewhere.Tail(out))
 	}
 }

@@ -74,10 +74,10 @@ func NewWorld(t *testing.T, s backendtest.Service, revisions bool) *World {
 }
 
 // Elsewhere, if it is set, makes the services that stand for a ZooKeeper: a module with another
-// backend, whose numbers are revisions, runs the tests of the recipes on it. Tests of options of
-// ZooKeeper are skipped then. interval is how long empty containers stay; they are not removed if it is
-// negative.
-var Elsewhere func(t *testing.T, interval time.Duration) backendtest.Service
+// backend runs tests on it. Tests of options of ZooKeeper are skipped then. interval is how long
+// empty containers stay; they are not removed if it is negative. revisions says that the sequence
+// numbers do not count the children of a node.
+var Elsewhere func(t *testing.T, interval time.Duration) (s backendtest.Service, revisions bool)
 
 // OnServer returns a world on the ZooKeeper that the tests share, whose links open
 // sessions with o and the timeout of real servers.
@@ -94,7 +94,8 @@ func OnServer(t *testing.T, o zookeeper.Options) *World {
 }
 
 func elsewhere(t *testing.T, interval time.Duration) *World {
-	return &World{Service: Elsewhere(t, interval), T: t, Timeout: RealTimeout, Revisions: true}
+	s, revisions := Elsewhere(t, interval)
+	return NewWorld(t, s, revisions)
 }
 
 // OnMemory runs a test on memory, inside a synctest bubble. If COORD_REVISIONS is set, the

@@ -1,0 +1,34 @@
+package postgres_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/recipetest"
+)
+
+// The tests of the recipes: of each suite one, or with COORD_LONG=1 all.
+func TestTheRecipes(t *testing.T) {
+	t.Parallel()
+	server := shared.Get(t)
+	on := func(interval time.Duration) func(t *testing.T) backendtest.Service {
+		return func(t *testing.T) backendtest.Service {
+			return newService(t, server.Addr(), postgres.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval})
+		}
+	}
+	services := recipetest.Services{Name: "postgres", New: on(0), Collecting: on(200 * time.Millisecond)}
+	if os.Getenv("COORD_LONG") == "" {
+		services.Sample = 1
+	}
+	recipetest.All(t, services)
+}
+
+// The reports of the recipes.
+func TestInspectOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	module.RunHalves(t, "inspect", "PostgreSQL", 3, "COORD_POSTGRES_SERVER="+shared.Get(t).Addr())
+}
