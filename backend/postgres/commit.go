@@ -69,7 +69,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		if err != nil {
 			return nil, err
 		}
-		r := newRequest("c_commit", append([][]byte{int8(s.id), int4(epoch)}, args...)...)
+		r := newRequest("c_commit", append([][]byte{int8(s.id), int4(epoch), bool1(s.cfg.early)}, args...)...)
 		r.alone = alone
 		if err := s.send(ctx, l, r); err != nil {
 			return nil, err

@@ -21,6 +21,12 @@ func TestTheContract_Polling(t *testing.T) {
 	contract(t, postgres.Options{Poll: 20 * time.Millisecond})
 }
 
+// The same with commits that give their turn up before they are durable.
+func TestTheContract_EarlyRelease(t *testing.T) {
+	t.Parallel()
+	contract(t, postgres.Options{EarlyRelease: true})
+}
+
 func contract(t *testing.T, o postgres.Options) {
 	// A machine with other work loses shorter sessions.
 	const timeout = 6 * time.Second

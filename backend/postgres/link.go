@@ -30,6 +30,9 @@ type link struct {
 	// answers. Nil for a connection to the server.
 	texts map[string]string
 
+	// early says that commits are answered by a second group, which waits until they are durable.
+	early bool
+
 	mu         sync.Mutex
 	urgent     []*group   // to be sent before the queue
 	queue      []*group   // to be sent
@@ -44,6 +47,8 @@ type group struct {
 	answered int // of the requests
 	err      error
 	commits  bool
+	early    bool   // its answers count when those of the next group do
+	before   *group // that group before this one, if it is committed
 }
 
 // request is one execution of a prepared statement.
@@ -77,13 +82,13 @@ const mostTogether = 32
 var errBroken = errors.New("postgres: the connection is broken")
 
 // adopt makes a link of a connection that is ready, with all statements prepared.
-func adopt(conn *pgconn.PgConn, texts map[string]string, heard func(l *link, payload string)) (*link, error) {
+func adopt(conn *pgconn.PgConn, texts map[string]string, early bool, heard func(l *link, payload string)) (*link, error) {
 	h, err := conn.Hijack()
 	if err != nil {
 		discard(conn)
 		return nil, err
 	}
-	l := &link{conn: h.Conn, front: h.Frontend, heard: heard, texts: texts, wake: make(chan struct{}, 1)}
+	l := &link{conn: h.Conn, front: h.Frontend, heard: heard, texts: texts, early: early, wake: make(chan struct{}, 1)}
 	l.ctx, l.fail = context.WithCancelCause(context.Background())
 	l.work.Add(3)
 	go l.write()
@@ -123,20 +128,26 @@ func (l *link) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, g := range l.sent {
-		for _, r := range g.requests {
-			r.unsure = true
-			r.end(errBroken)
-		}
+		g.abandon(true)
 	}
 	for _, g := range slices.Concat(l.urgent, l.queue) {
-		for _, r := range g.requests {
-			r.end(errBroken)
-		}
+		g.abandon(false)
 	}
 	for _, r := range l.waiting {
 		r.end(errBroken)
 	}
 	l.sent, l.urgent, l.queue, l.waiting = nil, nil, nil, nil
+}
+
+// abandon ends the requests of a group that has no answer.
+func (g *group) abandon(sent bool) {
+	if g.before != nil {
+		g.before.abandon(true)
+	}
+	for _, r := range g.requests {
+		r.unsure = sent
+		r.end(errBroken)
+	}
 }
 
 func (r *request) end(err error) {
@@ -187,9 +198,12 @@ func (l *link) together() {
 	for !l.waiting[0].alone && n < min(len(l.waiting), mostTogether) && !l.waiting[n].alone {
 		n++
 	}
-	g := &group{requests: l.waiting[:n:n], commits: true}
+	g := &group{requests: l.waiting[:n:n], commits: true, early: l.early}
 	l.waiting = l.waiting[n:]
 	l.queue = append(l.queue, g)
+	if l.early {
+		l.queue = append(l.queue, &group{requests: []*request{newRequest("k_flush")}})
+	}
 	l.committing = true
 	l.stir()
 }
@@ -365,13 +379,36 @@ func (l *link) ready() error {
 	if len(l.urgent)+len(l.queue) > 0 {
 		l.stir()
 	}
-	for _, r := range g.requests {
-		r.shared = g.commits && !(len(g.requests) == 1 || len(g.requests) == 2 && g.requests[0].setting)
-		r.end(g.err)
+	if g.early && g.err == nil {
+		l.next().before = g
+	} else {
+		g.end()
 	}
 	if g.commits {
 		l.committing = false
 		l.together()
 	}
 	return nil
+}
+
+// next returns the group that follows the one just answered. It needs the mutex.
+func (l *link) next() *group {
+	if len(l.sent) > 0 {
+		return l.sent[0]
+	}
+	return l.queue[0]
+}
+
+// end ends the requests of a group that is answered. If it has failed, those of the group that it should have made durable have
+// no answer.
+func (g *group) end() {
+	if b := g.before; b != nil && g.err == nil {
+		b.end()
+	} else if b != nil {
+		b.abandon(true)
+	}
+	for _, r := range g.requests {
+		r.shared = g.commits && !(len(g.requests) == 1 || len(g.requests) == 2 && g.requests[0].setting)
+		r.end(g.err)
+	}
 }

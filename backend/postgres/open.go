@@ -144,7 +144,7 @@ func (s *session) dial(ctx context.Context) (*link, error) {
 		discard(conn)
 		return nil, err
 	}
-	return adopt(conn, texts, s.hub.heard)
+	return adopt(conn, texts, c.early, s.hub.heard)
 }
 
 // preparePooled makes the layout if it is missing, on a connection to a pool, which has no settings of its own.

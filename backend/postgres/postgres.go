@@ -99,6 +99,12 @@ type Options struct {
 	// default_transaction_isolation of the role must be read committed. Less than 5 ms counts as 5 ms.
 	Poll time.Duration
 
+	// EarlyRelease lets the next commit begin before this one is durable; its caller waits for that in a second transaction of
+	// the same round trip. So the commits of many clients share flushes, where each waits for a flush of its own otherwise: it
+	// is worth it where flushes are slow. Other sessions can see a commit that is lost if the server crashes in that moment.
+	// These sessions end when they connect again, and tokens grow even so. All clients of a schema may choose for themselves.
+	EarlyRelease bool
+
 	// Without switches off backend.Trees, backend.Batches, backend.Containers or backend.Clock.
 	Without backend.Features
 
@@ -155,7 +161,8 @@ type config struct {
 	schema   string
 	interval time.Duration // of containers; 0: the sessions remove none
 	poll     time.Duration // 0: the sessions listen
-	logger   *slog.Logger  // nil: silence
+	early    bool
+	logger   *slog.Logger // nil: silence
 	lost     lostSessions
 }
 
@@ -184,6 +191,7 @@ func newConfig(connString string, o *Options) (*config, error) {
 		has:      (backend.Trees | backend.Batches | backend.Containers | backend.Clock) &^ o.Without,
 		schema:   o.Schema,
 		interval: min(o.ContainerInterval, mostInterval),
+		early:    o.EarlyRelease,
 		logger:   o.Logger,
 	}
 	if c.schema == "" {

@@ -81,10 +81,10 @@ CREATE TABLE {s}.staged (
 	versions int[] NOT NULL
 );
 
--- identity names the history that the server has: a promoted standby has another timeline, and another
--- cluster another identifier.
+-- identity names the history that the server has: a promoted standby has another timeline, another
+-- cluster another identifier, and a server that has started again can lack commits that were not durable yet.
 CREATE FUNCTION {s}.identity() RETURNS text LANGUAGE sql AS
-$$ SELECT (SELECT system_identifier::text FROM pg_control_system()) || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) $$;
+$$ SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM pg_postmaster_start_time())) $$;
 
 INSERT INTO {s}.clock VALUES (true, 0, {s}.identity(), false);
 INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp(), 0);
@@ -230,13 +230,17 @@ BEGIN
 END $$;
 
 -- commit applies the operations of a session, all or none. Its refusals are statuses, not errors, so that
--- several commits can share a transaction.
-CREATE FUNCTION {s}.commit(sid bigint, ep int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
+-- several commits can share a transaction. With early, the turn ends before the transaction is durable, and the caller
+-- waits for that by a transaction of its own.
+CREATE FUNCTION {s}.commit(sid bigint, ep int, early bool, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
 	OUT status text, OUT at int, OUT z bigint, OUT names text[], OUT siblings int[], OUT stats bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
 	events text[];
 BEGIN
+	IF early THEN
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
 	PERFORM {s}.take_turn();
 	SELECT c.zxid + 1 INTO z FROM {s}.clock c JOIN {s}.session s ON s.id = sid AND s.epoch = ep AND NOT s.ended;
 	IF NOT FOUND THEN

@@ -37,7 +37,10 @@ var statements = map[string]string{
 		" coalesce(sum(CASE WHEN q.kids THEN n.children * 50 ELSE octet_length(n.data) END) OVER (ORDER BY q.i ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > " + mostReply + ", false) AS cut" +
 		" FROM unnest($1::text[], $2::bool[]) WITH ORDINALITY AS q(asked, kids, i) LEFT JOIN {s}.node n ON n.path = q.asked) n ORDER BY n.i",
 
-	"c_commit": "SELECT * FROM {s}.commit($1::bigint, $2::int, $3::int[], $4::text[], $5::text[], $6::bytea[], $7::int[], $8::int[])",
+	"c_commit": "SELECT * FROM {s}.commit($1::bigint, $2::int, $3::bool, $4::int[], $5::text[], $6::text[], $7::bytea[], $8::int[], $9::int[])",
+
+	// Waits until all commits before are durable. A transaction that writes nothing would not be waited for.
+	"k_flush": "SELECT pg_logical_emit_message(true, 'coord', '')::text",
 }
 
 // settings protect the session from what administrators set for others: each of its statements is short, and none may be
