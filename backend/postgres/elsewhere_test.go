@@ -6,7 +6,7 @@ import "github.com/go-coord/coord/internal/elsewhere"
 var module = elsewhere.Module{
 	Package: "postgres_test",
 	Service: "postgresservice",
-	Files:   map[string]string{"service_test.go": ""},
+	Files:   map[string]string{"service_test.go": "", "trips_test.go": ""},
 	New: `package postgresservice
 
 import (

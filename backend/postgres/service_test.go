@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -27,6 +28,8 @@ type service struct {
 	tb     testing.TB
 	server string // its address
 	opts   postgres.Options
+
+	trips *trips // of the links that are made later, or nil
 
 	mu    sync.Mutex
 	links map[string]*link
@@ -95,6 +98,7 @@ type link struct {
 	service  *service
 	bytes    *zkproxy.Proxy
 	messages net.Listener
+	trips    *trips
 	work     sync.WaitGroup // the accept loop and both directions of all connections
 
 	mu     sync.Mutex
@@ -113,7 +117,7 @@ const (
 )
 
 func newLink(s *service) (*link, error) {
-	l := &link{service: s, conns: make(map[*conn]struct{})}
+	l := &link{service: s, trips: s.trips, conns: make(map[*conn]struct{})}
 	var err error
 	if l.messages, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
 		return nil, err
@@ -213,9 +217,24 @@ type conn struct {
 	link           *link
 	client, server net.Conn
 
-	mu     sync.Mutex
-	groups []bool // without a reply so far, the oldest first: whether each reads or commits
+	mu       sync.Mutex
+	requests []request // without a reply so far, the oldest first
 }
+
+// request is one group of messages.
+type request struct {
+	kind kind
+	trip trip
+}
+
+// kind is what a request is for.
+type kind string
+
+const (
+	keeps   kind = "" // it opens, keeps or closes a session
+	reads   kind = "read"
+	commits kind = "commit"
+)
 
 func (c *conn) serve() {
 	var down sync.WaitGroup
@@ -247,7 +266,7 @@ func (c *conn) up() {
 		return
 	}
 	var group []byte
-	counts := false
+	what := keeps
 	for {
 		m, err := c.read(c.client, 1)
 		if err != nil {
@@ -255,16 +274,17 @@ func (c *conn) up() {
 		}
 		group = append(group, m...)
 		if m[0] == 'B' || m[0] == 'P' {
-			counts = counts || readsOrCommits(m)
+			what = cmp.Or(kindOf(m), what)
 		}
 		switch m[0] {
 		case 'S', 'Q': // Sync, or a Query, which needs none
-			if counts && c.link.take(loseRequest) {
+			if what != keeps && c.link.take(loseRequest) {
 				c.link.bytes.Cut()
 				return
 			}
+			r := request{what, c.link.trips.sent(c.link, what)}
 			c.mu.Lock()
-			c.groups = append(c.groups, counts)
+			c.requests = append(c.requests, r)
 			c.mu.Unlock()
 		case 'X', 'p': // Terminate, a password
 		default:
@@ -273,16 +293,21 @@ func (c *conn) up() {
 		if _, err := c.server.Write(group); err != nil {
 			return
 		}
-		group, counts = group[:0], false
+		group, what = group[:0], keeps
 	}
 }
 
-// readsOrCommits reports whether a Bind, or the Parse of a statement that is not prepared, is of a statement of
-// a caller: not of one that keeps, opens or closes a session.
-func readsOrCommits(m []byte) bool {
+// kindOf returns the kind of a request by a Bind, or by the Parse of a statement that is not prepared.
+func kindOf(m []byte) kind {
 	_, name, _ := bytes.Cut(m[5:], []byte{0}) // of a Bind the portal; of a Parse the name, which is empty
 	name = bytes.TrimPrefix(name, []byte("/*"))
-	return bytes.HasPrefix(name, []byte("r_")) || bytes.HasPrefix(name, []byte("c_"))
+	switch {
+	case bytes.HasPrefix(name, []byte("r_")):
+		return reads
+	case bytes.HasPrefix(name, []byte("c_")):
+		return commits
+	}
+	return keeps
 }
 
 // down passes replies on until one side ends, or one is lost.
@@ -298,10 +323,17 @@ func (c *conn) down() {
 		// NoticeResponse and ParameterStatus.
 		alone := !started || len(group) == 0 && bytes.IndexByte([]byte("ANS"), m[0]) >= 0
 		group = append(group, m...)
+		if m[0] == 'A' {
+			c.link.trips.notified(c.link)
+		}
 		if m[0] == 'Z' {
-			if started && c.answered() && c.link.take(loseReply) {
-				c.link.bytes.Cut()
-				return
+			if started {
+				r := c.answered()
+				if r.kind != keeps && c.link.take(loseReply) {
+					c.link.bytes.Cut()
+					return
+				}
+				c.link.trips.answered(c.link, r)
 			}
 			started = true
 		} else if !alone {
@@ -314,17 +346,17 @@ func (c *conn) down() {
 	}
 }
 
-// answered takes the oldest group, and reports whether it reads or commits.
-func (c *conn) answered() bool {
+// answered takes the oldest request.
+func (c *conn) answered() request {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.groups) == 0 {
+	if len(c.requests) == 0 {
 		c.link.service.tb.Error("the server answered what nobody asked")
-		return false
+		return request{}
 	}
-	counts := c.groups[0]
-	c.groups = c.groups[1:]
-	return counts
+	r := c.requests[0]
+	c.requests = c.requests[1:]
+	return r
 }
 
 // read reads one message, whose length comes after a type of so many bytes.
