@@ -6,7 +6,12 @@ import "github.com/go-coord/coord/internal/elsewhere"
 var module = elsewhere.Module{
 	Package: "postgres_test",
 	Service: "postgresservice",
-	Files:   map[string]string{"service_test.go": "", "trips_test.go": ""},
+	Files: map[string]string{
+		"service_test.go":  "",
+		"trips_test.go":    "",
+		"line_test.go":     "",
+		"ensemble_test.go": "",
+	},
 	New: `package postgresservice
 
 import (

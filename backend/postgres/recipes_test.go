@@ -8,6 +8,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/elsewhere"
 	"github.com/go-coord/coord/internal/recipetest"
 )
 
@@ -31,4 +32,22 @@ func TestTheRecipes(t *testing.T) {
 func TestInspectOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	module.RunHalves(t, "inspect", "PostgreSQL", 3, "COORD_POSTGRES_SERVER="+shared.Get(t).Addr())
+}
+
+// The forms of internal/simulation that run on a real server.
+func TestCrowds(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("COORD_LONG") == "" {
+		t.Skip("set COORD_LONG=1")
+	}
+	out, err := module.Run(t, "internal/simulation", []string{"COORD_LONG=", "COORD_POSTGRES_SERVER=" + shared.Get(t).Addr()},
+		"-timeout", "10m", "-run", "^(TestAHundredWorkersNeverHaveMoreThanElevenPermits|TestRoundsOfADoubleBarrierOnZooKeeper)$", "-skip", "/^memory")
+	for _, name := range []string{"TestAHundredWorkersNeverHaveMoreThanElevenPermits/zookeeper", "TestRoundsOfADoubleBarrierOnZooKeeper"} {
+		if !elsewhere.Passed(out, name) {
+			t.Errorf("%s has not passed", name)
+		}
+	}
+	if err != nil || t.Failed() {
+		t.Errorf("%v\n%s", err, elsewhere.Tail(out))
+	}
 }

@@ -359,17 +359,26 @@ func (c *conn) answered() request {
 	return r
 }
 
-// read reads one message, whose length comes after a type of so many bytes.
+// read is readMessage, which reports what is no message.
 func (c *conn) read(from io.Reader, kind int) ([]byte, error) {
+	m, err := readMessage(from, kind)
+	if errors.Is(err, errNoMessage) {
+		c.link.service.tb.Error(err)
+	}
+	return m, err
+}
+
+var errNoMessage = errors.New("this begins no message of PostgreSQL")
+
+// readMessage reads one message, whose length comes after a type of so many bytes.
+func readMessage(from io.Reader, kind int) ([]byte, error) {
 	head := make([]byte, kind+4)
 	if _, err := io.ReadFull(from, head); err != nil {
 		return nil, err
 	}
 	n := binary.BigEndian.Uint32(head[kind:])
 	if n < 4 || n > 1<<30 {
-		err := fmt.Errorf("%q begins no message of PostgreSQL", head)
-		c.link.service.tb.Error(err)
-		return nil, err
+		return nil, fmt.Errorf("%q: %w", head, errNoMessage)
 	}
 	m := append(head, make([]byte, n-4)...)
 	_, err := io.ReadFull(from, m[kind+4:])

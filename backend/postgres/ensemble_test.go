@@ -1,0 +1,40 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/ensemble"
+)
+
+// sharedSchema is the schema of the tests of the root module.
+const sharedSchema = "elsewhere"
+
+// Ensembles are servers for the tests of the root module. COORD_POSTGRES_SERVER is the address of one that
+// they share.
+var Ensembles = &ensemble.Service{
+	Backend: func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend {
+		return postgres.New(pgtest.URL(servers[0], ""), &postgres.Options{
+			SessionTimeout: timeout, LossMargin: margin, Schema: sharedSchema, Without: without, ContainerInterval: 200 * time.Millisecond,
+		})
+	},
+	One:  func(*testing.T) string { return os.Getenv("COORD_POSTGRES_SERVER") },
+	Line: func(server string) (ensemble.Line, error) { return newLine(server) },
+	Expire: func(ctx context.Context, server string, session int64) error {
+		conn, err := pgx.Connect(ctx, pgtest.URL(server, ""))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		_, err = conn.Exec(ctx, fmt.Sprintf("SELECT %s.finish($1)", sharedSchema), session)
+		return err
+	},
+}
