@@ -77,13 +77,13 @@ func (sh *shop) client(link string) *coord.Client {
 
 // finish ends a session as the library does when it has expired. It reports whether its nodes are gone.
 func (sh *shop) finish(session int64) (gone bool, err error) {
-	return ask[bool](sh, "SELECT {s}.finish($1)", session)
+	// It waits for no lock but the turn, which is soon free.
+	return ask[bool](sh, "SELECT {s}.finish($1) FROM (SELECT set_config('lock_timeout', '15s', false)) q", session)
 }
 
 // commit applies an operation in the name of a session, as its client would, and returns its status.
 func (sh *shop) commit(session int64, op backend.Op) (string, error) {
-	// No commit waits for a lock but the turn, which is soon free.
-	return ask[string](sh, `SELECT c.status FROM set_config('lock_timeout', '20s', false), {s}.session s,
+	return ask[string](sh, `SELECT c.status FROM set_config('lock_timeout', '15s', false), {s}.session s,
 		LATERAL {s}.commit(s.id, s.epoch, ARRAY[$2::int], ARRAY[$3::text], ARRAY[$4::text], ARRAY[$5::bytea], ARRAY[$6::int], ARRAY[$7::int]) c WHERE s.id = $1`,
 		session, int(op.Kind), op.Path, path.Dir(op.Path), op.Data, int(op.Mode), op.Version)
 }
@@ -454,5 +454,259 @@ func TestGuard_Matrix(t *testing.T) {
 	})
 	for _, c := range order {
 		t.Logf("figure: %s: %s", c, lines[c])
+	}
+}
+
+// lock takes a lock and returns the hold.
+func lock(t *testing.T, c *coord.Client, path string) *coord.Hold {
+	t.Helper()
+	h, err := coord.NewMutex(c, path, nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// must fails the test with an error of the test's own steps.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantErr(t *testing.T, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("error %v, want %v", err, w)
+		}
+	}
+}
+
+// Release waits for the holder's own transaction.
+func TestGuard_ReleaseWaitsForTheTransaction(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	c, other := sh.client("a"), sh.client("b")
+	for _, driver := range drivers {
+		name := "/" + driver
+		h := lock(t, c, name)
+		tx := sh.begin(driver, pgx.ReadCommitted)
+		must(t, tx.check(h.Guard(), nil))
+		must(t, tx.exec(payment, name))
+		released := make(chan error, 1)
+		go func() { released <- h.Release() }()
+		<-h.Done()
+		// Each request of the release is refused as this one is.
+		s, err := other.Session(t.Context())
+		must(t, err)
+		if status, err := sh.commit(s.ID(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil || status != "busy" {
+			t.Errorf("a deletion beside the transaction: %q, %v", status, err)
+		}
+		select {
+		case err := <-released:
+			t.Errorf("released (%v) before the end of the transaction", err)
+		default:
+		}
+		must(t, tx.Commit())
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		lock(t, other, name)
+		if n, err := sh.amount(name); err != nil || n != 1 {
+			t.Errorf("the next holder sees %d, %v", n, err)
+		}
+	}
+}
+
+// A session that expires in the middle of a transaction: the other sessions end it as soon as
+// the transaction has ended, and do their own work meanwhile.
+func TestGuard_AnExpiredSessionEndsAfterTheTransaction(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	o := sh.opts
+	o.SessionTimeout = 3 * time.Second
+	l := sh.link("a")
+	holder, err := coord.Open(t.Context(), postgres.New(pgtest.URL(l.bytes.Addr(), ""), &o), nil)
+	must(t, err)
+	t.Cleanup(func() {
+		l.Heal()
+		holder.Close()
+	})
+	next := sh.client("b")
+	h := lock(t, holder, "/lock")
+	tx := sh.begin("pgx", pgx.ReadCommitted)
+	must(t, tx.check(h.Guard(), &postgres.CheckOptions{Idle: -1}))
+	must(t, tx.exec(payment, "a"))
+	l.bytes.Blackhole(true)
+	granted := make(chan error, 1)
+	go func() {
+		_, err := coord.NewMutex(next, "/lock", nil).Lock(context.Background())
+		granted <- err
+	}()
+	must(t, sh.eventually("the session is ended", func() (bool, error) {
+		return ask[bool](sh, "SELECT ended FROM {s}.session WHERE id = $1", h.Session())
+	}))
+	for i := range 20 {
+		if _, err := coord.NewTxn(next).Create(fmt.Sprint("/beside", i), nil, backend.Persistent).Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	again := sh.begin("pgx", pgx.ReadCommitted)
+	wantErr(t, again.check(h.Guard(), nil), coord.ErrFenced, coord.ErrNotFound)
+	select {
+	case err := <-granted:
+		t.Errorf("granted (%v) beside the transaction", err)
+	default:
+	}
+	must(t, tx.Commit())
+	must(t, <-granted)
+	if n, err := sh.amount("a"); err != nil || n != 1 {
+		t.Errorf("the next holder sees %d, %v", n, err)
+	}
+}
+
+// A step is what is done beside a guard, and the status that it has to have.
+type step struct {
+	what string
+	do   func() (string, error)
+	want string
+}
+
+// besideGuards does everything that takes the turn while transactions hold guards, and returns an error if any of it has
+// another outcome than it should, or waits for a transaction.
+func (sh *shop) besideGuards() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := c.Session(sh.ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range []struct {
+		on      string
+		version int
+	}{{"hold", -1}, {"hold", 0}, {"dir", -1}, {"dir", 0}} {
+		dir := fmt.Sprintf("/d%d", schemas.Add(1))
+		owner := schemas.Add(1) // of the hold: a session without a client
+		if _, err := ask[int64](sh, "SELECT {s}.open($1, 600000, 200000, false)", owner); err != nil {
+			return err
+		}
+		commit := func(session int64, op backend.Op) func() (string, error) {
+			return func() (string, error) { return sh.commit(session, op) }
+		}
+		finish := func() (string, error) {
+			gone, err := sh.finish(owner)
+			return fmt.Sprint(gone), err
+		}
+		collect := func() (string, error) {
+			n, err := ask[int](sh, "SELECT {s}.collect(-60000) FROM (SELECT set_config('lock_timeout', '15s', false)) q")
+			return fmt.Sprint(n), err
+		}
+		run := func(name string, steps []step) error {
+			for _, st := range steps {
+				if status, err := st.do(); err != nil || status != st.want {
+					return fmt.Errorf("%s: %s: %q, %v, want %q", name, st.what, status, err, st.want)
+				}
+			}
+			return nil
+		}
+		if err := run("setup", []step{
+			{"create dir", commit(s.ID(), backend.Create(dir, nil, backend.Persistent)), "ok"},
+			{"create hold", commit(owner, backend.Create(dir+"/hold", nil, backend.Ephemeral)), "ok"},
+			{"create other", commit(s.ID(), backend.Create(dir+"/other", nil, backend.Persistent)), "ok"},
+			{"create box", commit(s.ID(), backend.Create(dir+"/box", nil, backend.Container)), "ok"},
+			{"create gone", commit(s.ID(), backend.Create(dir+"/gone", nil, backend.Persistent)), "ok"},
+		}); err != nil {
+			return err
+		}
+		// The snapshot of a transaction at REPEATABLE READ is older than the guarded version of the data.
+		level := pgx.ReadCommitted
+		if g.version < 0 {
+			level = pgx.RepeatableRead
+		}
+		guarded := dir
+		if g.on == "hold" {
+			guarded += "/hold"
+		}
+		name := fmt.Sprintf("guard of %s, version %d", g.on, g.version)
+		tx := sh.begin("pgx", level)
+		defer tx.Rollback()
+		if err := tx.exec("SELECT FROM {s}.account"); err != nil {
+			return err
+		}
+		if level == pgx.RepeatableRead {
+			if _, err := sh.commit(s.ID(), backend.SetData(guarded, []byte("before"), backend.AnyVersion)); err != nil {
+				return err
+			}
+		}
+		if err := tx.exec("SELECT {s}.guard(ARRAY[$1::text], ARRAY[$2::int], -1)", guarded, g.version); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		hold, below, gone := "ok", "ok", "false"
+		switch {
+		case g.on == "hold" && g.version >= 0:
+			hold = "busy"
+		case g.on == "dir" && g.version >= 0:
+			below = "busy"
+		case g.on == "dir":
+			gone = "true"
+		}
+		set := step{"set " + g.on, commit(s.ID(), backend.SetData(guarded, []byte("x"), backend.AnyVersion)), "ok"}
+		if g.version >= 0 {
+			set.want = "busy"
+		}
+		removed := "busy"
+		if g.on == "dir" {
+			removed = "notempty"
+		}
+		collected := "0"
+		if below == "ok" {
+			collected = "1"
+		}
+		steps := []step{
+			set,
+			{"delete " + g.on, commit(s.ID(), backend.Delete(guarded, backend.AnyVersion)), removed},
+			{"check hold", commit(s.ID(), backend.Check(dir+"/hold", backend.AnyVersion)), "ok"},
+			{"set other", commit(s.ID(), backend.SetData(dir+"/other", []byte("x"), backend.AnyVersion)), "ok"},
+			{"set hold", commit(s.ID(), backend.SetData(dir+"/hold", []byte("x"), backend.AnyVersion)), hold},
+			{"create in dir", commit(s.ID(), backend.Create(dir+"/new", nil, backend.Persistent)), below},
+			{"create below dir", commit(s.ID(), backend.Create(dir+"/other/new", nil, backend.Persistent)), "ok"},
+			{"create beside dir", commit(s.ID(), backend.Create(dir+"beside", nil, backend.Persistent)), "ok"},
+			{"delete beside dir", commit(s.ID(), backend.Delete(dir+"beside", backend.AnyVersion)), "ok"},
+			{"delete in dir", commit(s.ID(), backend.Delete(dir+"/gone", backend.AnyVersion)), below},
+			{"collect in dir", collect, collected},
+			{"finish the holder", finish, gone},
+			{"delete other", commit(s.ID(), backend.Delete(dir+"/other/new", backend.AnyVersion)), "ok"},
+		}
+		if g.on == "hold" { // also after the node has changed under the guard
+			steps = append(steps, step{"delete hold", commit(s.ID(), backend.Delete(dir+"/hold", backend.AnyVersion)), "busy"}, step{"finish again", finish, "false"})
+		}
+		if err := run(name, steps); err != nil {
+			return err
+		}
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+		if err := run(name+", over", []step{
+			{"finish", finish, "true"},
+			{"set dir", commit(s.ID(), backend.SetData(dir, []byte("x"), backend.AnyVersion)), "ok"},
+			{"create in dir", commit(s.ID(), backend.Create(dir+"/last", nil, backend.Persistent)), "ok"},
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Nothing that takes the turn waits for a transaction of a user, and a guard delays only what it has to.
+func TestGuard_NothingWaitsUnderTheTurn(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	if err := sh.besideGuards(); err != nil {
+		t.Error(err)
 	}
 }
