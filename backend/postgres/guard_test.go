@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/go-coord/coord"
@@ -25,13 +26,20 @@ import (
 type shop struct {
 	*service
 	ctx context.Context
+	db  *pgxpool.Pool // its statements wait for no lock but the turn, which is soon free
 }
 
 // newShop returns a shop on the shared server. The tables are those of layout, or what the library makes if that is empty.
 func newShop(t *testing.T, layout func(schema string) string) *shop {
 	t.Helper()
 	// No test waits for a session to expire: finish ends it.
-	sh := &shop{newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute}), t.Context()}
+	sh := &shop{service: newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute}), ctx: t.Context()}
+	db, err := pgxpool.New(t.Context(), pgtest.URL(sh.server, "")+"&lock_timeout=15s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	sh.db = db
 	if layout == nil {
 		layout = postgres.Migration
 	}
@@ -55,14 +63,9 @@ func (sh *shop) conn() *pgx.Conn {
 	return c
 }
 
-// ask returns the value of a query on a connection of its own.
+// ask returns the value of a query.
 func ask[T any](sh *shop, query string, args ...any) (v T, err error) {
-	c, err := pgx.Connect(sh.ctx, pgtest.URL(sh.server, ""))
-	if err != nil {
-		return v, err
-	}
-	defer c.Close(context.Background())
-	return v, c.QueryRow(sh.ctx, sh.sql(query), args...).Scan(&v)
+	return v, sh.db.QueryRow(sh.ctx, sh.sql(query), args...).Scan(&v)
 }
 
 // client opens a client whose link has the name.
@@ -77,13 +80,12 @@ func (sh *shop) client(link string) *coord.Client {
 
 // finish ends a session as the library does when it has expired. It reports whether its nodes are gone.
 func (sh *shop) finish(session int64) (gone bool, err error) {
-	// It waits for no lock but the turn, which is soon free.
-	return ask[bool](sh, "SELECT {s}.finish($1) FROM (SELECT set_config('lock_timeout', '15s', false)) q", session)
+	return ask[bool](sh, "SELECT {s}.finish($1)", session)
 }
 
 // commit applies an operation in the name of a session, as its client would, and returns its status.
 func (sh *shop) commit(session int64, op backend.Op) (string, error) {
-	return ask[string](sh, `SELECT c.status FROM set_config('lock_timeout', '15s', false), {s}.session s,
+	return ask[string](sh, `SELECT c.status FROM {s}.session s,
 		LATERAL {s}.commit(s.id, s.epoch, ARRAY[$2::int], ARRAY[$3::text], ARRAY[$4::text], ARRAY[$5::bytea], ARRAY[$6::int], ARRAY[$7::int]) c WHERE s.id = $1`,
 		session, int(op.Kind), op.Path, path.Dir(op.Path), op.Data, int(op.Mode), op.Version)
 }
@@ -525,8 +527,9 @@ func TestGuard_ReleaseWaitsForTheTransaction(t *testing.T) {
 func TestGuard_AnExpiredSessionEndsAfterTheTransaction(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)
+	sh.opts.SessionTimeout = 6 * time.Second // of the next holder, which looks for sessions that have expired
 	o := sh.opts
-	o.SessionTimeout = 3 * time.Second
+	o.SessionTimeout = 4 * time.Second
 	l := sh.link("a")
 	holder, err := coord.Open(t.Context(), postgres.New(pgtest.URL(l.bytes.Addr(), ""), &o), nil)
 	must(t, err)
@@ -567,6 +570,275 @@ func TestGuard_AnExpiredSessionEndsAfterTheTransaction(t *testing.T) {
 	}
 }
 
+// A check beside a commit that deletes the node waits for the commit, and has the outcome that fits. Its node may also be
+// locked by a commit that only ends the session, since a guard holds another node of it.
+func TestGuard_ACheckBesideTheDeletion(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	for _, driver := range drivers {
+		for _, err := range sh.besideTheDeletion(driver) {
+			t.Errorf("%s: %v", driver, err)
+		}
+	}
+}
+
+func (sh *shop) besideTheDeletion(driver string) (failed []error) {
+	for _, tc := range []struct {
+		name   string
+		kept   bool // another node of the session
+		commit bool // of what ends the session
+		fenced bool
+	}{
+		{"deleted", false, true, true},
+		{"ended only", true, true, true},
+		{"rolled back", false, false, false},
+	} {
+		err := func() error {
+			c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			set, err := coord.LockAll(sh.ctx, coord.NewMutex(c, "/one"+tc.name, nil), coord.NewMutex(c, "/two"+tc.name, nil))
+			if err != nil {
+				return err
+			}
+			one, two := set.Holds()[0], set.Holds()[1]
+			other := sh.begin(driver, pgx.ReadCommitted)
+			defer other.Rollback()
+			if tc.kept {
+				if err := other.check(two.Guard(), nil); err != nil {
+					return err
+				}
+			}
+			end := sh.begin("pgx", pgx.ReadCommitted)
+			defer end.Rollback()
+			if err := end.exec("SELECT {s}.finish($1)", one.Session()); err != nil {
+				return err
+			}
+			tx := sh.begin(driver, pgx.ReadCommitted)
+			defer tx.Rollback()
+			checked := make(chan error, 1)
+			go func() { checked <- tx.check(one.Guard(), nil) }()
+			if err := sh.eventually("the check waits", func() (bool, error) {
+				return ask[bool](sh, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{s}%.guard($1%')")
+			}); err != nil {
+				return err
+			}
+			if tc.commit {
+				err = end.Commit()
+			} else {
+				err = end.Rollback()
+			}
+			if err != nil {
+				return err
+			}
+			switch err := <-checked; {
+			case tc.fenced && !(errors.Is(err, coord.ErrFenced) && errors.Is(err, coord.ErrNotFound)):
+				return fmt.Errorf("%v, want %w", err, coord.ErrFenced)
+			case !tc.fenced && err != nil:
+				return err
+			}
+			return nil
+		}()
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", tc.name, err))
+		}
+	}
+	return failed
+}
+
+// A guard asks whether a session has ended, and not when it expires: a transaction at REPEATABLE READ sees the renewals
+// up to its snapshot only.
+func TestGuard_ASessionWhoseTimeoutIsOverInTheSnapshotHasNotEnded(t *testing.T) {
+	t.Parallel()
+	if err := newShop(t, nil).expiredInTheSnapshot(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (sh *shop) expiredInTheSnapshot() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	if err != nil {
+		return err
+	}
+	reaper := sh.begin("pgx", pgx.ReadCommitted) // so that no other ends the session
+	defer reaper.Rollback()
+	tx := sh.begin("pgx", pgx.RepeatableRead)
+	defer tx.Rollback()
+	for _, exec := range []func() error{
+		func() error {
+			return reaper.exec("SELECT pg_advisory_xact_lock(hashtextextended($1, 7402))", sh.opts.Schema)
+		},
+		func() error { return sh.exec(sh.sql("UPDATE {s}.session SET expires = expires - interval '1 day'")) },
+		func() error { return tx.exec("SELECT FROM {s}.account") },
+		func() error { return sh.exec(sh.sql("UPDATE {s}.session SET expires = expires + interval '1 day'")) },
+		reaper.Rollback,
+		func() error { return tx.check(h.Guard(), nil) },
+		tx.Commit,
+	} {
+		if err := exec(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check bounds how long its transaction may be idle, and no later one.
+func TestGuard_Idle(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	if err := sh.idleBounds(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (sh *shop) idleBounds() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil) // its session timeout is a minute
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(sh.ctx, pgtest.URL(sh.server, ""))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	show := func() (v string, err error) {
+		return v, conn.QueryRow(sh.ctx, "SHOW idle_in_transaction_session_timeout").Scan(&v)
+	}
+	for _, tc := range []struct {
+		present string
+		idle    time.Duration
+		want    string
+	}{
+		{"0", 0, "1min"},
+		{"30s", 0, "30s"},
+		{"2h", 0, "1min"},
+		{"0", 90*time.Second + time.Nanosecond, "90001ms"},
+		{"2min", 90 * time.Second, "90s"},
+		{"80500ms", 90 * time.Second, "80500ms"},
+		{"0", -1, "0"},
+		{"2h", -time.Hour, "2h"},
+		{"0", 1<<63 - 1, "2147483647ms"},
+		{"1d", 1<<63 - 1, "1d"},
+	} {
+		if _, err := conn.Exec(sh.ctx, "SET idle_in_transaction_session_timeout = '"+tc.present+"'"); err != nil {
+			return err
+		}
+		tx, err := conn.Begin(sh.ctx)
+		if err != nil {
+			return err
+		}
+		if err := postgres.Check(sh.ctx, tx, h.Guard(), &postgres.CheckOptions{Schema: sh.opts.Schema, Idle: tc.idle}); err != nil {
+			return err
+		}
+		if got, err := show(); err != nil || got != tc.want {
+			return fmt.Errorf("bound %v where %s is set: %q, %v, want %q", tc.idle, tc.present, got, err, tc.want)
+		}
+		if err := tx.Commit(sh.ctx); err != nil {
+			return err
+		}
+		if got, err := show(); err != nil || got != tc.present {
+			return fmt.Errorf("after a transaction with the bound %v: %q, %v, want %q", tc.idle, got, err, tc.present)
+		}
+	}
+	return nil
+}
+
+// A role needs USAGE of the schema for Check, and can do nothing else with it.
+func TestGuard_Role(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	if err := sh.roleCanCheckOnly(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (sh *shop) roleCanCheckOnly() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	if err != nil {
+		return err
+	}
+	role := "role_" + sh.opts.Schema
+	if err := sh.exec("CREATE ROLE " + role + " LOGIN"); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(sh.ctx, strings.Replace(pgtest.URL(sh.server, ""), "postgres@", role+"@", 1))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	check := func() error {
+		tx, err := conn.Begin(sh.ctx)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback(sh.ctx)
+		if err := postgres.Check(sh.ctx, tx, h.Guard(), sh.checkOptions(nil)); err != nil {
+			return err
+		}
+		return tx.Commit(sh.ctx)
+	}
+	if err := check(); !errors.Is(err, backend.ErrDenied) {
+		return fmt.Errorf("a role without rights: %v, want %w", err, backend.ErrDenied)
+	}
+	if err := sh.exec(sh.sql("GRANT USAGE ON SCHEMA {s} TO " + role)); err != nil {
+		return err
+	}
+	// A type of the role's own, with the name of one that the function uses, runs no code of the role there.
+	for _, statement := range []string{
+		"CREATE TEMP TABLE ran (as_role text)",
+		"GRANT ALL ON ran TO PUBLIC",
+		`CREATE FUNCTION pg_temp.ran(pg_catalog.text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN INSERT INTO pg_temp.ran VALUES (current_user); RETURN true; END $$`,
+		`CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.ran(VALUE))`,
+	} {
+		if _, err := conn.Exec(sh.ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	if err := check(); err != nil {
+		return err
+	}
+	ran := 0
+	if err := conn.QueryRow(sh.ctx, "SELECT count(*) FROM pg_temp.ran WHERE as_role <> current_user").Scan(&ran); err != nil || ran > 0 {
+		return fmt.Errorf("code of the role ran %d times with the rights of the owner: %v", ran, err)
+	}
+	sessions, err := ask[int](sh, "SELECT count(*) FROM {s}.session")
+	if err != nil || sessions == 0 {
+		return fmt.Errorf("%d sessions, %v", sessions, err)
+	}
+	for _, statement := range []string{
+		"SELECT FROM {s}.node", "SELECT FROM {s}.session", "SELECT FROM {s}.clock",
+		"SELECT FROM {s}.node FOR KEY SHARE", "UPDATE {s}.session SET expires = now()", "DELETE FROM {s}.node", "TRUNCATE {s}.node",
+		"INSERT INTO {s}.node VALUES ('/mine', '/', NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0)",
+		"SELECT {s}.open(1, 60000, 20000, false)", "SELECT {s}.attach(1, 0)", "SELECT {s}.beat(1)", "SELECT {s}.finish(1)", "SELECT {s}.reap(0)", "SELECT {s}.collect(0)",
+		"SELECT {s}.commit(1, 1, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
+		"SELECT {s}.apply(1, 1, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
+		"CREATE TABLE {s}.mine ()",
+	} {
+		var e *pgconn.PgError
+		if _, err := conn.Exec(sh.ctx, sh.sql(statement)); !errors.As(err, &e) || e.Code != "42501" {
+			return fmt.Errorf("%s: %v, want 42501", statement, err)
+		}
+	}
+	return nil
+}
+
 // A step is what is done beside a guard, and the status that it has to have.
 type step struct {
 	what string
@@ -603,7 +875,7 @@ func (sh *shop) besideGuards() error {
 			return fmt.Sprint(gone), err
 		}
 		collect := func() (string, error) {
-			n, err := ask[int](sh, "SELECT {s}.collect(-60000) FROM (SELECT set_config('lock_timeout', '15s', false)) q")
+			n, err := ask[int](sh, "SELECT {s}.collect(-60000)")
 			return fmt.Sprint(n), err
 		}
 		run := func(name string, steps []step) error {
