@@ -96,6 +96,9 @@ type interceptedSession struct {
 	hooks Hooks
 }
 
+// Unwrap returns the session below.
+func (s *interceptedSession) Unwrap() backend.Session { return s.Session }
+
 func (s *interceptedSession) Get(ctx context.Context, path string, w *backend.Watch) (data []byte, stat backend.Stat, err error) {
 	c := Call{Session: s.Session, Op: "get", Path: path}
 	err = s.around(ctx, c, one(w), func() (err error) {

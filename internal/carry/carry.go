@@ -9,12 +9,23 @@ import (
 )
 
 // A Stage takes the requests of a Txn, as s would get them in one Commit, and adds them to the
-// transaction that carries them. If it returns nil, the requests are applied with that transaction, or not
-// at all. If it returns an error, the caller must treat them as possibly added.
+// transaction that carries them. parts[i] is the part of the Txn to which ops[i] belongs. If it returns nil,
+// the requests are applied with that transaction, or not at all. If it returns an error, the caller must treat
+// them as possibly added.
 //
 // The directories and buckets that the requests need exist already: commits of their own, on s, have
 // created them.
-type Stage func(ctx context.Context, s backend.Session, ops []backend.Op) error
+type Stage func(ctx context.Context, s backend.Session, ops []backend.Op, parts []Part) error
+
+// A Part is a guard, condition or operation of a Txn, as coord.ConflictError names it when the service
+// refuses one of its requests.
+type Part struct {
+	Op    string
+	Index int
+	Path  string // empty for a guard: the path is that of the request
+	// Claim says that the part has lost its claim if the node of the request is missing.
+	Claim bool
+}
 
 type key struct{}
 

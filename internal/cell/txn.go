@@ -36,7 +36,16 @@ func (n *Node) setOp(data []byte, create bool, invalid error) txn.Op {
 		},
 		Least:   []backend.Op{backend.SetData(n.FullPath(), data, backend.AnyVersion)},
 		Again:   func(err error) bool { return n.setAgain(err, create) },
+		Ended:   n.endedSet,
 		Examine: n.afterTxnSet,
+	}
+}
+
+// endedSet makes the next transaction read the node again if the outcome of this one is unknown: if another
+// system carries it, its refusal is not reported here.
+func (n *Node) endedSet(o txn.Outcome) {
+	if o == txn.Unknown {
+		n.c.Kinds().Forget(n.path.Full())
 	}
 }
 

@@ -25,7 +25,7 @@ func (cl *Claim) AckOp() txn.Op {
 	if cl == nil {
 		return txn.Op{Name: "ack", Err: &backend.Error{Op: "ack", Err: fmt.Errorf("%w: the item was not taken from a queue", backend.ErrInvalid)}}
 	}
-	return txn.Op{Name: "ack", Path: cl.e.Path(), Least: cl.ackOps(nil),
+	return txn.Op{Name: "ack", Path: cl.e.Path(), Claim: cl.mark, Least: cl.ackOps(nil),
 		Expand: cl.expandAck, Again: cl.ackAgain, Begin: cl.beginTxn, Ended: cl.endTxn, Refused: cl.refusedAck}
 }
 

@@ -3,7 +3,6 @@ package recipetest
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -19,18 +18,22 @@ import (
 type carrier struct {
 	w      *world
 	ops    []backend.Op
+	parts  []carry.Part
 	stages int
 	err    error // of each stage
 }
 
 // ctx returns a context for the Commit.
 func (x *carrier) ctx() context.Context {
-	return carry.With(context.Background(), func(_ context.Context, s backend.Session, ops []backend.Op) error {
+	return carry.With(context.Background(), func(_ context.Context, s backend.Session, ops []backend.Op, parts []carry.Part) error {
+		if len(parts) != len(ops) {
+			x.w.T.Errorf("%d parts of %d requests", len(parts), len(ops))
+		}
 		if s == nil {
 			x.w.T.Error("no session")
 		}
 		x.stages++
-		x.ops = slices.Clone(ops)
+		x.ops, x.parts = ops, parts
 		return x.err
 	})
 }

@@ -154,7 +154,13 @@ func (a attempt) carry(ctx context.Context, stage carry.Stage) attempt {
 		}
 	}
 	a.outcome = Unknown
-	if err := stage(ctx, a.s.Backend(), slices.Clone(a.ops)); err != nil {
+	var parts []carry.Part
+	for _, x := range a.parts {
+		for _, op := range a.ops[x.first : x.first+x.n] {
+			parts = append(parts, carry.Part{Op: x.name, Index: x.index, Path: x.path, Claim: x.op != nil && x.op.Claim == op.Path})
+		}
+	}
+	if err := stage(ctx, a.s.Backend(), slices.Clone(a.ops), parts); err != nil {
 		a.err = errs.Op("commit", "", err)
 	}
 	return a

@@ -14,6 +14,8 @@ type Op struct {
 	Name string // for the error of a refusal, and other errors
 	Path string // absolute, for the same errors
 	Err  error  // why the operation is not valid
+	// Claim is the path of the node of a claim that the operation ends. Empty means that there is none.
+	Claim string
 
 	// Expand returns the requests to apply, on s, after the requests before, which precede
 	// this operation in the transaction. It may read, and create directories. It is called
