@@ -78,14 +78,14 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		switch {
 		case r.err == nil:
 			results, err := s.result(ctx, ops, r.rows[0])
-			if !errors.Is(err, errBusy) {
+			if !errors.Is(err, ErrBusy) {
 				return results, err
 			}
 			s.pause(ctx)
 		case r.unsure:
 			return nil, backend.Uncertain(nil)
 		case !errors.As(r.err, &e): // not sent
-		case r.shared && e.Code != "55P03": // a lock timeout is due to the turn
+		case r.shared:
 			alone = true // another commit of the group can be the cause
 		case transient(e):
 			s.pause(ctx)
@@ -149,13 +149,10 @@ func encode(ops []backend.Op) [][]byte {
 	return [][]byte{int4s(kinds), texts(paths), texts(dirs), byteas(datas), int4s(modes), int4s(versions)}
 }
 
-// errBusy: a transaction of a user holds a node that the commit would change.
-var errBusy = errors.New("postgres: a transaction holds the node")
-
 // refusals are the statuses of commits that are refused.
 var refusals = map[string]error{
 	"notfound": backend.ErrNotFound, "exists": backend.ErrExists, "nochildren": backend.ErrNoChildren,
-	"badversion": backend.ErrBadVersion, "notempty": backend.ErrNotEmpty, "busy": errBusy,
+	"badversion": backend.ErrBadVersion, "notempty": backend.ErrNotEmpty, "busy": ErrBusy,
 }
 
 // result returns the results of a commit, or why it was refused.

@@ -35,7 +35,6 @@ func (s *session) pollEvents(l *link) {
 				break
 			}
 		}
-		ticker.Reset(s.cfg.poll) // requests of callers come between
 	}
 }
 

@@ -70,7 +70,7 @@ CREATE TABLE {s}.change (
 	events text[] NOT NULL
 );
 
--- What transactions of users do on the tree at their commit.
+-- The commits that transactions of users carry; see stage. No row is ever committed.
 CREATE TABLE {s}.staged (
 	id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 	kinds    int[] NOT NULL,
@@ -78,13 +78,14 @@ CREATE TABLE {s}.staged (
 	dirs     text[] NOT NULL,
 	datas    bytea[] NOT NULL,
 	modes    int[] NOT NULL,
-	versions int[] NOT NULL
-);
+	versions int[] NOT NULL,
+	parts    text[] NOT NULL      -- for the error of a refusal: JSON, as the client has given it
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- identity names the history that the server has: a promoted standby has another timeline, another
 -- cluster another identifier, and a server that has started again can lack commits that were not durable yet.
 CREATE FUNCTION {s}.identity() RETURNS text LANGUAGE sql AS
-$$ SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), extract(epoch FROM pg_postmaster_start_time())) $$;
+$$ SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint) $$;
 
 INSERT INTO {s}.clock VALUES (true, 0, {s}.identity(), false);
 INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp(), 0);
@@ -466,3 +467,71 @@ BEGIN
 		PERFORM set_config('idle_in_transaction_session_timeout', idle::text, true);
 	END IF;
 END $$;
+
+-- stage makes the transaction of a user carry a commit of the session: at its COMMIT, the operations are
+-- applied, or else the transaction fails. It takes no lock that another transaction waits for. The user needs
+-- no right but USAGE of the schema.
+CREATE FUNCTION {s}.stage(sid bigint, ep int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[], parts text[])
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+	staged_id bigint;
+BEGIN
+	-- apply must see the state after the turn, and not that of the transaction's snapshot.
+	IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+		RAISE EXCEPTION USING ERRCODE = 'CO003', MESSAGE = 'the isolation level of the transaction is ' || current_setting('transaction_isolation') || ', only read committed can carry a commit';
+	END IF;
+	IF current_setting('session_replication_role') = 'replica' THEN -- no trigger would apply the commit
+		RAISE EXCEPTION USING ERRCODE = 'CO003', MESSAGE = 'the setting session_replication_role is replica, a transaction can carry a commit only as origin';
+	END IF;
+	-- The session is that of the client. An older epoch is that of a former primary.
+	IF NOT EXISTS (SELECT FROM {s}.session s WHERE s.id = sid AND s.epoch >= ep AND NOT s.ended) THEN
+		RAISE EXCEPTION USING ERRCODE = 'CO004', MESSAGE = 'the session of the client is not in this database and schema, or has ended';
+	END IF;
+	INSERT INTO {s}.staged (kinds, paths, dirs, datas, modes, versions, parts)
+		VALUES (kinds, paths, dirs, datas, modes, versions, parts) RETURNING id INTO staged_id;
+	IF NOT EXISTS (SELECT FROM {s}.staged s WHERE s.id = staged_id) THEN -- it is applied now, and the transaction has the turn
+		RAISE EXCEPTION USING ERRCODE = 'CO003', MESSAGE = 'the constraints of the transaction are immediate, only deferred ones can carry a commit';
+	END IF;
+END $$;
+
+-- At COMMIT, the deferred triggers of a transaction run in the order of what it did. Those of the user's tables can
+-- wait for locks of other transactions, and whoever has the turn must not. So the first trigger of a staged row only
+-- causes another one, which runs after them.
+CREATE FUNCTION {s}.unstage() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+BEGIN
+	DELETE FROM {s}.staged WHERE id = NEW.id;
+	RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER unstage AFTER INSERT ON {s}.staged DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION {s}.unstage();
+
+-- carry applies a staged commit, as a commit of its own, or refuses it with an error, which ends the transaction. The
+-- detail of the error says which operation is to blame.
+CREATE FUNCTION {s}.carry() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+	z bigint;
+	status text;
+	at int;
+	events text[];
+BEGIN
+	PERFORM {s}.take_turn();
+	PERFORM {s}.see_history(0); -- no session need have been on this server
+	SELECT zxid + 1 INTO z FROM {s}.clock;
+	SELECT a.status, a.at, a.events INTO status, at, events
+		FROM {s}.apply(0, z, OLD.kinds, OLD.paths, OLD.dirs, OLD.datas, OLD.modes, OLD.versions) a;
+	IF status <> 'ok' THEN
+		RAISE EXCEPTION USING ERRCODE = 'CO002', MESSAGE = format('coord refuses the transaction: %s: %s', OLD.paths[at + 1], status),
+			DETAIL = json_build_object('status', status, 'index', at, 'kind', OLD.kinds[at + 1], 'path', OLD.paths[at + 1], 'part', OLD.parts[at + 1]::json);
+	END IF;
+	IF cardinality(events) = 0 THEN
+		PERFORM pg_notify({c}, ''); -- so that PREPARE TRANSACTION fails, which would keep the turn
+	ELSE
+		UPDATE {s}.clock SET zxid = z;
+		PERFORM {s}.tell(z, events);
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER carry AFTER DELETE ON {s}.staged DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION {s}.carry();
