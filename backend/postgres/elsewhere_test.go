@@ -11,6 +11,7 @@ var module = elsewhere.Module{
 		"trips_test.go":    "",
 		"line_test.go":     "",
 		"ensemble_test.go": "",
+		"cluster_test.go":  "",
 	},
 	New: `package postgresservice
 

@@ -3,7 +3,9 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +24,7 @@ const sharedSchema = "elsewhere"
 // they share.
 var Ensembles = &ensemble.Service{
 	Backend: func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend {
-		return postgres.New(pgtest.URL(servers[0], ""), &postgres.Options{
+		return postgres.New(urlOf(servers), &postgres.Options{
 			SessionTimeout: timeout, LossMargin: margin, Schema: sharedSchema, Without: without, ContainerInterval: 200 * time.Millisecond,
 		})
 	},
@@ -37,4 +39,17 @@ var Ensembles = &ensemble.Service{
 		_, err = conn.Exec(ctx, fmt.Sprintf("SELECT %s.finish($1)", sharedSchema), session)
 		return err
 	},
+}
+
+// urlOf returns the connection string for servers, one of which accepts writes.
+func urlOf(servers []string) string {
+	var hosts, ports []string
+	for _, addr := range servers {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return "" // which Open refuses
+		}
+		hosts, ports = append(hosts, host), append(ports, port)
+	}
+	return fmt.Sprintf("host=%s port=%s user=postgres dbname=postgres sslmode=disable", strings.Join(hosts, ","), strings.Join(ports, ","))
 }

@@ -211,7 +211,7 @@ type outage struct {
 
 func outages(all []*process) (list []outage) {
 	for _, f := range callsOf(all, "fault") {
-		if bounds[f.Op] == 0 || f.outcome != "ok" || f.Err != "" {
+		if boundOf(f.Op, "") == 0 || f.outcome != "ok" || f.Err != "" {
 			continue
 		}
 		service := stoodStill(all, controlWork, f)

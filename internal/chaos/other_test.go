@@ -31,13 +31,30 @@ var otherServerFaults = []fault{
 var brief = []string{"leader killed", "leader stopped", "leader cut off", "full disk", "compaction", "connections cut", "network lost", "client stopped"}
 
 func otherFaults() [2][]fault {
-	all := [2][]fault{otherServerFaults, slices.Clone(clientFaults)}
+	all := [2][]fault{otherServerFaults, clientFaults}
+	if troubles := ensemble.Elsewhere.Troubles; troubles != nil {
+		all[0] = nil
+		for _, t := range troubles {
+			if !isBrief() || t.Brief {
+				all[0] = append(all[0], fault{t.Kind, t.Alone, func(n *nemesis, r *rand.Rand, _ *event) error {
+					ctx, cancel := n.ctx()
+					defer cancel()
+					return t.Do(ctx, n.r.other, r)
+				}})
+			}
+		}
+	}
 	for i, list := range all {
 		all[i] = slices.DeleteFunc(slices.Clone(list), func(f fault) bool {
-			return f.kind == "connection limit" || isBrief() && !slices.Contains(brief, f.kind)
+			return f.kind == "connection limit" || isBrief() && !slices.Contains(brief, f.kind) && !isTrouble(f.kind)
 		})
 	}
 	return all
+}
+
+// isTrouble reports whether a kind of fault is one of the service's own.
+func isTrouble(kind string) bool {
+	return ensemble.Elsewhere != nil && slices.ContainsFunc(ensemble.Elsewhere.Troubles, func(t ensemble.Trouble) bool { return t.Kind == kind })
 }
 
 func isBrief() bool {

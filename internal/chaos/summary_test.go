@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-coord/coord/internal/ensemble"
 )
 
 // The bounds for the outage of a workload.
@@ -25,6 +27,9 @@ import (
 //
 // A transaction waits for the votes of sites up to its deadline.
 //
+// The troubles of another service that happen alone have the bound of a stopped leader: it can have
+// to replace one.
+//
 // All this assumes a machine on which an election ends within initLimit. The outage of the
 // control beyond initLimit is added.
 var bounds = func() map[string]time.Duration {
@@ -34,10 +39,18 @@ var bounds = func() map[string]time.Duration {
 }()
 
 func boundOf(fault, work string) time.Duration {
-	if work == "txn" {
-		return bounds[fault] + txnDeadline
+	bound := bounds[fault]
+	if ensemble.Elsewhere != nil {
+		for _, t := range ensemble.Elsewhere.Troubles {
+			if t.Kind == fault && t.Alone {
+				bound = bounds["leader stopped"]
+			}
+		}
 	}
-	return bounds[fault]
+	if work == "txn" && bound > 0 {
+		bound += txnDeadline
+	}
+	return bound
 }
 
 // summarize prints the findings, and fails the test for violations and for missing coverage.
@@ -96,7 +109,7 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 
 	md.WriteString("\n| stands still after | workload | least | median | most | bound |\n|---|---|---|---|---|---|\n")
 	for _, fault := range n.faults[0] {
-		if bounds[fault.kind] == 0 {
+		if boundOf(fault.kind, "") == 0 {
 			continue
 		}
 		for _, w := range works {

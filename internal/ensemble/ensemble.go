@@ -4,6 +4,7 @@ package ensemble
 
 import (
 	"context"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -20,7 +21,10 @@ type Service struct {
 	Start func(t *testing.T) Ensemble // ended by the test
 	// StartFragile is Start for servers with more faults.
 	StartFragile func(t *testing.T) FragileEnsemble
-	Backend      func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend
+	// Troubles are what a nemesis does to the servers of StartFragile, if these have other troubles than
+	// those of FragileEnsemble.
+	Troubles []Trouble
+	Backend  func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend
 
 	// One returns the address of a server that all tests share.
 	One func(t *testing.T) string
@@ -79,6 +83,14 @@ type FragileEnsemble interface {
 	// FillDisk fills that disk, and returns when the server has ended because of it. EmptyDisk makes room.
 	FillDisk(ctx context.Context) error
 	EmptyDisk() error
+}
+
+// Trouble is a fault of servers, which Do also undoes.
+type Trouble struct {
+	Kind  string
+	Alone bool // no other trouble happens meanwhile, and until the clients have made progress
+	Brief bool // the short form has it too
+	Do    func(ctx context.Context, e FragileEnsemble, r *rand.Rand) error
 }
 
 // Server is a process.

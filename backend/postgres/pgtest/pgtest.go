@@ -149,22 +149,28 @@ func newServer(inst installation, parent string) (*Server, error) {
 	return &Server{inst: inst, dir: dir, data: filepath.Join(dir, "data"), done: func() {}}, nil
 }
 
-// startFirst starts a server on a port that it chooses.
+// startFirst starts a server that has new data, on its port, or on one that it chooses if it has none.
 func (s *Server) startFirst(ctx context.Context, settings map[string]string) error {
 	// Another process can take a port between the choice and the start.
 	const attempts = 5
+	s.mu.Lock()
+	chosen := s.port != 0
+	s.mu.Unlock()
 	for i := 1; ; i++ {
-		ports, err := zktest.FreePorts(1)
-		if err != nil {
-			return err
+		if !chosen {
+			ports, err := zktest.FreePorts(1)
+			if err != nil {
+				return err
+			}
+			s.mu.Lock()
+			s.port = ports[0]
+			s.mu.Unlock()
 		}
-		s.mu.Lock()
-		s.port = ports[0]
-		s.mu.Unlock()
 		if err := s.configure(settings); err != nil {
 			return err
 		}
-		if err = s.Start(ctx); err == nil || i == attempts || !errors.Is(err, errPortTaken) {
+		err := s.Start(ctx)
+		if err == nil || i == attempts || chosen || !errors.Is(err, errPortTaken) {
 			return err
 		}
 		if err := os.Remove(s.LogFile()); err != nil { // it says that the port is taken

@@ -187,6 +187,18 @@ func TestStandby_HasWhatThePrimaryCommitted(t *testing.T) {
 	if err := second.Promote(t.Context()); err == nil {
 		t.Error("a primary was promoted")
 	}
+	addr := s.Addr()
+	if err := s.Rebuild(t.Context(), second, &StandbyOptions{Synchronous: true}); err != nil {
+		t.Fatal(err)
+	}
+	query(t, second, "INSERT INTO n VALUES (3)")
+	second.Kill()
+	if err := s.Promote(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := query(t, s, "SELECT count(*) FROM n"); got != "3" || s.Addr() != addr {
+		t.Errorf("%s rows at %s, want 3 at %s", got, s.Addr(), addr)
+	}
 }
 
 func TestStart_ShowsWhyItFailed(t *testing.T) {

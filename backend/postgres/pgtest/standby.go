@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 )
@@ -39,16 +40,39 @@ func (s *Server) Standby(ctx context.Context, o *StandbyOptions) (*Server, error
 		return nil, errors.Join(errClosed, standby.Close())
 	}
 	s.standbys = append(s.standbys, standby)
-	s.standbyCount++
-	name := fmt.Sprintf("standby%d", s.standbyCount)
 	s.mu.Unlock()
-	if err := s.follow(ctx, standby, name, opts); err != nil {
+	if err := s.follow(ctx, standby, opts); err != nil {
 		return nil, errors.Join(err, standby.Close())
 	}
 	return standby, nil
 }
 
-func (s *Server) follow(ctx context.Context, standby *Server, name string, o StandbyOptions) error {
+// Rebuild kills the server, and makes it a standby of another one: its data are replaced by a copy. The
+// address stays. A former primary follows the one that was promoted instead of it.
+func (s *Server) Rebuild(ctx context.Context, primary *Server, o *StandbyOptions) error {
+	var opts StandbyOptions
+	if o != nil {
+		opts = *o
+	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	s.Kill()
+	s.releaseMemory()
+	if err := os.RemoveAll(s.data); err != nil {
+		return fmt.Errorf("pgtest: %w", err)
+	}
+	s.mu.Lock()
+	s.synchronous = nil // those that followed it
+	s.mu.Unlock()
+	return primary.follow(ctx, s, opts)
+}
+
+// follow copies the data of the server to a standby, and starts that.
+func (s *Server) follow(ctx context.Context, standby *Server, o StandbyOptions) error {
+	s.mu.Lock()
+	s.standbyCount++
+	name := fmt.Sprintf("standby%d", s.standbyCount)
+	s.mu.Unlock()
 	_, err := standby.run(ctx, s.inst.path("pg_basebackup"), "-D", standby.data, "-d", s.URL("")+"&application_name="+name,
 		"-R", "-X", "stream", "-C", "-S", name, "-c", "fast", "--no-sync")
 	if err != nil {

@@ -1,0 +1,326 @@
+//go:build linux
+
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/zklog"
+)
+
+func init() {
+	Ensembles.Start = func(t *testing.T) ensemble.Ensemble { return startCluster(t) }
+	Ensembles.StartFragile = func(t *testing.T) ensemble.FragileEnsemble { return startCluster(t) }
+	Ensembles.Troubles = troubles
+}
+
+// cluster is a primary and its synchronous standby. A table has each change of the tree, since triggers
+// record it in the transaction that makes it.
+type cluster struct {
+	nodes [2]*pgtest.Server
+
+	mu      sync.Mutex
+	primary int // in nodes
+
+	control *pgx.Conn // for Write, of its only caller; nil while there is none
+	tries   int
+}
+
+// Without fsync a busy disk does not delay leases; no test ends the machine. A standby that has lost its
+// primary connects again soon: commits wait for that.
+var clusterSettings = map[string]string{"fsync": "off", "max_connections": "200", "wal_retrieve_retry_interval": "100ms"}
+
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	p := pgtest.Start(t, &pgtest.Options{Settings: clusterSettings})
+	s, err := p.Standby(t.Context(), &pgtest.StandbyOptions{Synchronous: true})
+	if err == nil {
+		_, err = p.Exec(t.Context(), "", "BEGIN; "+postgres.Migration(sharedSchema)+";"+strings.ReplaceAll(recordSQL, "{s}", sharedSchema)+"COMMIT")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{nodes: [2]*pgtest.Server{p, s}}
+	t.Cleanup(func() { c.hangUp() })
+	return c
+}
+
+// recordSQL makes the record. The operations of a commit, and the commits, are recorded in their order.
+// The parent of a node that a commit deletes has the position of the commit already.
+const recordSQL = `
+CREATE TABLE {s}.record (
+	id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	zxid    bigint NOT NULL,
+	kind    text NOT NULL, -- c, s, d, and x for the end of a session
+	path    text NOT NULL,
+	data    bytea,
+	owner   bigint NOT NULL,
+	version int NOT NULL,
+	at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE FUNCTION {s}.record() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF TG_TABLE_NAME = 'session' THEN
+		INSERT INTO {s}.record (zxid, kind, path, owner, version) SELECT zxid, 'x', '', OLD.id, 0 FROM {s}.clock;
+	ELSIF TG_OP = 'INSERT' THEN
+		INSERT INTO {s}.record (zxid, kind, path, data, owner, version) VALUES (NEW.czxid, 'c', NEW.path, NEW.data, NEW.owner, NEW.version);
+	ELSIF TG_OP = 'DELETE' THEN
+		INSERT INTO {s}.record (zxid, kind, path, owner, version) SELECT pzxid, 'd', OLD.path, OLD.owner, 0 FROM {s}.node WHERE path = OLD.parent;
+		IF NOT FOUND THEN
+			RAISE 'the parent of % is missing', OLD.path;
+		END IF;
+	ELSIF NEW.version <> OLD.version THEN
+		INSERT INTO {s}.record (zxid, kind, path, data, owner, version) VALUES (NEW.mzxid, 's', NEW.path, NEW.data, NEW.owner, NEW.version);
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER record AFTER INSERT OR UPDATE OR DELETE ON {s}.node FOR EACH ROW EXECUTE FUNCTION {s}.record();
+CREATE TRIGGER record AFTER DELETE ON {s}.session FOR EACH ROW EXECUTE FUNCTION {s}.record();
+CREATE TABLE control (one bool PRIMARY KEY DEFAULT true, version int NOT NULL);
+INSERT INTO control VALUES (true, 0);
+`
+
+func (c *cluster) Addrs() []string { return []string{c.nodes[0].Addr(), c.nodes[1].Addr()} }
+
+func (c *cluster) Servers() []ensemble.Server { return []ensemble.Server{c.nodes[0], c.nodes[1]} }
+
+// roles returns the primary and its standby.
+func (c *cluster) roles() (primary, standby *pgtest.Server) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[c.primary], c.nodes[1-c.primary]
+}
+
+func (c *cluster) Leader(ctx context.Context) (ensemble.Server, error) {
+	p, _ := c.roles()
+	return p, p.Await(ctx)
+}
+
+// exec runs SQL on the primary until it answers.
+func (c *cluster) exec(ctx context.Context, sql string) (string, error) {
+	for {
+		p, _ := c.roles()
+		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
+		out, err := p.Exec(attempt, "", sql)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return out, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond): // nothing signals that it serves
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *cluster) Expire(ctx context.Context, session int64) error {
+	_, err := c.exec(ctx, fmt.Sprintf("SELECT %s.finish(%d)", sharedSchema, session))
+	return err
+}
+
+// Compact removes what no snapshot needs.
+func (c *cluster) Compact(ctx context.Context) error {
+	_, err := c.exec(ctx, fmt.Sprintf("VACUUM %[1]s.node, %[1]s.session, %[1]s.clock", sharedSchema))
+	return err
+}
+
+// CutOff and the disk are faults of other services.
+func (c *cluster) CutOff(ensemble.Server, bool) {}
+func (c *cluster) Disk() (ensemble.Server, error) {
+	return nil, errors.New("no test fills the disk of PostgreSQL here")
+}
+func (c *cluster) FillDisk(context.Context) error { return errors.ErrUnsupported }
+func (c *cluster) EmptyDisk() error               { return errors.ErrUnsupported }
+
+func (c *cluster) Write(ctx context.Context) (version int32, zxid int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if c.control == nil {
+		c.tries++
+		url := pgtest.URL(c.Addrs()[c.tries%2], "") + "&target_session_attrs=read-write"
+		if c.control, err = pgx.Connect(ctx, url); err != nil {
+			return 0, 0, err
+		}
+	}
+	err = c.control.QueryRow(ctx, "UPDATE control SET version = version + 1 RETURNING version").Scan(&version)
+	if err != nil {
+		c.hangUp()
+	}
+	return version, int64(version), err
+}
+
+func (c *cluster) hangUp() {
+	if c.control != nil {
+		closed, cancel := context.WithCancel(context.Background())
+		cancel() // without a word to the server, which may be paused
+		_ = c.control.Close(closed)
+		c.control = nil
+	}
+}
+
+func (c *cluster) Log(ctx context.Context) ([]zklog.Txn, error) {
+	p, _ := c.roles()
+	conn, err := pgx.Connect(ctx, p.URL(""))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	rows, err := conn.Query(ctx, fmt.Sprintf("SELECT zxid, kind, path, data, owner, version, at FROM %s.record ORDER BY id", sharedSchema))
+	if err != nil {
+		return nil, err
+	}
+	var txns []zklog.Txn
+	var zxid, owner int64
+	var op zklog.Op
+	var kind string
+	var at time.Time
+	_, err = pgx.ForEachRow(rows, []any{&zxid, &kind, &op.Path, &op.Data, &owner, &op.Version, &at}, func() error {
+		if n := len(txns); n == 0 || txns[n-1].Zxid != zxid {
+			if n > 0 && zxid < txns[n-1].Zxid {
+				return fmt.Errorf("position %#x after %#x", zxid, txns[n-1].Zxid)
+			}
+			txns = append(txns, zklog.Txn{Zxid: zxid, Type: zklog.Multi, Time: at})
+		}
+		x := &txns[len(txns)-1]
+		switch kind {
+		case "c":
+			op.Type, op.Ephemeral = zklog.Create, owner != 0
+			if owner != 0 {
+				x.Session = owner
+			}
+		case "s":
+			op.Type, op.Ephemeral = zklog.SetData, false
+		case "d":
+			op.Type, op.Ephemeral = zklog.Delete, false
+		case "x":
+			x.Type, x.Session = zklog.CloseSession, owner
+			return nil
+		}
+		x.Ops = append(x.Ops, op)
+		op.Data = nil
+		return nil
+	})
+	return txns, err
+}
+
+// The troubles of a primary and its standby. While the standby is down, commits wait for it.
+var troubles = []ensemble.Trouble{
+	{Kind: "primary killed", Alone: true, Brief: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, _ *rand.Rand) error {
+		p, _ := e.(*cluster).roles()
+		p.Kill()
+		return p.Start(ctx)
+	}},
+	{Kind: "primary restarted", Alone: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, _ *rand.Rand) error {
+		p, _ := e.(*cluster).roles()
+		return errors.Join(p.Stop(), p.Start(ctx))
+	}},
+	{Kind: "primary restarted at once", Alone: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, _ *rand.Rand) error {
+		p, _ := e.(*cluster).roles()
+		return errors.Join(p.StopNow(), p.Start(ctx))
+	}},
+	{Kind: "primary stopped", Alone: true, Brief: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
+		p, _ := e.(*cluster).roles()
+		return pause(ctx, p, time.Duration(1000+r.IntN(3000))*time.Millisecond)
+	}},
+	{Kind: "standby promoted", Alone: true, Brief: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, _ *rand.Rand) error {
+		c := e.(*cluster)
+		p, _ := c.roles()
+		p.Kill()
+		return c.failOver(ctx)
+	}},
+	{Kind: "standby promoted beside its primary", Alone: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
+		// Nobody has told the primary, which hangs, goes on, and has clients still.
+		c := e.(*cluster)
+		p, s := c.roles()
+		if err := p.Pause(); err != nil {
+			return err
+		}
+		if err := s.Promote(ctx); err != nil {
+			return err
+		}
+		err := p.Resume()
+		sleepFor(ctx, time.Duration(2000+r.IntN(4000))*time.Millisecond) // the length of the fault
+		return errors.Join(err, c.failOver(ctx))
+	}},
+	{Kind: "standby killed", Do: func(ctx context.Context, e ensemble.FragileEnsemble, _ *rand.Rand) error {
+		_, s := e.(*cluster).roles()
+		s.Kill()
+		return s.Start(ctx)
+	}},
+	{Kind: "standby stopped", Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
+		_, s := e.(*cluster).roles()
+		return pause(ctx, s, time.Duration(200+r.IntN(1500))*time.Millisecond)
+	}},
+	{Kind: "process killed", Alone: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
+		// Then the server ends all others, and recovers.
+		c := e.(*cluster)
+		p, _ := c.roles()
+		pids, err := p.Backends()
+		if err != nil || len(pids) == 0 {
+			return errors.Join(err, errors.New("no process"))
+		}
+		if err := syscall.Kill(pids[r.IntN(len(pids))], syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+		_, err = c.exec(ctx, "SELECT 1")
+		return err
+	}},
+	{Kind: "connections terminated", Brief: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, _ *rand.Rand) error {
+		_, err := e.(*cluster).exec(ctx, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'coord' AND random() < 0.5")
+		return err
+	}},
+	{Kind: "tables rewritten", Do: func(ctx context.Context, e ensemble.FragileEnsemble, _ *rand.Rand) error {
+		c := e.(*cluster)
+		for _, table := range []string{"node", "session", "clock"} {
+			if _, err := c.exec(ctx, fmt.Sprintf("VACUUM FULL %s.%s", sharedSchema, table)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+}
+
+func sleepFor(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// pause stops a server for some time, and returns when it serves.
+func pause(ctx context.Context, s *pgtest.Server, d time.Duration) error {
+	if err := s.Pause(); err != nil {
+		return err
+	}
+	sleepFor(ctx, d) // the length of the fault
+	return errors.Join(s.Resume(), s.Await(ctx))
+}
+
+// failOver makes the standby the primary, if it is none yet, and the former primary its standby.
+func (c *cluster) failOver(ctx context.Context) error {
+	p, s := c.roles()
+	if out, err := s.Exec(ctx, "", "SELECT pg_is_in_recovery()"); err != nil {
+		return err
+	} else if out == "t" {
+		if err := s.Promote(ctx); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	c.primary = 1 - c.primary
+	c.mu.Unlock()
+	return p.Rebuild(ctx, s, &pgtest.StandbyOptions{Synchronous: true})
+}
