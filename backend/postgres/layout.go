@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -23,15 +24,34 @@ var first string
 // steps are the layouts: step i leads from version i to version i+1. A step is never changed after its release.
 var steps = []string{first}
 
+// Layout returns the version of the tables and functions that this version of the library uses, and that Migration
+// makes. The row of the table layout of a schema has the version of that schema.
+func Layout() int { return len(steps) }
+
 // Migration returns the SQL that makes or updates the schema of that name ("" means "coord") from any
-// version. It is for a database where the role of the sessions may not create a schema: an administrator
+// version. It changes nothing in a schema that is not older than the library. It is for a database where the role of the sessions may not create a schema: an administrator
 // runs it there, by psql, in one transaction (-1), and then grants the role what it needs: USAGE of the schema, SELECT,
 // INSERT, UPDATE and DELETE on all its tables. Where the role may do it, Open does all this itself.
 func Migration(schema string) string {
 	if schema == "" {
 		schema = defaultSchema
 	}
-	return fill("SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400));\n"+first, schema)
+	tag := "$coord" // of strings that have the name in them
+	for strings.Contains(schema, tag) {
+		tag += "_"
+	}
+	block, text := tag+"_block$", tag+"_text$"
+	var sql strings.Builder
+	sql.WriteString(fill("SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400));\n", schema))
+	for i, step := range steps {
+		// A statement of a block is analysed when its turn comes, so each step sees the tables of the one before.
+		old := fmt.Sprintf("(SELECT version FROM {s}.layout) < %d", i+1)
+		if i == 0 {
+			old = "to_regclass({t}) IS NULL"
+		}
+		sql.WriteString(fill("\nDO "+block+" BEGIN\nIF "+old+" THEN\nEXECUTE "+text+"\n"+step+"\n"+text+";\nEND IF;\nEND "+block+";\n", schema))
+	}
+	return sql.String()
 }
 
 // ensureLayout makes or updates the layout, if that is needed.
@@ -39,6 +59,9 @@ func (c *config) ensureLayout(ctx context.Context, conn *pgconn.PgConn) error {
 	version, err := c.layout(ctx, conn)
 	if err != nil || version == len(steps) {
 		return err
+	}
+	if c.keep {
+		return contact.Invalid("schema %q is missing or old, and Options.KeepSchema is set: have an administrator run `coordctl postgres migrate`, or the SQL of postgres.Migration", c.schema)
 	}
 	if err := c.migrate(ctx, conn); err != nil {
 		conn.Exec(ctx, "ROLLBACK").Close()
@@ -80,7 +103,7 @@ func (c *config) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := conn.Exec(ctx, fill("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400))", c.schema)).Close(); err != nil {
 		return err
 	}
-	there, err := conn.Exec(ctx, "SELECT to_regclass("+literal(quote(c.schema)+".layout")+")").ReadAll()
+	there, err := conn.Exec(ctx, fill("SELECT to_regclass({t})", c.schema)).ReadAll()
 	if err != nil {
 		return err
 	}

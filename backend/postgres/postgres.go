@@ -87,6 +87,11 @@ type Options struct {
 	// apart use different schemas. It has at most 40 bytes.
 	Schema string
 
+	// KeepSchema makes Open fail with backend.ErrInvalid where it would make or update the schema. It is
+	// for tools and for programs whose schema is updated by a step of its own: an update can end the
+	// service for older versions of the library.
+	KeepSchema bool
+
 	// ContainerInterval is how long a container stays after its last child was deleted; zero means a
 	// minute. The sessions of all backends with the same Schema remove containers, and so does each by its own
 	// interval. If it is negative, the sessions of this backend do not. Less than 10 ms counts as 10 ms.
@@ -159,6 +164,7 @@ type config struct {
 	times    contact.Times
 	has      backend.Features
 	schema   string
+	keep     bool          // the schema is neither made nor updated
 	interval time.Duration // of containers; 0: the sessions remove none
 	poll     time.Duration // 0: the sessions listen
 	early    bool
@@ -190,6 +196,7 @@ func newConfig(connString string, o *Options) (*config, error) {
 		times:    times,
 		has:      (backend.Trees | backend.Batches | backend.Containers | backend.Clock) &^ o.Without,
 		schema:   o.Schema,
+		keep:     o.KeepSchema,
 		interval: min(o.ContainerInterval, mostInterval),
 		early:    o.EarlyRelease,
 		logger:   o.Logger,

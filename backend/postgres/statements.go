@@ -68,7 +68,8 @@ func literal(text string) string { return `'` + strings.ReplaceAll(text, `'`, `'
 
 // fill replaces the placeholders for a schema.
 func fill(sql, schema string) string {
-	return strings.NewReplacer("{s}", quote(schema), "{l}", literal(schema), "{c}", literal(channel(schema))).Replace(sql)
+	return strings.NewReplacer("{s}", quote(schema), "{l}", literal(schema), "{c}", literal(channel(schema)),
+		"{t}", literal(quote(schema)+".layout")).Replace(sql)
 }
 
 // channel is that of the notifications of a schema.
