@@ -24,14 +24,15 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"golang.org/x/sync/errgroup"
 )
 
 func main() {
 	log.SetFlags(0)
-	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
-	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper, etcd or postgres")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`, or the connection string of -backend postgres")
 	worker := flag.Int("worker", all, "the number of this worker, from 0; -1: all workers in this process")
 	flag.Parse()
 	b, err := newBackend(*kind, *servers)
@@ -192,6 +193,8 @@ func newBackend(kind, servers string) (backend.Backend, error) {
 		return zookeeper.New(list, nil), nil
 	case "etcd":
 		return etcd.New(list, nil), nil
+	case "postgres":
+		return postgres.New(servers, nil), nil
 	}
-	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper, etcd or postgres", kind)
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/oteltrace"
 )
@@ -42,8 +43,8 @@ import (
 func main() {
 	log.SetFlags(0)
 	listen := flag.String("listen", "127.0.0.1:9464", "the `address` to serve at")
-	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
-	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper, etcd or postgres")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`, or the connection string of -backend postgres")
 	flag.Parse()
 	b, err := newBackend(*kind, *servers)
 	if err != nil {
@@ -161,6 +162,8 @@ func newBackend(kind, servers string) (backend.Backend, error) {
 		return zookeeper.New(list, nil), nil
 	case "etcd":
 		return etcd.New(list, nil), nil
+	case "postgres":
+		return postgres.New(servers, nil), nil
 	}
-	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper, etcd or postgres", kind)
 }

@@ -24,13 +24,14 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
 func main() {
 	log.SetFlags(0)
-	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
-	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper, etcd or postgres")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`, or the connection string of -backend postgres")
 	name := flag.String("name", "a", "the name of this replica")
 	flag.Parse()
 	b, err := newBackend(*kind, *servers)
@@ -135,6 +136,8 @@ func newBackend(kind, servers string) (backend.Backend, error) {
 		return zookeeper.New(list, nil), nil
 	case "etcd":
 		return etcd.New(list, nil), nil
+	case "postgres":
+		return postgres.New(servers, nil), nil
 	}
-	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper, etcd or postgres", kind)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/coordtest"
 )
 
@@ -262,7 +263,11 @@ func replicaMain() int {
 func start(t *testing.T, r *record, name, kind string, proxy *coordtest.Proxy) *replica {
 	t.Helper()
 	p := &replica{name: name, proxy: proxy, done: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], "-name", name, "-listen", "127.0.0.1:0", "-backend", kind, "-servers", proxy.Addr(), "-session", timeout.String())
+	servers := proxy.Addr()
+	if kind == "postgres" {
+		servers = pgtest.URL(servers, "")
+	}
+	p.cmd = exec.Command(os.Args[0], "-name", name, "-listen", "127.0.0.1:0", "-backend", kind, "-servers", servers, "-session", timeout.String())
 	p.cmd.Env = append(os.Environ(), replicaMark+"=1")
 	p.cmd.Stderr = os.Stderr
 	stdin, err := p.cmd.StdinPipe()

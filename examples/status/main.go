@@ -27,6 +27,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/status"
 	"golang.org/x/sync/errgroup"
@@ -38,8 +39,8 @@ func main() {
 	log.SetFlags(0)
 	name := flag.String("name", "a", "the name of the replica")
 	listen := flag.String("listen", "127.0.0.1:8080", "the `address` to serve at")
-	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
-	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper, etcd or postgres")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`, or the connection string of -backend postgres")
 	timeout := flag.Duration("session", 10*time.Second, "the session timeout")
 	flag.Parse()
 	b, err := newBackend(*kind, *servers, *timeout)
@@ -129,6 +130,8 @@ func newBackend(kind, servers string, timeout time.Duration) (backend.Backend, e
 		return zookeeper.New(list, &zookeeper.Options{SessionTimeout: timeout}), nil
 	case "etcd":
 		return etcd.New(list, &etcd.Options{SessionTimeout: timeout}), nil
+	case "postgres":
+		return postgres.New(servers, &postgres.Options{SessionTimeout: timeout}), nil
 	}
-	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper, etcd or postgres", kind)
 }

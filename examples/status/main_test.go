@@ -17,6 +17,8 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/etcd/etcdtest"
+	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/coordtest"
 )
@@ -44,6 +46,13 @@ func TestTheProbesSayWhatIsTrue(t *testing.T) {
 		s := newStage(t, "zookeeper", func() *coordtest.Proxy { return coordtest.NewProxy(t, zk.Addrs()[0]) })
 		s.observer = watch(t, s.record, zookeeper.New(zk.Addrs(), &zookeeper.Options{SessionTimeout: longer}))
 		s.play(zk.Server(0))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		e := pgtest.Start(t, nil)
+		s := newStage(t, "postgres", func() *coordtest.Proxy { return coordtest.NewRawProxy(t, e.Addr()) })
+		s.observer = watch(t, s.record, postgres.New(e.URL(""), &postgres.Options{SessionTimeout: longer}))
+		s.play(nil)
 	})
 	t.Run("etcd", func(t *testing.T) {
 		t.Parallel()

@@ -25,14 +25,15 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"golang.org/x/sync/errgroup"
 )
 
 func main() {
 	log.SetFlags(0)
-	kind := flag.String("backend", "memory", "the service: memory, zookeeper or etcd")
-	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+	kind := flag.String("backend", "memory", "the service: memory, zookeeper, etcd or postgres")
+	servers := flag.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`, or the connection string of -backend postgres")
 	sites := flag.String("serve", "ann bob", "the `names` of the sites that this process serves; each begins with 100")
 	amount := flag.Int("amount", 30, "transfer this `amount` from ann to bob; 0: none")
 	flag.Parse()
@@ -190,6 +191,8 @@ func newBackend(kind, servers string) (backend.Backend, error) {
 		return zookeeper.New(list, nil), nil
 	case "etcd":
 		return etcd.New(list, nil), nil
+	case "postgres":
+		return postgres.New(servers, nil), nil
 	}
-	return nil, fmt.Errorf("-backend %q: want memory, zookeeper or etcd", kind)
+	return nil, fmt.Errorf("-backend %q: want memory, zookeeper, etcd or postgres", kind)
 }

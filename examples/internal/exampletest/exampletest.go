@@ -19,6 +19,8 @@ import (
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/backend/zookeeper"
 	"github.com/go-coord/coord/examples/internal/service"
 	"github.com/go-coord/coord/internal/pace"
@@ -62,7 +64,7 @@ func (w *watcher) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Tells runs the example on memory, on a ZooKeeper server and on an etcd server. Each of the
+// Tells runs the example on memory, on a ZooKeeper server, on an etcd server and on a PostgreSQL server. Each of the
 // patterns in told must match the beginning of a line of the story, including its subject, in
 // this order. On the servers no node of the example may be left.
 func Tells(t *testing.T, name string, story service.Story, told ...string) {
@@ -76,6 +78,10 @@ func Tells(t *testing.T, name string, story service.Story, told ...string) {
 	t.Run("etcd", func(t *testing.T) {
 		servers := []string{etcdtest.Start(t, nil).Addr()}
 		tellsOn(t, name, story, told, "etcd", servers, etcd.New(servers, nil))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		at := pgtest.Start(t, nil).URL("")
+		tellsOn(t, name, story, told, "postgres", []string{at}, postgres.New(at, nil))
 	})
 }
 

@@ -13,9 +13,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
@@ -89,8 +92,8 @@ func parse(flags *flag.FlagSet, args []string, stdout io.Writer) (help bool, err
 func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	var (
-		kind    = flags.String("backend", "memory", "the service: memory, zookeeper or etcd")
-		servers = flags.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`")
+		kind    = flags.String("backend", "memory", "the service: memory, zookeeper, etcd or postgres")
+		servers = flags.String("servers", "", "the servers of -backend zookeeper or etcd, as `host:port,…`, or the connection string of -backend postgres")
 		timeout = flags.Duration("session", 0, "the session timeout (default 1.5s on memory, 4s on servers)")
 		path    = flags.String("path", "/coord-examples", "the node to work under")
 	)
@@ -110,16 +113,18 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 	case backend.CheckPath(*path) != nil:
 		return nil, usage("-path: %w", backend.CheckPath(*path))
 	case *kind == "memory" && len(hosts) > 0:
-		return nil, usage("-servers needs -backend zookeeper or -backend etcd")
+		return nil, usage("-servers needs -backend zookeeper, etcd or postgres")
 	case (*kind == "zookeeper" || *kind == "etcd") && len(hosts) == 0:
 		return nil, usage("-backend %s needs -servers host:port,…", *kind)
+	case *kind == "postgres" && *servers == "":
+		return nil, usage("-backend postgres needs -servers postgres://user@host:port/database")
 	}
 
 	// Concurrent runs, and nodes that an earlier run could not remove, stay separate.
 	root := strings.TrimSuffix(*path, "/") + "/" + name + "-" + strings.ToLower(rand.Text()[:8])
-	wires := func(about string, open func(dial dialer) backend.Backend) (*Service, error) {
+	wires := func(about, at string, open func(dial dialer) backend.Backend) (*Service, error) {
 		s := New(root, *timeout, func(string) Link { return newWire(open) }, stdout)
-		s.About = about + " at " + strings.Join(hosts, ", ")
+		s.About = about + " at " + at
 		return s, nil
 	}
 	switch *kind {
@@ -129,15 +134,26 @@ func open(name string, args []string, stdout io.Writer) (*Service, error) {
 		s.About = "a service in memory"
 		return s, nil
 	case "zookeeper":
-		return wires("ZooKeeper", func(dial dialer) backend.Backend {
+		return wires("ZooKeeper", strings.Join(hosts, ", "), func(dial dialer) backend.Backend {
 			return zookeeper.New(hosts, &zookeeper.Options{SessionTimeout: *timeout, Dial: dial})
 		})
 	case "etcd":
-		return wires("etcd", func(dial dialer) backend.Backend {
+		return wires("etcd", strings.Join(hosts, ", "), func(dial dialer) backend.Backend {
 			return etcd.New(hosts, &etcd.Options{SessionTimeout: *timeout, Dial: dial})
 		})
+	case "postgres":
+		c, err := pgconn.ParseConfig(*servers)
+		if err != nil {
+			return nil, usage("-servers: %w", err)
+		}
+		return wires("PostgreSQL", c.Host, func(dial dialer) backend.Backend {
+			return postgres.New(*servers, &postgres.Options{SessionTimeout: *timeout, BeforeConnect: func(_ context.Context, c *pgconn.Config) error {
+				c.DialFunc = pgconn.DialFunc(dial)
+				return nil
+			}})
+		})
 	}
-	return nil, usage("-backend %q: want memory, zookeeper or etcd", *kind)
+	return nil, usage("-backend %q: want memory, zookeeper, etcd or postgres", *kind)
 }
 
 func usage(format string, args ...any) error {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -27,6 +28,8 @@ func TestTheCommandLineIsChecked(t *testing.T) {
 		{"-backend consul", `-backend "consul"`},
 		{"-backend zookeeper", "-backend zookeeper needs -servers"},
 		{"-backend etcd", "-backend etcd needs -servers"},
+		{"-backend postgres", "-backend postgres needs -servers"},
+		{"-backend postgres -servers nonsense", "-servers"},
 		{"-servers localhost:2181", "needs -backend zookeeper"},
 		{"-session 10ms", "-session 10ms"},
 		{"-session 2h", "-session 2h"},
@@ -99,6 +102,9 @@ func TestALinkToServersStallsUntilItIsHealed(t *testing.T) {
 	})
 	t.Run("etcd", func(t *testing.T) {
 		stalls(t, "-backend", "etcd", "-servers", etcdtest.Start(t, nil).Addr(), "-session", "6s")
+	})
+	t.Run("postgres", func(t *testing.T) {
+		stalls(t, "-backend", "postgres", "-servers", pgtest.Start(t, nil).URL(""), "-session", "6s")
 	})
 }
 
