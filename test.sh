@@ -258,7 +258,8 @@ tidy() {
 	# This module has no replace directives; see its go.mod.
 	cp cmd/coordctl/go.mod "$tmp/coordctl.mod"
 	cp cmd/coordctl/go.sum "$tmp/coordctl.sum"
-	go mod edit -replace github.com/go-coord/coord="$PWD" -replace github.com/go-coord/coord/backend/etcd="$PWD/backend/etcd" "$tmp/coordctl.mod"
+	go mod edit -replace github.com/go-coord/coord="$PWD" -replace github.com/go-coord/coord/backend/etcd="$PWD/backend/etcd" \
+		-replace github.com/go-coord/coord/backend/postgres="$PWD/backend/postgres" "$tmp/coordctl.mod"
 	(cd cmd/coordctl && go mod tidy -diff -modfile "$tmp/coordctl.mod")
 }
 

@@ -40,10 +40,11 @@ func TestWhatGoGetResolvesTo(t *testing.T) {
 	publish(t, checkout, proxy)
 	cache := t.TempDir()
 	for get, want := range map[string][]string{
-		root + "/backend/zookeeper":       {root},
-		root + "/backend/etcd@" + version: {root, root + "/backend/etcd"},
-		root + "/grpcresolver@" + version: {root, root + "/grpcresolver"},
-		root + "/oteltrace@" + version:    {root, root + "/oteltrace"},
+		root + "/backend/zookeeper":           {root},
+		root + "/backend/etcd@" + version:     {root, root + "/backend/etcd"},
+		root + "/backend/postgres@" + version: {root, root + "/backend/postgres"},
+		root + "/grpcresolver@" + version:     {root, root + "/grpcresolver"},
+		root + "/oteltrace@" + version:        {root, root + "/oteltrace"},
 	} {
 		u := newUser(t, proxy, cache)
 		u.must("go", "get", get)

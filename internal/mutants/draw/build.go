@@ -22,14 +22,14 @@ import (
 var packages = []string{
 	".", "inspect", "internal/layout", "internal/core", "internal/line", "internal/cell", "internal/queue", "internal/mirror",
 	"internal/semaphore", "internal/election", "internal/barrier", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/txn", "internal/twophase",
-	"internal/backoff", "internal/contender", "internal/errs", "internal/follow", "internal/holdset", "internal/kinds", "internal/latest", "internal/nodepath",
+	"internal/backoff", "internal/carry", "internal/contender", "internal/errs", "internal/follow", "internal/holdset", "internal/kinds", "internal/latest", "internal/nodepath",
 	"internal/outbox", "internal/parallel", "internal/queuestat", "internal/serviceclock", "internal/tracing", "internal/usercode",
-	"backend", "backend/memory", "backend/zookeeper", "backend/etcd",
+	"backend", "backend/memory", "backend/zookeeper", "backend/etcd", "backend/postgres",
 }
 
 // served are those of the packages whose tests start servers. Only these tests try the mutants of
 // such a package.
-var served = []string{"backend/zookeeper", "backend/etcd"}
+var served = []string{"backend/zookeeper", "backend/etcd", "backend/postgres"}
 
 // suites are the directories of the packages whose tests try the mutants of the other packages.
 var suites = []string{".", "internal/recipetest", "inspect", "internal/hostile", "internal/simulation"}

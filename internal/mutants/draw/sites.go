@@ -343,7 +343,7 @@ var areas = map[string]string{
 	"cache": "cache", "internal/mirror/": "cache",
 	"txn": "transactions", "twophase": "transactions", "internal/txn/": "transactions", "internal/twophase/": "transactions",
 	"inspect/": "inspection", "internal/layout/": "layout",
-	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd",
+	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd", "backend/postgres/": "postgres",
 }
 
 func areaOf(file string) string {
