@@ -36,7 +36,8 @@ the clocks, and tries what it may do under PATH (/ by default): read, and create
 a temporary node, which is removed. Below a missing path, a value, a counter or a barrier nothing is
 created; the nearest directory above is tried instead. With --read-only nothing is created at all.
 A server fails if it does not answer, or answers that it does not serve; of etcd, if its /health is
-not healthy. If something fails, the exit status is 1. A clock that is more than a second off is
+not healthy. Of PostgreSQL it looks at the schema and the rights of the role first, at notifications,
+durability, standbys and free connections, and opens no session if something of it fails. If something fails, the exit status is 1. A clock that is more than a second off is
 marked WARN, and fails nothing. So is a ZooKeeper server that reads only shorter requests than by
 default; each is asked with requests for a session that is not there, which change nothing.`,
 		example: `
@@ -54,7 +55,7 @@ coordctl check /locks --json`,
 type serverState struct {
 	Addr    string `json:"addr"`
 	Version string `json:"version,omitempty"`
-	Mode    string `json:"mode,omitempty"`          // of ZooKeeper: "leader", "follower", "standalone" or "observer"
+	Mode    string `json:"mode,omitempty"`          // of ZooKeeper: "leader", "follower", "standalone" or "observer"; of PostgreSQL: "primary" or "standby"
 	Error   string `json:"error,omitempty"`         // why it is not known, or the server is not reached
 	Reached bool   `json:"reached"`                 // it answers, and serves
 	Request int    `json:"request_bytes,omitempty"` // of ZooKeeper: the longest request that it reads, up to fullRequest
@@ -72,7 +73,8 @@ type checked struct {
 	OK          bool          `json:"ok"`
 	Backend     string        `json:"backend"`
 	Servers     []serverState `json:"servers"`
-	Session     string        `json:"session"`
+	Postgres    []finding     `json:"postgres,omitempty"` // about a PostgreSQL database
+	Session     string        `json:"session,omitempty"`  // without it no session was opened, and the rest is missing
 	Timeout     float64       `json:"timeout_seconds"`
 	Features    []string      `json:"features"`
 	Limits      checkedLimits `json:"limits"`
@@ -111,7 +113,7 @@ const (
 )
 
 func (t *tool) check(ctx context.Context, c *coord.Client) error {
-	r := &checked{OK: true, Backend: t.backend, Path: t.path, Servers: t.asked}
+	r := &checked{OK: true, Backend: t.backend, Path: t.path, Servers: t.asked, Postgres: t.found, Clock: t.foundClock}
 	if t.memory {
 		r.Backend = "memory"
 	}
@@ -146,6 +148,9 @@ func (t *tool) check(ctx context.Context, c *coord.Client) error {
 	}
 	for _, v := range r.Servers {
 		r.OK = r.OK && v.Reached
+	}
+	for _, f := range r.Postgres {
+		r.OK = r.OK && f.OK
 	}
 	if err := t.report(ctx, r, t.checkText(r)); err != nil {
 		return err
@@ -193,7 +198,7 @@ func (t *tool) permissions(ctx context.Context, c *coord.Client, s backend.Sessi
 		return ctx.Err()
 	}
 	_, stat, err := s.Get(ctx, node, nil)
-	if try("read", err) && s.Features().Has(backend.Clock) {
+	if try("read", err) && r.Clock == nil && s.Features().Has(backend.Clock) {
 		r.Clock = compareClocks(time.UnixMilli(stat.Ctime), sent, answer)
 	}
 	_, err = s.Commit(ctx, backend.SetData(node, []byte("coordctl check"), backend.AnyVersion))
@@ -218,11 +223,22 @@ func (t *tool) askFirst(ctx context.Context) error {
 			t.say("%s: %s", v.Addr, v.Error)
 		}
 	})
+	if t.pg != nil {
+		t.examinePostgres(ctx)
+	}
 	stop()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return nil
+	if !slices.ContainsFunc(t.found, func(f finding) bool { return !f.OK }) {
+		return nil
+	}
+	// No session can be opened, or it would not work.
+	r := &checked{Backend: t.backend, Path: t.path, Servers: t.asked, Postgres: t.found, Clock: t.foundClock, Features: []string{}, RoundTrips: []float64{}, Permissions: []permission{}}
+	if err := t.report(ctx, r, t.checkText(r)); err != nil {
+		return err
+	}
+	return &exit{exitNo, nil}
 }
 
 // askServers asks each server for its version, all at once, and calls failed for each that is not reached, as soon as that is
@@ -243,15 +259,18 @@ func (t *tool) askServers(ctx context.Context, failed func(*serverState)) []serv
 	for i := range states {
 		all.Go(func() {
 			v := &states[i]
-			if t.backend == "etcd" {
+			switch t.backend {
+			case "postgres":
+				t.askPostgres(ctx, v)
+			case "etcd":
 				askEtcd(ctx, cfg, v)
-			} else {
+			default:
 				askZooKeeper(ctx, cfg, v)
 			}
 			switch {
 			case !v.Reached:
 				failed(v)
-			case t.backend != "etcd":
+			case t.backend == "zookeeper":
 				v.Request = longestRequest(ctx, cfg, v.Addr)
 			}
 		})
@@ -407,6 +426,16 @@ func (t *tool) checkText(r *checked) string {
 		if v.Request > 0 && v.Request < fullRequest {
 			row(t.paint(yellow, "WARN  "), "requests", fmt.Sprintf("%s reads at most %d bytes (its jute.maxbuffer; the default is %d): longer writes fail", v.Addr, v.Request, fullRequest))
 		}
+	}
+	for _, f := range r.Postgres {
+		if f.Warn {
+			row(t.paint(yellow, "WARN  "), f.What, visible(f.Text))
+		} else {
+			line(f.OK, f.What, "%s", visible(f.Text))
+		}
+	}
+	if r.Session == "" && len(r.Postgres) > 0 {
+		return b.String()
 	}
 	line(true, "session", "%s, timeout %v", r.Session, time.Duration(r.Timeout*float64(time.Second)))
 	line(true, "features", "%s", dash(strings.Join(r.Features, ", ")))

@@ -24,6 +24,7 @@ type settings struct {
 	Servers     list   `yaml:"servers"`
 	Backend     string `yaml:"backend"`
 	Prefix      string `yaml:"prefix"`
+	Schema      string `yaml:"schema"`
 	Namespace   string `yaml:"namespace"`
 	Timeout     string `yaml:"timeout"`
 	Margin      string `yaml:"margin"`
@@ -56,6 +57,7 @@ func (s settings) all() []setting {
 		{"servers", "COORD_SERVERS", strings.Join(s.Servers, ",")},
 		{"backend", "COORD_BACKEND", s.Backend},
 		{"prefix", "COORD_PREFIX", s.Prefix},
+		{"schema", "COORD_SCHEMA", s.Schema},
 		{"namespace", "COORD_NAMESPACE", s.Namespace},
 		{"timeout", "COORD_TIMEOUT", s.Timeout},
 		{"margin", "COORD_MARGIN", s.Margin},
@@ -90,6 +92,9 @@ func (t *tool) complete() error {
 		if one.file != "" && (named || value == "") {
 			value, origin = one.file, "the config file"
 			fromFile[one.flag] = true
+		}
+		if one.flag == "servers" && origin == one.variable {
+			t.private = true
 		}
 		if value == "" || t.memory && one.flag != "timeout" && one.flag != "margin" && one.flag != "namespace" {
 			continue
@@ -207,19 +212,32 @@ The config file is $COORDCTL_CONFIG, or coordctl/config.yaml in $XDG_CONFIG_HOME
       tls-ca: ca.pem            # beside the config file
       credentials: production.secret
 
-A context can set servers, backend, prefix, namespace, timeout, margin, tls, tls-ca, tls-cert,
-tls-key and credentials. They mean what the flags of these names mean. Files are relative to the
-config file.
+A context can set servers, backend, prefix, schema, namespace, timeout, margin, tls, tls-ca,
+tls-cert, tls-key and credentials. They mean what the flags of these names mean. Files are relative
+to the config file.
 
-In the environment: COORD_SERVERS, COORD_BACKEND, COORD_PREFIX, COORD_NAMESPACE, COORD_TIMEOUT,
-COORD_MARGIN, COORD_TLS, COORD_TLS_CA, COORD_TLS_CERT, COORD_TLS_KEY, COORD_CREDENTIALS, and
-COORD_CONTEXT, the name of a context.
+In the environment: COORD_SERVERS, COORD_BACKEND, COORD_PREFIX, COORD_SCHEMA, COORD_NAMESPACE,
+COORD_TIMEOUT, COORD_MARGIN, COORD_TLS, COORD_TLS_CA, COORD_TLS_CERT, COORD_TLS_KEY,
+COORD_CREDENTIALS, and COORD_CONTEXT, the name of a context.
+
+For PostgreSQL the servers are a list of host:port, or a connection string: a URL, or keywords and
+values. What it does not say comes from PGHOST, PGDATABASE, PGUSER and the other variables of psql,
+from PGSERVICE, and the password also from PGPASSFILE or ~/.pgpass. With --backend postgres and no
+servers at all these variables name them. --tls and the flags that begin so verify the server's
+certificate and name, whatever sslmode is. For example
+
+      servers: postgres://orders@db1:5432,db2:5432/orders
+      backend: postgres
+      schema: coord
+      credentials: orders.secret
 
 A flag precedes the environment, which precedes the context. But a context that --context names
 precedes the environment. If --servers or COORD_SERVERS names the servers, and --context is not
 given, the config file is not used at all: its credentials are for other servers.
 
 Credentials are the line "user:password" of a file that only its owner can read (mode 0600), for
-ZooKeeper's digest scheme or a user of etcd. They can also be the value of COORD_DIGEST for
-ZooKeeper, or of COORD_USER for etcd. There is no flag for them, since all users of a machine can
-read flags. The command of lock and elect inherits the environment.`
+ZooKeeper's digest scheme, or a user of etcd or PostgreSQL. They can also be the value of
+COORD_DIGEST for ZooKeeper, or of COORD_USER for etcd and PostgreSQL. There is no flag for them,
+since all users of a machine can read flags; for the same reason a connection string with a password
+is refused as a flag and in the config file. COORD_SERVERS can have one. The command of lock and
+elect inherits the environment.`

@@ -13,12 +13,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/zookeeper"
 )
 
@@ -28,11 +30,13 @@ type tool struct {
 	stdout, stderr io.Writer
 	signals        <-chan os.Signal
 
-	path   string                      // PATH
-	values []string                    // the words after it
-	before func(context.Context) error // unless nil, called before a client is opened
-	asked  []serverState               // by askFirst
-	dashed []string                    // the words after "--"
+	path       string                      // PATH
+	values     []string                    // the words after it
+	before     func(context.Context) error // unless nil, called before a client is opened
+	asked      []serverState               // by askFirst
+	found      []finding                   // by examinePostgres
+	foundClock *clock                      // the same
+	dashed     []string                    // the words after "--"
 
 	unreached unreached
 
@@ -41,6 +45,7 @@ type tool struct {
 	servers       string
 	backend       string
 	prefix        string
+	schema        string
 	memory        bool
 	namespace     string
 	timeout       time.Duration
@@ -55,8 +60,11 @@ type tool struct {
 	yes           bool
 	verbose       bool
 
-	digest string // "user:password" for ZooKeeper, from the environment or the file
-	user   string // the same for etcd
+	digest  string         // "user:password" for ZooKeeper, from the environment or the file
+	user    string         // the same for etcd and PostgreSQL
+	private bool           // the value of servers comes from the environment, which other users cannot read
+	only    string         // the backend that the verb is for; "" for any
+	pg      *pgconn.Config // of --servers for PostgreSQL, else nil; read only
 
 	// Flags of some verbs.
 	grace time.Duration
@@ -96,9 +104,10 @@ const (
 func (t *tool) addFlags(root *cobra.Command) {
 	fs := root.PersistentFlags()
 	t.flags = fs
-	fs.StringVar(&t.servers, "servers", "", "the `servers`, as host:port, separated by commas")
-	fs.StringVar(&t.backend, "backend", "zookeeper", "`what` the servers are: zookeeper or etcd")
+	fs.StringVar(&t.servers, "servers", "", "the `servers`, as host:port, separated by commas; for postgres also a connection string")
+	fs.StringVar(&t.backend, "backend", "zookeeper", "`what` the servers are: zookeeper, etcd or postgres")
 	fs.StringVar(&t.prefix, "prefix", "", "etcd: the `text` with which the keys begin (default coord)")
+	fs.StringVar(&t.schema, "schema", "", "postgres: the `name` of the schema that has the nodes (default coord)")
 	fs.StringVar(&t.namespace, "namespace", "", "a `path` that is a prefix of PATH")
 	fs.StringVar(&t.context, "context", "", "the `name` of a context of the config file")
 	fs.BoolVar(&t.memory, "memory", false, "use a service in the memory of this process, to try things out")
@@ -142,10 +151,15 @@ func (w *waitFlag) Set(s string) error {
 
 // checkFlags completes the flags from the environment and the config file, and checks them.
 func (t *tool) checkFlags() error {
+	if t.only != "" && !t.flags.Changed("backend") {
+		t.backend = t.only // unless the environment or the config file has another one
+	}
 	if err := t.complete(); err != nil {
 		return err
 	}
 	switch {
+	case t.only != "" && (t.memory || t.backend != t.only):
+		return usage("this verb needs --backend %s", t.only)
 	case t.output != "text" && t.output != "json":
 		return usage("--output %q: want text or json", t.output)
 	case t.grace < 0 || t.grace > mostGrace:
@@ -156,16 +170,21 @@ func (t *tool) checkFlags() error {
 		return usage("--timeout %v and --margin %v: the margin must be less than the timeout", t.timeout, t.margin)
 	case t.memory && t.flags.Changed("servers"):
 		return usage("--memory and --servers exclude each other")
-	case t.backend != "zookeeper" && t.backend != "etcd":
-		return usage("--backend %q: want zookeeper or etcd", t.backend)
+	case t.backend != "zookeeper" && t.backend != "etcd" && t.backend != "postgres":
+		return usage("--backend %q: want zookeeper, etcd or postgres", t.backend)
 	case t.prefix != "" && (t.memory || t.backend != "etcd"):
 		return usage("--prefix needs --backend etcd")
+	case t.schema != "" && (t.memory || t.backend != "postgres"):
+		return usage("--schema needs --backend postgres")
 	case t.namespace != "" && backend.CheckPath(t.namespace) != nil:
 		return usage("--namespace: %w", backend.CheckPath(t.namespace))
 	case (t.cert == "") != (t.key == ""):
 		return usage("--tls-cert and --tls-key need each other")
 	}
 	t.json = t.json || t.output == "json"
+	if t.backend == "postgres" && !t.memory {
+		return t.parsePostgres()
+	}
 	return nil
 }
 
@@ -178,7 +197,11 @@ func defaultID() string {
 	return fmt.Sprintf("%s:%d", host, os.Getpid())
 }
 
+// hosts returns the addresses of the servers, for reports too: a connection string can have a password.
 func (t *tool) hosts() []string {
+	if t.pg != nil {
+		return postgresHosts(t.pg)
+	}
 	return strings.FieldsFunc(t.servers, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
@@ -206,7 +229,13 @@ func (t *tool) service() (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.backend == "etcd" {
+	switch t.backend {
+	case "postgres":
+		return postgres.New(t.connString(), &postgres.Options{
+			SessionTimeout: t.timeout, LossMargin: t.margin, Schema: t.schema, KeepSchema: true, Logger: t.logger(),
+			BeforeConnect: func(_ context.Context, c *pgconn.Config) error { t.overridePostgres(c, cfg); return nil },
+		}), nil
+	case "etcd":
 		user, password, _ := strings.Cut(t.user, ":")
 		return etcd.New(t.hosts(), &etcd.Options{
 			SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Username: user, Password: password, Prefix: t.prefix, Logger: t.logger(),

@@ -39,7 +39,7 @@ func TestRevokeAsksALeaderToResign(t *testing.T) {
 
 // The reason of each server stands on stderr before the client has given up.
 func TestCheckPrintsWhyEachServerFails(t *testing.T) {
-	for _, backend := range []string{"zookeeper", "etcd"} {
+	for _, backend := range []string{"zookeeper", "etcd", "postgres"} {
 		var errs bytes.Buffer
 		args := []string{"-backend", backend, "-servers", "127.0.0.1:1,127.0.0.1:2", "-wait", "2s", "check"}
 		if got := run(args, strings.NewReader(""), io.Discard, &errs, nil); got == 0 {
@@ -56,7 +56,7 @@ func TestCheckPrintsWhyEachServerFails(t *testing.T) {
 
 // The other verbs say so too, and go on.
 func TestCoordctl_SaysAtOnceThatNoServerCanBeReached(t *testing.T) {
-	for _, backend := range []string{"zookeeper", "etcd"} {
+	for _, backend := range []string{"zookeeper", "etcd", "postgres"} {
 		lines, stderr := io.Pipe()
 		signals := make(chan os.Signal, 1)
 		status := make(chan int, 1)

@@ -20,6 +20,7 @@
 //	coordctl [flags] barrier set|remove|wait|status PATH
 //	coordctl [flags] tx list|status|recover PATH …
 //	coordctl [flags] prune [PATH]
+//	coordctl [flags] postgres migrate
 //
 // "coordctl help VERB" describes each of them. The verbs that run a command, and those of queues,
 // are described here too.
@@ -32,6 +33,7 @@
 //
 //	coordctl -servers zk1:2181,zk2:2181 lock -wait 1m /locks/backup -- backup.sh --full
 //	coordctl -backend etcd -servers etcd1:2379 -prefix orders inspect /locks/report
+//	coordctl -backend postgres -servers postgres://orders@db1/orders inspect /locks/report
 //
 // # lock
 //
@@ -101,9 +103,9 @@
 // # Credentials
 //
 // COORD_DIGEST in the environment is "user:password" for ZooKeeper's digest scheme, and
-// COORD_USER is that of a user of etcd. They are not flags, since all users of the machine can
+// COORD_USER is that of a user of etcd or PostgreSQL. They are not flags, since all users of the machine can
 // read flags. COMMAND inherits them. COORD_SERVERS and COORD_BACKEND are used if -servers and
-// -backend are not given. For TLS there are files: -tls-ca, and -tls-cert with
+// -backend are not given, and the variables of psql for what -servers does not say of PostgreSQL. For TLS there are files: -tls-ca, and -tls-cert with
 // -tls-key.
 //
 // # Exit status

@@ -45,6 +45,10 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Setenv("COORDCTL_CONFIG", os.DevNull) // not that of the developer
+	// What a list of servers does not say of PostgreSQL.
+	os.Setenv("PGUSER", "postgres")
+	os.Setenv("PGDATABASE", "postgres")
+	os.Setenv("PGSSLMODE", "disable")
 	// Under nohup and in the background of a shell these are ignored, and a child would
 	// inherit that.
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
@@ -55,7 +59,7 @@ func TestMain(m *testing.M) {
 	if long() {
 		server.Options.Servers = 3
 	}
-	goleak.VerifyTestMain(server.Main(m))
+	goleak.VerifyTestMain(postgresServer.Main(server.Main(m)))
 }
 
 // beat is the command: it keeps writing the time into a file. The first line has its process
@@ -206,6 +210,7 @@ func onZooKeeper(t *testing.T) *servers {
 func onEach(t *testing.T, f func(t *testing.T, v *servers)) {
 	t.Run("zookeeper", func(t *testing.T) { t.Parallel(); f(t, onZooKeeper(t)) })
 	t.Run("etcd", func(t *testing.T) { t.Parallel(); f(t, onEtcd(t)) })
+	t.Run("postgres", func(t *testing.T) { t.Parallel(); f(t, onPostgres(t)) })
 }
 
 var used = struct {

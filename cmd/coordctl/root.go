@@ -11,8 +11,8 @@ func (t *tool) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "coordctl [flags] VERB",
 		Short: "Coordination for operators and scripts",
-		Long: `Coordctl sees and changes what coord keeps on ZooKeeper or etcd: locks, leaders, queues,
-groups, transactions, values. It runs a command under a lock.
+		Long: `Coordctl sees and changes what coord keeps on ZooKeeper, etcd or PostgreSQL: locks, leaders,
+queues, groups, transactions, values. It runs a command under a lock.
 
 Flags may stand before or after the verb, up to "--". Servers, TLS and credentials also come
 from the environment and the config file; see coordctl help config.`,
@@ -61,6 +61,7 @@ from the environment and the config file; see coordctl help config.`,
 		{act, t.barrierCommand()},
 		{act, t.txCommand()},
 		{act, t.pruneCommand()},
+		{act, t.postgresCommand()},
 		{own, t.versionCommand()},
 		{nil, configTopic()},
 		{own, t.completionCommand()},

@@ -232,9 +232,10 @@ func normal(text string) string {
 		{`0x[0-9a-f]+`, "SESSION"},
 		{`[0-9a-f]{8}-[0-9a-f-]{27}`, "ID"},
 		{`127\.0\.0\.1:\d+`, "ADDR"},
-		{`(zookeeper|etcd) \d+(\.\d+)+`, "$1 VERSION"},
+		{`(zookeeper|etcd|postgres) \d+(\.\d+)+`, "$1 VERSION"},
 		{`(server +ADDR, \w+ VERSION), \w+`, "$1, MODE"},
 		{`(ok +server .*\n)(ok +server .*\n)+`, "$1"}, // of an ensemble
+		{`in use: \d+ of \d+`, "in use: N of N"},
 		{`for (\d+m)?\d+s`, "for AGE"},
 		{`(\d+m)?\d+s ago`, "AGE ago"},
 		{`(released it, or lost it, after) .*`, "$1 DURATION"},

@@ -66,7 +66,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"-memory -json queue /a", 0, `{"ready":0,"claimed":0,"delayed":0,"dead":0,"oldest_seconds":0,"waiting":0,"buckets":0,"unread":0}`},
 		{"-memory queue put", exitUsage, "needs a PATH"},
 		{"lock /a -- true", exitUsage, "no servers"},
-		{"-backend consul -servers x inspect /a", exitUsage, "want zookeeper or etcd"},
+		{"-backend consul -servers x inspect /a", exitUsage, "want zookeeper, etcd or postgres"},
 		{"-prefix p -servers x inspect /a", exitUsage, "needs --backend etcd"},
 		{"-backend etcd lock /a -- true", exitUsage, "no servers"},
 		{"-servers x -memory lock /a -- true", exitUsage, "exclude each other"},

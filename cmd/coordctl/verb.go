@@ -22,6 +22,7 @@ type verb struct {
 	bare    func() bool // if not nil and true, no command follows although runs is set
 	signals bool        // do receives the signals
 	no0     string      // why the verb refuses --wait 0; empty if it does not
+	backend string      // the only one that the verb is for; empty for any
 	short   string
 	long    string // what follows short in the help; may be empty
 	example string // lines
@@ -134,6 +135,7 @@ func (t *tool) accept(cmd *cobra.Command, words []string, v *verb, args []string
 	if len(args) == 0 && cmd.HasSubCommands() {
 		return nil // prints the help
 	}
+	t.only = v.backend
 	if err := t.checkFlags(); err != nil {
 		return err
 	}

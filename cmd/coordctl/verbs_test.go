@@ -26,7 +26,7 @@ func TestTheOutputOfTheVerbs(t *testing.T) {
 	for _, v := range []struct {
 		backend string
 		servers func(t *testing.T) *servers
-	}{{"zookeeper", onZooKeeper}, {"etcd", onEtcd}} {
+	}{{"zookeeper", onZooKeeper}, {"etcd", onEtcd}, {"postgres", onPostgres}} {
 		t.Run(v.backend, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t, v.servers(t), "/transcript")
@@ -147,6 +147,9 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 		for line := range strings.Lines(cmd.Example) {
 			line = strings.TrimSpace(line)
 			run, want := strings.NewReplacer("source <(", "true $(", "${fpath[1]}/", s.dir+"/").Replace(line), statuses[line]
+			if strings.HasPrefix(name, "postgres ") {
+				run = strings.Replace(run, " --servers postgres://admin@db1/orders", "", 1) + " --backend postgres --servers " + onPostgres(t).addrs[0]
+			}
 			if name == "ui" {
 				run = strings.Replace(run, " --listen 127.0.0.1:8080", "", 1) + " --listen 127.0.0.1:0"
 			}
