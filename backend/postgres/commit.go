@@ -85,7 +85,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		case r.unsure:
 			return nil, backend.Uncertain(nil)
 		case !errors.As(r.err, &e): // not sent
-		case r.shared:
+		case r.shared && e.Code != "55P03": // a lock timeout is due to the turn
 			alone = true // another commit of the group can be the cause
 		case transient(e):
 			s.pause(ctx)

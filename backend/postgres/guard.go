@@ -25,7 +25,7 @@ type CheckOptions struct {
 
 	// Idle is how long the transaction may be idle, waiting for its next statement, before the server ends its connection.
 	// The next holder waits for the transaction, also for one whose process has died. Zero means the shortest session timeout of
-	// the guard's holds, or 10 s if the guard is of no session. If it is negative, the transaction may be idle as long as the
+	// the guard's holds. If it is negative, the transaction may be idle as long as the
 	// settings of its connection allow. It counts in milliseconds, rounded up.
 	Idle time.Duration
 }
@@ -59,7 +59,7 @@ type CheckOptions struct {
 // of Guard.Ops.
 //
 // CheckOptions.Idle does not bound a transaction that executes a statement, nor one whose server waits for the rest of a
-// statement (COPY FROM STDIN). For these there are statement_timeout, transaction_timeout (from PostgreSQL 17 on) and tcp_keepalives_idle.
+// statement (COPY FROM STDIN), nor one that is prepared for two-phase commit. For the first two there are statement_timeout, transaction_timeout (from PostgreSQL 17 on) and tcp_keepalives_idle.
 //
 // Check cannot know that a hold belongs to another schema, database or backend. It finds no such node, and refuses. Holds of
 // other namespaces and clients are as good as any.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/go-coord/coord"
@@ -25,13 +26,20 @@ import (
 type shop struct {
 	*service
 	ctx context.Context
+	db  *pgxpool.Pool // its statements wait for no lock but the turn, which is soon free
 }
 
 // newShop returns a shop on the shared server. The tables are those of layout, or what the library makes if that is empty.
 func newShop(t *testing.T, layout func(schema string) string) *shop {
 	t.Helper()
 	// No test waits for a session to expire: finish ends it.
-	sh := &shop{newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute}), t.Context()}
+	sh := &shop{service: newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute}), ctx: t.Context()}
+	db, err := pgxpool.New(t.Context(), pgtest.URL(sh.server, "")+"&lock_timeout=15s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	sh.db = db
 	if layout == nil {
 		layout = postgres.Migration
 	}
@@ -55,14 +63,9 @@ func (sh *shop) conn() *pgx.Conn {
 	return c
 }
 
-// ask returns the value of a query on a connection of its own.
+// ask returns the value of a query.
 func ask[T any](sh *shop, query string, args ...any) (v T, err error) {
-	c, err := pgx.Connect(sh.ctx, pgtest.URL(sh.server, ""))
-	if err != nil {
-		return v, err
-	}
-	defer c.Close(context.Background())
-	return v, c.QueryRow(sh.ctx, sh.sql(query), args...).Scan(&v)
+	return v, sh.db.QueryRow(sh.ctx, sh.sql(query), args...).Scan(&v)
 }
 
 // client opens a client whose link has the name.
@@ -82,8 +85,7 @@ func (sh *shop) finish(session int64) (gone bool, err error) {
 
 // commit applies an operation in the name of a session, as its client would, and returns its status.
 func (sh *shop) commit(session int64, op backend.Op) (string, error) {
-	// No commit waits for a lock but the turn, which is soon free.
-	return ask[string](sh, `SELECT c.status FROM set_config('lock_timeout', '20s', false), {s}.session s,
+	return ask[string](sh, `SELECT c.status FROM {s}.session s,
 		LATERAL {s}.commit(s.id, s.epoch, ARRAY[$2::int], ARRAY[$3::text], ARRAY[$4::text], ARRAY[$5::bytea], ARRAY[$6::int], ARRAY[$7::int]) c WHERE s.id = $1`,
 		session, int(op.Kind), op.Path, path.Dir(op.Path), op.Data, int(op.Mode), op.Version)
 }
@@ -454,5 +456,529 @@ func TestGuard_Matrix(t *testing.T) {
 	})
 	for _, c := range order {
 		t.Logf("figure: %s: %s", c, lines[c])
+	}
+}
+
+// lock takes a lock and returns the hold.
+func lock(t *testing.T, c *coord.Client, path string) *coord.Hold {
+	t.Helper()
+	h, err := coord.NewMutex(c, path, nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// must fails the test with an error of the test's own steps.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantErr(t *testing.T, err error, want ...error) {
+	t.Helper()
+	for _, w := range want {
+		if !errors.Is(err, w) {
+			t.Errorf("error %v, want %v", err, w)
+		}
+	}
+}
+
+// Release waits for the holder's own transaction.
+func TestGuard_ReleaseWaitsForTheTransaction(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	c, other := sh.client("a"), sh.client("b")
+	for _, driver := range drivers {
+		name := "/" + driver
+		h := lock(t, c, name)
+		tx := sh.begin(driver, pgx.ReadCommitted)
+		must(t, tx.check(h.Guard(), nil))
+		must(t, tx.exec(payment, name))
+		released := make(chan error, 1)
+		go func() { released <- h.Release() }()
+		<-h.Done()
+		// Each request of the release is refused as this one is.
+		s, err := other.Session(t.Context())
+		must(t, err)
+		if status, err := sh.commit(s.ID(), backend.Delete(h.Path(), backend.AnyVersion)); err != nil || status != "busy" {
+			t.Errorf("a deletion beside the transaction: %q, %v", status, err)
+		}
+		select {
+		case err := <-released:
+			t.Errorf("released (%v) before the end of the transaction", err)
+		default:
+		}
+		must(t, tx.Commit())
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+		lock(t, other, name)
+		if n, err := sh.amount(name); err != nil || n != 1 {
+			t.Errorf("the next holder sees %d, %v", n, err)
+		}
+	}
+}
+
+// A session that expires in the middle of a transaction: the other sessions end it as soon as
+// the transaction has ended, and do their own work meanwhile.
+func TestGuard_AnExpiredSessionEndsAfterTheTransaction(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	sh.opts.SessionTimeout = 6 * time.Second // of the next holder, which looks for sessions that have expired
+	o := sh.opts
+	o.SessionTimeout = 4 * time.Second
+	l := sh.link("a")
+	holder, err := coord.Open(t.Context(), postgres.New(pgtest.URL(l.bytes.Addr(), ""), &o), nil)
+	must(t, err)
+	t.Cleanup(func() {
+		l.Heal()
+		holder.Close()
+	})
+	next := sh.client("b")
+	h := lock(t, holder, "/lock")
+	tx := sh.begin("pgx", pgx.ReadCommitted)
+	must(t, tx.check(h.Guard(), &postgres.CheckOptions{Idle: -1}))
+	must(t, tx.exec(payment, "a"))
+	l.bytes.Blackhole(true)
+	granted := make(chan error, 1)
+	go func() {
+		_, err := coord.NewMutex(next, "/lock", nil).Lock(context.Background())
+		granted <- err
+	}()
+	must(t, sh.eventually("the session is ended", func() (bool, error) {
+		return ask[bool](sh, "SELECT ended FROM {s}.session WHERE id = $1", h.Session())
+	}))
+	for i := range 20 {
+		if _, err := coord.NewTxn(next).Create(fmt.Sprint("/beside", i), nil, backend.Persistent).Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	again := sh.begin("pgx", pgx.ReadCommitted)
+	wantErr(t, again.check(h.Guard(), nil), coord.ErrFenced, coord.ErrNotFound)
+	select {
+	case err := <-granted:
+		t.Errorf("granted (%v) beside the transaction", err)
+	default:
+	}
+	must(t, tx.Commit())
+	must(t, <-granted)
+	if n, err := sh.amount("a"); err != nil || n != 1 {
+		t.Errorf("the next holder sees %d, %v", n, err)
+	}
+}
+
+// A check beside a commit that deletes the node waits for the commit, and has the outcome that fits. Its node may also be
+// locked by a commit that only ends the session, since a guard holds another node of it.
+func TestGuard_ACheckBesideTheDeletion(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	for _, driver := range drivers {
+		for _, err := range sh.besideTheDeletion(driver) {
+			t.Errorf("%s: %v", driver, err)
+		}
+	}
+}
+
+func (sh *shop) besideTheDeletion(driver string) (failed []error) {
+	for _, tc := range []struct {
+		name   string
+		kept   bool // another node of the session
+		commit bool // of what ends the session
+		fenced bool
+	}{
+		{"deleted", false, true, true},
+		{"ended only", true, true, true},
+		{"rolled back", false, false, false},
+	} {
+		err := func() error {
+			c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			set, err := coord.LockAll(sh.ctx, coord.NewMutex(c, "/one"+tc.name, nil), coord.NewMutex(c, "/two"+tc.name, nil))
+			if err != nil {
+				return err
+			}
+			one, two := set.Holds()[0], set.Holds()[1]
+			other := sh.begin(driver, pgx.ReadCommitted)
+			defer other.Rollback()
+			if tc.kept {
+				if err := other.check(two.Guard(), nil); err != nil {
+					return err
+				}
+			}
+			end := sh.begin("pgx", pgx.ReadCommitted)
+			defer end.Rollback()
+			if err := end.exec("SELECT {s}.finish($1)", one.Session()); err != nil {
+				return err
+			}
+			tx := sh.begin(driver, pgx.ReadCommitted)
+			defer tx.Rollback()
+			checked := make(chan error, 1)
+			go func() { checked <- tx.check(one.Guard(), nil) }()
+			if err := sh.eventually("the check waits", func() (bool, error) {
+				return ask[bool](sh, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{s}%.guard($1%')")
+			}); err != nil {
+				return err
+			}
+			if tc.commit {
+				err = end.Commit()
+			} else {
+				err = end.Rollback()
+			}
+			if err != nil {
+				return err
+			}
+			switch err := <-checked; {
+			case tc.fenced && !(errors.Is(err, coord.ErrFenced) && errors.Is(err, coord.ErrNotFound)):
+				return fmt.Errorf("%v, want %w", err, coord.ErrFenced)
+			case !tc.fenced && err != nil:
+				return err
+			}
+			return nil
+		}()
+		if err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", tc.name, err))
+		}
+	}
+	return failed
+}
+
+// A guard asks whether a session has ended, and not when it expires: a transaction at REPEATABLE READ sees the renewals
+// up to its snapshot only.
+func TestGuard_ASessionWhoseTimeoutIsOverInTheSnapshotHasNotEnded(t *testing.T) {
+	t.Parallel()
+	if err := newShop(t, nil).expiredInTheSnapshot(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (sh *shop) expiredInTheSnapshot() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	if err != nil {
+		return err
+	}
+	reaper := sh.begin("pgx", pgx.ReadCommitted) // so that no other ends the session
+	defer reaper.Rollback()
+	tx := sh.begin("pgx", pgx.RepeatableRead)
+	defer tx.Rollback()
+	for _, exec := range []func() error{
+		func() error {
+			return reaper.exec("SELECT pg_advisory_xact_lock(hashtextextended($1, 7402))", sh.opts.Schema)
+		},
+		func() error { return sh.exec(sh.sql("UPDATE {s}.session SET expires = expires - interval '1 day'")) },
+		func() error { return tx.exec("SELECT FROM {s}.account") },
+		func() error { return sh.exec(sh.sql("UPDATE {s}.session SET expires = expires + interval '1 day'")) },
+		reaper.Rollback,
+		func() error { return tx.check(h.Guard(), nil) },
+		tx.Commit,
+	} {
+		if err := exec(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check bounds how long its transaction may be idle, and no later one.
+func TestGuard_Idle(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	if err := sh.idleBounds(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (sh *shop) idleBounds() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil) // its session timeout is a minute
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(sh.ctx, pgtest.URL(sh.server, ""))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	show := func() (v string, err error) {
+		return v, conn.QueryRow(sh.ctx, "SHOW idle_in_transaction_session_timeout").Scan(&v)
+	}
+	for _, tc := range []struct {
+		present string
+		idle    time.Duration
+		want    string
+	}{
+		{"0", 0, "1min"},
+		{"30s", 0, "30s"},
+		{"2h", 0, "1min"},
+		{"0", 90*time.Second + time.Nanosecond, "90001ms"},
+		{"2min", 90 * time.Second, "90s"},
+		{"80500ms", 90 * time.Second, "80500ms"},
+		{"0", -1, "0"},
+		{"2h", -time.Hour, "2h"},
+		{"0", 1<<63 - 1, "2147483647ms"},
+		{"1d", 1<<63 - 1, "1d"},
+	} {
+		if _, err := conn.Exec(sh.ctx, "SET idle_in_transaction_session_timeout = '"+tc.present+"'"); err != nil {
+			return err
+		}
+		tx, err := conn.Begin(sh.ctx)
+		if err != nil {
+			return err
+		}
+		if err := postgres.Check(sh.ctx, tx, h.Guard(), &postgres.CheckOptions{Schema: sh.opts.Schema, Idle: tc.idle}); err != nil {
+			return err
+		}
+		if got, err := show(); err != nil || got != tc.want {
+			return fmt.Errorf("bound %v where %s is set: %q, %v, want %q", tc.idle, tc.present, got, err, tc.want)
+		}
+		if err := tx.Commit(sh.ctx); err != nil {
+			return err
+		}
+		if got, err := show(); err != nil || got != tc.present {
+			return fmt.Errorf("after a transaction with the bound %v: %q, %v, want %q", tc.idle, got, err, tc.present)
+		}
+	}
+	return nil
+}
+
+// A role needs USAGE of the schema for Check, and can do nothing else with it.
+func TestGuard_Role(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	if err := sh.roleCanCheckOnly(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (sh *shop) roleCanCheckOnly() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	if err != nil {
+		return err
+	}
+	role := "role_" + sh.opts.Schema
+	if err := sh.exec("CREATE ROLE " + role + " LOGIN"); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(sh.ctx, strings.Replace(pgtest.URL(sh.server, ""), "postgres@", role+"@", 1))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	check := func() error {
+		tx, err := conn.Begin(sh.ctx)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback(sh.ctx)
+		if err := postgres.Check(sh.ctx, tx, h.Guard(), sh.checkOptions(nil)); err != nil {
+			return err
+		}
+		return tx.Commit(sh.ctx)
+	}
+	if err := check(); !errors.Is(err, backend.ErrDenied) {
+		return fmt.Errorf("a role without rights: %v, want %w", err, backend.ErrDenied)
+	}
+	if err := sh.exec(sh.sql("GRANT USAGE ON SCHEMA {s} TO " + role)); err != nil {
+		return err
+	}
+	// A type of the role's own, with the name of one that the function uses, runs no code of the role there.
+	for _, statement := range []string{
+		"CREATE TEMP TABLE ran (as_role text)",
+		"GRANT ALL ON ran TO PUBLIC",
+		`CREATE FUNCTION pg_temp.ran(pg_catalog.text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN INSERT INTO pg_temp.ran VALUES (current_user); RETURN true; END $$`,
+		`CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (pg_temp.ran(VALUE))`,
+	} {
+		if _, err := conn.Exec(sh.ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	if err := check(); err != nil {
+		return err
+	}
+	ran := 0
+	if err := conn.QueryRow(sh.ctx, "SELECT count(*) FROM pg_temp.ran WHERE as_role <> current_user").Scan(&ran); err != nil || ran > 0 {
+		return fmt.Errorf("code of the role ran %d times with the rights of the owner: %v", ran, err)
+	}
+	sessions, err := ask[int](sh, "SELECT count(*) FROM {s}.session")
+	if err != nil || sessions == 0 {
+		return fmt.Errorf("%d sessions, %v", sessions, err)
+	}
+	for _, statement := range []string{
+		"SELECT FROM {s}.node", "SELECT FROM {s}.session", "SELECT FROM {s}.clock",
+		"SELECT FROM {s}.node FOR KEY SHARE", "UPDATE {s}.session SET expires = now()", "DELETE FROM {s}.node", "TRUNCATE {s}.node",
+		"INSERT INTO {s}.node VALUES ('/mine', '/', NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0)",
+		"SELECT {s}.open(1, 60000, 20000, false)", "SELECT {s}.attach(1, 0)", "SELECT {s}.beat(1)", "SELECT {s}.finish(1)", "SELECT {s}.reap(0)", "SELECT {s}.collect(0)",
+		"SELECT {s}.commit(1, 1, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
+		"SELECT {s}.apply(1, 1, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
+		"CREATE TABLE {s}.mine ()",
+	} {
+		var e *pgconn.PgError
+		if _, err := conn.Exec(sh.ctx, sh.sql(statement)); !errors.As(err, &e) || e.Code != "42501" {
+			return fmt.Errorf("%s: %v, want 42501", statement, err)
+		}
+	}
+	return nil
+}
+
+// A step is what is done beside a guard, and the status that it has to have.
+type step struct {
+	what string
+	do   func() (string, error)
+	want string
+}
+
+// besideGuards does everything that takes the turn while transactions hold guards, and returns an error if any of it has
+// another outcome than it should, or waits for a transaction.
+func (sh *shop) besideGuards() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := c.Session(sh.ctx)
+	if err != nil {
+		return err
+	}
+	for _, g := range []struct {
+		on      string
+		version int
+	}{{"hold", -1}, {"hold", 0}, {"dir", -1}, {"dir", 0}} {
+		dir := fmt.Sprintf("/d%d", schemas.Add(1))
+		owner := schemas.Add(1) // of the hold: a session without a client
+		if _, err := ask[int64](sh, "SELECT {s}.open($1, 600000, 200000, false)", owner); err != nil {
+			return err
+		}
+		commit := func(session int64, op backend.Op) func() (string, error) {
+			return func() (string, error) { return sh.commit(session, op) }
+		}
+		finish := func() (string, error) {
+			gone, err := sh.finish(owner)
+			return fmt.Sprint(gone), err
+		}
+		collect := func() (string, error) {
+			n, err := ask[int](sh, "SELECT {s}.collect(-60000)")
+			return fmt.Sprint(n), err
+		}
+		run := func(name string, steps []step) error {
+			for _, st := range steps {
+				if status, err := st.do(); err != nil || status != st.want {
+					return fmt.Errorf("%s: %s: %q, %v, want %q", name, st.what, status, err, st.want)
+				}
+			}
+			return nil
+		}
+		if err := run("setup", []step{
+			{"create dir", commit(s.ID(), backend.Create(dir, nil, backend.Persistent)), "ok"},
+			{"create hold", commit(owner, backend.Create(dir+"/hold", nil, backend.Ephemeral)), "ok"},
+			{"create other", commit(s.ID(), backend.Create(dir+"/other", nil, backend.Persistent)), "ok"},
+			{"create box", commit(s.ID(), backend.Create(dir+"/box", nil, backend.Container)), "ok"},
+			{"create gone", commit(s.ID(), backend.Create(dir+"/gone", nil, backend.Persistent)), "ok"},
+		}); err != nil {
+			return err
+		}
+		// The snapshot of a transaction at REPEATABLE READ is older than the guarded version of the data.
+		level := pgx.ReadCommitted
+		if g.version < 0 {
+			level = pgx.RepeatableRead
+		}
+		guarded := dir
+		if g.on == "hold" {
+			guarded += "/hold"
+		}
+		name := fmt.Sprintf("guard of %s, version %d", g.on, g.version)
+		tx := sh.begin("pgx", level)
+		defer tx.Rollback()
+		if err := tx.exec("SELECT FROM {s}.account"); err != nil {
+			return err
+		}
+		if level == pgx.RepeatableRead {
+			if _, err := sh.commit(s.ID(), backend.SetData(guarded, []byte("before"), backend.AnyVersion)); err != nil {
+				return err
+			}
+		}
+		if err := tx.exec("SELECT {s}.guard(ARRAY[$1::text], ARRAY[$2::int], -1)", guarded, g.version); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		hold, below, gone := "ok", "ok", "false"
+		switch {
+		case g.on == "hold" && g.version >= 0:
+			hold = "busy"
+		case g.on == "dir" && g.version >= 0:
+			below = "busy"
+		case g.on == "dir":
+			gone = "true"
+		}
+		set := step{"set " + g.on, commit(s.ID(), backend.SetData(guarded, []byte("x"), backend.AnyVersion)), "ok"}
+		if g.version >= 0 {
+			set.want = "busy"
+		}
+		removed := "busy"
+		if g.on == "dir" {
+			removed = "notempty"
+		}
+		collected := "0"
+		if below == "ok" {
+			collected = "1"
+		}
+		steps := []step{
+			set,
+			{"delete " + g.on, commit(s.ID(), backend.Delete(guarded, backend.AnyVersion)), removed},
+			{"check hold", commit(s.ID(), backend.Check(dir+"/hold", backend.AnyVersion)), "ok"},
+			{"set other", commit(s.ID(), backend.SetData(dir+"/other", []byte("x"), backend.AnyVersion)), "ok"},
+			{"set hold", commit(s.ID(), backend.SetData(dir+"/hold", []byte("x"), backend.AnyVersion)), hold},
+			{"create in dir", commit(s.ID(), backend.Create(dir+"/new", nil, backend.Persistent)), below},
+			{"create below dir", commit(s.ID(), backend.Create(dir+"/other/new", nil, backend.Persistent)), "ok"},
+			{"create beside dir", commit(s.ID(), backend.Create(dir+"beside", nil, backend.Persistent)), "ok"},
+			{"delete beside dir", commit(s.ID(), backend.Delete(dir+"beside", backend.AnyVersion)), "ok"},
+			{"delete in dir", commit(s.ID(), backend.Delete(dir+"/gone", backend.AnyVersion)), below},
+			{"collect in dir", collect, collected},
+			{"finish the holder", finish, gone},
+			{"delete other", commit(s.ID(), backend.Delete(dir+"/other/new", backend.AnyVersion)), "ok"},
+		}
+		if g.on == "hold" { // also after the node has changed under the guard
+			steps = append(steps, step{"delete hold", commit(s.ID(), backend.Delete(dir+"/hold", backend.AnyVersion)), "busy"}, step{"finish again", finish, "false"})
+		}
+		if err := run(name, steps); err != nil {
+			return err
+		}
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+		if err := run(name+", over", []step{
+			{"finish", finish, "true"},
+			{"set dir", commit(s.ID(), backend.SetData(dir, []byte("x"), backend.AnyVersion)), "ok"},
+			{"create in dir", commit(s.ID(), backend.Create(dir+"/last", nil, backend.Persistent)), "ok"},
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Nothing that takes the turn waits for a transaction of a user, and a guard delays only what it has to.
+func TestGuard_NothingWaitsUnderTheTurn(t *testing.T) {
+	t.Parallel()
+	sh := newShop(t, nil)
+	if err := sh.besideGuards(); err != nil {
+		t.Error(err)
 	}
 }

@@ -98,18 +98,18 @@ func (s *session) open(ctx context.Context) error {
 func (s *session) begin(ctx context.Context, l *link) error {
 	// Sessions that have expired while no client was there end now, and so do those of this Backend that are lost: each
 	// commit of theirs is applied by now or never will be, and their nodes are gone when Open returns.
-	if _, err := l.ask(ctx, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
+	if _, err := s.insist(ctx, l, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
 		return err
 	}
 	for _, id := range s.cfg.lost.all() {
-		if _, err := l.ask(ctx, "k_finish", int8(id)); err != nil {
+		if _, err := s.insist(ctx, l, "k_finish", int8(id)); err != nil {
 			return err
 		}
 		s.cfg.lost.remove(id)
 	}
 	length := s.cfg.times.Lease(s.timeout)
 	sent := s.now()
-	rows, err := l.ask(ctx, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
+	rows, err := s.insist(ctx, l, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
 	if err != nil {
 		return err
 	}
@@ -132,13 +132,13 @@ func (s *session) dial(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock := strconv.FormatInt(max(s.timeout/8, 10*time.Millisecond).Milliseconds(), 10) + "ms"
+	lock := max(s.timeout/8, 10*time.Millisecond)
 	var texts map[string]string
 	if c.poll > 0 {
-		texts = unprepared(c.schema, lock)
+		texts = unprepared(c.schema, lockTimeout(min(lock, mostPooledWait)))
 		err = c.preparePooled(ctx, conn)
-	} else if err = c.prepare(ctx, conn, lock); err == nil {
-		err = pooler.check(ctx, c, pg, conn)
+	} else if err = pooler.check(ctx, pg, conn); err == nil {
+		err = c.prepare(ctx, conn, lockTimeout(lock))
 	}
 	if err != nil {
 		discard(conn)
@@ -146,6 +146,13 @@ func (s *session) dial(ctx context.Context) (*link, error) {
 	}
 	return adopt(conn, texts, c.early, s.hub.heard)
 }
+
+// mostPooledWait bounds how long a commit waits for its turn on a connection of the server that a pool has given it. The
+// keep-alives of other sessions wait for that connection. Afterwards the client sends the commit again.
+const mostPooledWait = 50 * time.Millisecond
+
+// lockTimeout is the value of the setting lock_timeout.
+func lockTimeout(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 
 // preparePooled makes the layout if it is missing, on a connection to a pool, which has no settings of its own.
 func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn) error {
@@ -194,53 +201,87 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, lock string) 
 // A pooler between the client and the server can give each transaction another connection of the server. Then
 // notifications do not arrive.
 type pooler struct {
-	mu     sync.Mutex
-	listed []string
+	mu       sync.Mutex
+	channels []string // of the notifications that the connection has received
 }
 
 func (p *pooler) heard(_ *pgconn.PgConn, n *pgconn.Notification) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.listed = append(p.listed, n.Payload)
+	p.channels = append(p.channels, n.Channel)
 }
 
-func (p *pooler) has(payload string) bool {
+func (p *pooler) has(channel string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Contains(p.listed, payload)
+	return slices.Contains(p.channels, channel)
 }
 
 var errPooled = fmt.Errorf("%w: notifications do not arrive, as through a connection pooler in transaction mode: use a connection string that leads to the server itself or to a pool in session mode, or set Options.Poll", backend.ErrInvalid)
 
-// check sends the connection a notification over another one, unless the connection leads to the server itself.
-func (p *pooler) check(ctx context.Context, c *config, pg *pgconn.Config, conn *pgconn.PgConn) error {
-	results, err := conn.Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
-	if err != nil {
+// idleWait is how long an idle connection waits for a notification.
+const idleWait = 2 * time.Second
+
+// check refuses a connection to a pool that gives each transaction another connection of the server. It does so before anything
+// is set on the connection, since other clients of such a pool would get the settings.
+//
+// A pool gives its clients process ids of its own. A pool that makes them up like PgBouncer hits that of the server once in
+// 2^32 times. A pool that passes the ids of the server on is taken for the server: see New.
+func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgConn) error {
+	pid, err := backendPID(ctx, conn)
+	if err != nil || pid == int64(conn.PID()) {
 		return err
 	}
-	if string(results[0].Rows[0][0]) == strconv.FormatUint(uint64(conn.PID()), 10) {
-		return nil
-	}
+	pg = pg.Copy()
+	pg.OnNotification = nil // else p would hear those of the second connection
 	other, err := pgconn.ConnectConfig(ctx, pg)
 	if err != nil {
-		return err
+		return fmt.Errorf("a second connection to the pool, which tests whether notifications arrive: %w", err)
 	}
 	defer discard(other)
-	hello := "hello " + hex(newID())
-	if err := other.Exec(ctx, "NOTIFY "+quote(channel(c.schema))+", "+literal(hello)).Close(); err != nil {
+	otherPID, err := backendPID(ctx, other)
+	if err != nil {
+		return fmt.Errorf("a second connection to the pool, which tests whether notifications arrive: %w", err)
+	}
+	if otherPID == pid {
+		// The pool has given the connection of the server to both, unless the first one is lost.
+		if _, err := backendPID(ctx, conn); err != nil {
+			return err
+		}
+		return errPooled
+	}
+	hello := "coord hello " + hex(newID())
+	if err := conn.Exec(ctx, "LISTEN "+quote(hello)).Close(); err != nil {
 		return err
 	}
-	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
+	if err := other.Exec(ctx, "NOTIFY "+quote(hello)).Close(); err != nil {
+		return err
+	}
+	// Without a transaction under way a pool in transaction mode drops what the server sends.
+	wait, cancel := context.WithTimeout(ctx, idleWait)
 	defer cancel()
-	for !p.has(hello) {
-		if err := conn.WaitForNotification(wait); err != nil {
-			if wait.Err() != nil && ctx.Err() == nil {
-				return errPooled
-			}
+	for !p.has(hello) && wait.Err() == nil {
+		if err := conn.WaitForNotification(wait); err != nil && wait.Err() == nil {
 			return err
 		}
 	}
-	return nil
+	// The server sends what is late before the reply. Earlier clients of the connection may have left something.
+	if err := conn.Exec(ctx, "UNLISTEN *").Close(); err != nil {
+		return err
+	}
+	if !p.has(hello) {
+		return errPooled
+	}
+	return conn.Exec(ctx, "DEALLOCATE ALL").Close()
+}
+
+// backendPID returns the process id of the server that answers.
+func backendPID(ctx context.Context, conn *pgconn.PgConn) (int64, error) {
+	results, err := conn.Exec(ctx, "SELECT pg_backend_pid()").ReadAll()
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(string(results[0].Rows[0][0]), 10, 64)
 }
 
 // refusal returns the error of the contract for one that makes further attempts to open useless, or nil.
@@ -261,6 +302,15 @@ func refusal(err error) error {
 		return fmt.Errorf("%w: %w", backend.ErrDenied, err)
 	case "3D000", "42704", "22023": // database, and names and values of settings in the connection string
 		return fmt.Errorf("%w: %w", backend.ErrInvalid, err)
+	case "08P01": // PgBouncer has one code for all its errors, and passes errors of the server on with it
+		switch m := e.Message; {
+		case strings.HasPrefix(m, "unsupported startup parameter"):
+			return fmt.Errorf("%w: a pool takes few settings in the connection string: %w", backend.ErrInvalid, err)
+		case strings.HasPrefix(m, "no such database"), strings.HasPrefix(m, "database ") && strings.HasSuffix(m, " does not exist"):
+			return fmt.Errorf("%w: %w", backend.ErrInvalid, err)
+		case strings.HasPrefix(m, "no such user"), strings.Contains(m, "authentication failed"), strings.HasPrefix(m, "role ") && strings.HasSuffix(m, " does not exist"):
+			return fmt.Errorf("%w: %w", backend.ErrDenied, err)
+		}
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ func (s *session) pollEvents(l *link) {
 				break
 			}
 		}
+		ticker.Reset(s.cfg.poll) // requests of callers come between
 	}
 }
 

@@ -144,7 +144,9 @@ const (
 //
 // With several hosts the session uses the one that accepts writes. The user needs the right to create
 // the schema, or the administrator makes it: see Migration. The connection must lead to the server itself, or through a pool
-// in session mode, unless Options.Poll is set: Open refuses a pool that does not pass notifications on.
+// in session mode, unless Options.Poll is set: Open refuses a pool that does not pass notifications on. To test that, each new
+// connection to a pool needs a second connection of the server for a moment. Open recognises a pool by the process id
+// that it gives its clients: one that passes the ids of the server on is not tested, and must be in session mode.
 func New(connString string, o *Options) backend.Backend {
 	cfg, err := newConfig(connString, o)
 	return &service{cfg: cfg, err: err}

@@ -27,6 +27,7 @@ import (
 type service struct {
 	tb     testing.TB
 	server string // its address
+	pool   string // the address of a pool that the links lead to; "" for none
 	opts   postgres.Options
 
 	trips *trips // of the links that are made later, or nil
@@ -195,7 +196,7 @@ func (l *link) accept() {
 			}
 			return
 		}
-		server, err := net.Dial("tcp", l.service.server)
+		server, err := net.Dial("tcp", cmp.Or(l.service.pool, l.service.server))
 		if err != nil { // the server is down
 			client.Close()
 			continue

@@ -243,7 +243,7 @@ func (s *session) reattach(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	sent := s.now()
-	rows, err := l.ask(ctx, "k_attach", int8(s.id), int8(s.hub.position()))
+	rows, err := s.insist(ctx, l, "k_attach", int8(s.id), int8(s.hub.position()))
 	switch {
 	case err != nil:
 	case rows[0][0] == nil:
@@ -259,6 +259,18 @@ func (s *session) reattach(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// insist makes a request of the session itself until the server runs it: the turn can be taken for longer than the lock timeout.
+func (s *session) insist(ctx context.Context, l *link, statement string, args ...[]byte) ([]row, error) {
+	for {
+		rows, err := l.ask(ctx, statement, args...)
+		var e *pgconn.PgError
+		if !errors.As(err, &e) || l.ctx.Err() != nil || !transient(e) {
+			return rows, err
+		}
+		sleep(ctx, busyPause)
+	}
 }
 
 // attach gives the session a link. The request that made the link that of the session was sent at the instant.
@@ -511,7 +523,7 @@ func (s *session) Close() error {
 	}
 	if !over && l != nil {
 		ctx, cancel := context.WithTimeout(l.ctx, closeFinish)
-		_, _ = l.ask(ctx, "k_finish", int8(s.id)) // else it ends by its timeout
+		_, _ = s.insist(ctx, l, "k_finish", int8(s.id)) // else it ends by its timeout
 		cancel()
 	}
 	s.end(backend.ErrClosed)
