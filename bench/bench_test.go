@@ -42,6 +42,7 @@ var tinySizes = sizes{
 	members: []int{2, 3}, sites: []int{1, 2}, nodes: []int{50, 250}, idle: 20,
 	clients: []int{2, 3}, crowd: []int{3}, watches: []int{20},
 	divisions: []division{{12, 3}}, patience: 20 * time.Second, together: []int{1, 3}, consumers: []int{1, 3}, batch: 5,
+	callers: []int{1, 3}, putters: []int{1, 2}, handlers: []int{1, 8}, fill: 50,
 }
 
 // Every cell without servers yields its figures.

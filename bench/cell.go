@@ -44,6 +44,7 @@ const (
 	onMemory    = "memory"
 	onZooKeeper = "ZooKeeper"
 	onEtcd      = "etcd"
+	onPostgres  = "PostgreSQL"
 )
 
 // The subjects of a measurement: the library, its physical limit, and its peers.
@@ -56,6 +57,10 @@ const (
 	byNewer = "CuratorCache"
 	byKazoo = "kazoo"
 	byEtcd  = "etcd"
+	// byPgx is the raw client of PostgreSQL.
+	byPgx      = "pgx"
+	byAdvisory = "advisory lock"
+	byRiver    = "river"
 )
 
 // A name identifies a cell of a run.
@@ -96,9 +101,12 @@ type group struct {
 	cells []*cell
 	// exact means that every round has the same result on any machine.
 	exact bool
-	fewer bool         // the rounds differ little, so there are fewer, as for exact groups
-	warm  bool         // the rates of its cells are compared, so one warm-up round comes first
-	end   func() error // cleans up after the group; may be nil
+	fewer bool // the rounds differ little, so there are fewer, as for exact groups
+	warm  bool // the rates of its cells are compared, so one warm-up round comes first
+	// against are the cells of the raw client of PostgreSQL to which the first shown metric is
+	// compared, in a column each.
+	against []string
+	end     func() error // cleans up after the group; may be nil
 }
 
 func (g *group) add(what, who, where string, cost time.Duration, run func(ctx context.Context) (sample, error)) *cell {

@@ -21,7 +21,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/go-coord/coord/internal/proc"
-	"github.com/go-coord/coord/internal/zkproxy"
 )
 
 // clusterToken is the token of the cluster.
@@ -34,15 +33,14 @@ type etcdCluster struct {
 	addrs   []string
 	cmds    []*exec.Cmd
 	exited  []<-chan struct{}
-	mu      sync.Mutex
-	proxies map[*place][]*zkproxy.Proxy
+	outposts
 }
 
 // startEtcd starts three servers, with their data beside that of the ZooKeeper servers: of an etcd
 // command, or of the server that is part of this command if binary is empty. etcd waits for the
 // disk on every commit.
 func startEtcd(ctx context.Context, binary string) (_ *etcdCluster, err error) {
-	x := &etcdCluster{version: embeddedVersion(), proxies: make(map[*place][]*zkproxy.Proxy)}
+	x := &etcdCluster{version: embeddedVersion()}
 	if binary != "" {
 		b, err := exec.CommandContext(ctx, binary, "--version").Output()
 		if err != nil {
@@ -112,30 +110,6 @@ func startEtcd(ctx context.Context, binary string) (_ *etcdCluster, err error) {
 
 func (x *etcdCluster) client(addrs []string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: addrs, DialTimeout: 30 * time.Second, Logger: zap.NewNop()})
-}
-
-// at returns the servers' addresses for clients at a place, with the delay of that place.
-func (x *etcdCluster) at(p *place) ([]string, error) {
-	if p.proxies == nil {
-		return x.addrs, nil
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.proxies[p] == nil {
-		for _, a := range x.addrs {
-			q, err := zkproxy.NewRaw(a)
-			if err != nil {
-				return nil, err
-			}
-			q.SetDelay(p.oneWay, p.oneWay)
-			x.proxies[p] = append(x.proxies[p], q)
-		}
-	}
-	var addrs []string
-	for _, q := range x.proxies[p] {
-		addrs = append(addrs, q.Addr())
-	}
-	return addrs, nil
 }
 
 // metered returns a context with which hammer counts the requests and the processor time of
@@ -208,7 +182,7 @@ func (x *etcdCluster) cut(p *place) {
 // contestant is etcd's concurrency package on this cluster.
 func (x *etcdCluster) contestant() *contestant {
 	return &contestant{who: byEtcd, where: onEtcd, dial: func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error) {
-		addrs, err := x.at(p)
+		addrs, err := x.at(p, x.addrs)
 		if err != nil {
 			return nil, err
 		}
@@ -226,14 +200,7 @@ func (x *etcdCluster) contestant() *contestant {
 }
 
 func (x *etcdCluster) Close() error {
-	x.mu.Lock()
-	for _, qs := range x.proxies {
-		for _, q := range qs {
-			q.Close()
-		}
-	}
-	x.proxies = nil
-	x.mu.Unlock()
+	x.outposts.close()
 	for i, cmd := range x.cmds {
 		_ = cmd.Process.Kill() // it may have ended by itself
 		<-x.exited[i]

@@ -1,10 +1,12 @@
 // Bench measures coord on memory and on ZooKeeper, compared with the raw client and, with
 // -peers, with the locks and queues of other libraries, in one run on one ensemble. With -peers
-// it also measures coord on etcd, beside etcd's own package concurrency on the same servers.
+// it also measures coord on etcd, beside etcd's own package concurrency on the same servers, and coord
+// on PostgreSQL, beside advisory locks and river on the same server.
 //
 //	go run ./bench
 //	go run ./bench -quick
 //	go run ./bench -peers -install
+//	go run ./bench -peers -run '^postgres'
 //	go run ./bench -compare results.json other/results.json
 //	go run ./bench -page BENCHMARKS.md results.json
 //	go run ./bench -servers 10.0.0.1:2181,10.0.0.2:2181,10.0.0.3:2181
@@ -80,7 +82,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 	)
 	f.StringVar(&c.out, "out", "bench-results", "write results and plots into this `directory`")
 	f.StringVar(&c.name, "name", "results", "call the files of the results `NAME`.json and NAME.md, for a page with from=NAME")
-	f.BoolVar(&c.peers, "peers", false, "measure go-zookeeper, Curator, kazoo and etcd too")
+	f.BoolVar(&c.peers, "peers", false, "measure go-zookeeper, Curator, kazoo, etcd and PostgreSQL too")
 	f.BoolVar(&c.install, "install", false, "with -peers, install the missing ones (Debian and Ubuntu, as root)")
 	f.StringVar(&c.etcd, "etcd", "", "with -peers, measure the servers of this etcd `command` instead of those that are part of bench")
 	f.BoolVar(&c.fsync, "fsync", true, "make the started ZooKeeper servers wait for the disk, as etcd does")
@@ -308,6 +310,9 @@ func versions(ctx context.Context, e *env, p *peers) map[string]string {
 	}
 	if p.etcd != nil {
 		v[byEtcd] = "three servers of version " + p.etcd.version
+	}
+	if p.postgres != nil {
+		v[onPostgres] = "one server of version " + p.postgres.version
 	}
 	return v
 }

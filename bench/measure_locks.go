@@ -240,7 +240,7 @@ func handOverGroup(e *env, who []*contestant) *group {
 	// The first turns happen before the queue is complete.
 	span := turns * (handOverHold + 2*countedOneWay)
 	for _, w := range who {
-		g.add("hand-over", w.who, w.where, span+time.Second, func(ctx context.Context) (sample, error) {
+		g.add(whatHandOver, w.who, w.where, span+time.Second, func(ctx context.Context) (sample, error) {
 			conns, err := e.counted.conns(ctx, w, clients)
 			if err != nil {
 				return nil, err

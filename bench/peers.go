@@ -34,7 +34,9 @@ type peers struct {
 	curator *foreign
 	kazoo   *foreign
 	etcd    *etcdCluster
-	missing []missing
+	// postgres is nil without PostgreSQL.
+	postgres *pgServer
+	missing  []missing
 }
 
 // openPeers starts the peers. A peer that is not installed is skipped, or installed if
@@ -64,6 +66,13 @@ func openPeers(ctx context.Context, e *env, c *config, notes io.Writer) (*peers,
 			if err == nil {
 				e.atEnd(p.etcd.Close)
 				p.all = append(p.all, native{p.etcd.contestant()})
+			}
+			return err
+		}},
+		{onPostgres, "postgresql", func() (err error) {
+			p.postgres, err = startPostgres(ctx)
+			if err == nil {
+				e.atEnd(p.postgres.Close)
 			}
 			return err
 		}},

@@ -27,6 +27,9 @@ type sizes struct {
 	consumers []int // of the queues that are compared
 	batch     int   // items put and taken together in these queues
 
+	callers, putters, handlers []int // of the groups with PostgreSQL
+	fill                       int   // items in their queues
+
 	idle int // waiters whose memory is measured
 }
 
@@ -37,6 +40,7 @@ var fullSizes = sizes{
 	clients: []int{8, 32}, crowd: []int{1000}, watches: []int{10_000},
 	divisions: []division{{64, 3}, {64, 10}, {64, 100}, {1000, 3}, {1000, 10}, {1000, 100}, {10_000, 3}, {10_000, 10}, {10_000, 100}}, patience: time.Minute,
 	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 100,
+	callers: []int{1, 8, 32}, putters: []int{1, 8}, handlers: []int{1, 64}, fill: 5000,
 }
 
 // quickSizes are only for a check that everything works. Two such runs agree less.
@@ -47,6 +51,7 @@ var quickSizes = sizes{
 	clients: []int{4, 8}, crowd: []int{50}, watches: []int{500},
 	divisions: []division{{64, 3}}, patience: 20 * time.Second,
 	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 10,
+	callers: []int{1, 32}, putters: []int{1, 8}, handlers: []int{1, 64}, fill: 300,
 }
 
 // plan returns the groups whose names match, in the order in which they run. The physical
@@ -86,6 +91,7 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		shardsGroup(e, crowd, p, s.divisions, s.patience),
 	}
 	all = append(all, servicesGroups(e, p, s)...)
+	all = append(all, postgresGroups(e, p, s)...)
 	all = append(all, failoverGroup(e, us, p))
 	var groups []*group
 	for _, g := range all {

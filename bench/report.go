@@ -131,7 +131,7 @@ func (r *report) conditions(w io.Writer) {
 	fmt.Fprintf(w, "- began: %s, took %.0f s\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Seconds)
 	fmt.Fprintf(w, "- command: `%s`\n", r.Command)
 	fmt.Fprintf(w, "- machine: %d processors, %s, %s, Linux %s, %s\n", m.Processors, m.Model, m.System, m.Kernel, m.Go)
-	for _, who := range []string{onZooKeeper, byGoZK, byCurator, byKazoo, byEtcd} {
+	for _, who := range []string{onZooKeeper, byGoZK, byCurator, byKazoo, byEtcd, onPostgres} {
 		if v := m.Services[who]; v != "" {
 			fmt.Fprintf(w, "- %s: %s\n", who, v)
 		}

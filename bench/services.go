@@ -46,7 +46,7 @@ var onMemoryToo = &contestant{who: byCoord, where: onMemory, dial: dialCoord}
 // coord is this library on the cluster.
 func (x *etcdCluster) coord() *contestant {
 	return &contestant{who: byCoord, where: onEtcd, dial: func(ctx context.Context, p *place, i int, timeout time.Duration) (connection, error) {
-		addrs, err := x.at(p)
+		addrs, err := x.at(p, x.addrs)
 		if err != nil {
 			return nil, err
 		}
@@ -101,8 +101,11 @@ func (x *etcdElection) locker(ctx context.Context, path string, caller int) (loc
 
 // metered returns a context with which the cells of a service count its requests.
 func (p *peers) metered(ctx context.Context, e *env, where string) context.Context {
-	if where == onEtcd {
+	switch where {
+	case onEtcd:
 		return p.etcd.metered(ctx)
+	case onPostgres:
+		return p.postgres.metered(ctx)
 	}
 	return e.metered(ctx, where)
 }

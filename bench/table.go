@@ -44,6 +44,9 @@ func (t *table) rows(g *group, results []*result) [][]string {
 	if limits {
 		head = append(head, "of the limit")
 	}
+	for _, what := range g.against {
+		head = append(head, "times "+what)
+	}
 	if crashes {
 		head = append(head, titleCrash)
 	}
@@ -80,12 +83,28 @@ func (t *table) rows(g *group, results []*result) [][]string {
 				row = append(row, "–")
 			}
 		}
+		for _, what := range g.against {
+			row = append(row, t.times(r, what, g.shown[0]))
+		}
 		if crashes {
 			row = append(row, r.Crash)
 		}
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// times returns a metric as a multiple of that of a reference of PostgreSQL in the same group.
+func (t *table) times(r *result, what string, m metric) string {
+	to := find(t.results, func(x *result) bool { return x.Group == r.Group && x.Who == byPgx && x.What == what })
+	if to == nil || to == r {
+		return "–"
+	}
+	v, ok := ratio(m, r, to)
+	if !ok {
+		return "–"
+	}
+	return number(v)
 }
 
 // show formats a figure in a table: exact ones show their spread if there is one, and round
@@ -178,7 +197,7 @@ func find(results []*result, want func(*result) bool) *result {
 // the same group: for concurrent callers the pairs of creates and deletes of as many callers,
 // for sequential turns of clients the writes of one caller.
 func (t *table) ofLimit(r *result) (float64, bool) {
-	if r.Where == onMemory || r.Who == byRaw {
+	if r.Where == onMemory || r.Who == byRaw || strings.HasPrefix(r.Group, pgPrefix) { // those have limits of their own
 		return 0, false
 	}
 	if n, ok := r.value(mPackets); ok && n < 0.01 {

@@ -89,6 +89,17 @@ func judge(results []*result) []target {
 	j.atMost("on etcd: hand-over to another client: round trips", 1.2, j.cell(servicesHandOver, "hand-over", byCoord, onEtcd, 9), mRoundTrips, 1)
 	j.atMost("on etcd: change of leader after a resignation: round trips", 1.2, j.cell(servicesHandOver, "hand-over", leading.who, onEtcd, 9), mRoundTrips, 1)
 
+	j.atMost("on PostgreSQL: hand-over to another client: round trips", 1.2, j.cell(pgHandOver, whatHandOver, byCoord, onPostgres, 9), mRoundTrips, 1)
+	pgFlush := j.cell(pgUncontended, whatFlush, byPgx, onPostgres, 1)
+	j.ratio("on PostgreSQL: uncontended lock, 32 callers, times one flush after the other", 5,
+		j.cell(pgUncontended, whatCycle, byCoord, onPostgres, 32), pgFlush)
+	items := float64(batchOf(fullSizes.fill))
+	j.ratio("on PostgreSQL: PutAll, times river's InsertMany", 1,
+		j.cell(pgQueues, whatPutAll, byCoord, onPostgres, items), j.cell(pgQueues, whatPutAll, byRiver, onPostgres, items))
+	worked := j.cell(pgQueues, whatWork, byCoord, onPostgres, 64)
+	j.ratio("on PostgreSQL: Work with 64 handlers, times river", 1, worked, j.cell(pgQueues, whatWork, byRiver, onPostgres, 64))
+	j.ratio("on PostgreSQL: Work with 64 handlers, times river with a FetchCooldown of 1ms", 1, worked, j.cell(pgQueues, whatEager, byRiver, onPostgres, 64))
+
 	for _, n := range fullSizes.together {
 		j.atMost(fmt.Sprintf("LockAll of %d free locks: round trips", n), 1, j.cell(severalLocks, whatTogether, byCoord, onZooKeeper, float64(n)), mTripsOf+"Lock", 1)
 	}
