@@ -64,7 +64,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	defer s.leave()
 	args := encode(ops)
 	alone := false
-	for {
+	for tries := 0; ; tries++ {
 		l, epoch, err := s.contact(ctx)
 		if err != nil {
 			return nil, err
@@ -81,14 +81,16 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 			if !errors.Is(err, ErrBusy) {
 				return results, err
 			}
-			s.pause(ctx)
+			s.pause(ctx, tries)
 		case r.unsure:
 			return nil, backend.Uncertain(nil)
 		case !errors.As(r.err, &e): // not sent
 		case r.shared && e.Code != "55P03": // a lock timeout is due to the turn
 			alone = true // another commit of the group can be the cause
 		case transient(e):
-			s.pause(ctx)
+			s.pause(ctx, tries)
+		case outdated(e):
+			l.fail(e)
 		default:
 			return nil, translate(e)
 		}

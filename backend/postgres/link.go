@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -55,7 +56,7 @@ type group struct {
 type request struct {
 	statement string
 	args      [][]byte
-	see       func(r *request) // called with the rows, in the order of the stream; can be nil
+	see       func(r *request) // called with the rows, at least one, in the order of the stream; can be nil
 	alone     bool             // in a group of its own
 	setting   bool             // nobody waits for it
 	rows      []row
@@ -86,6 +87,10 @@ func adopt(conn *pgconn.PgConn, texts map[string]string, early bool, heard func(
 	h, err := conn.Hijack()
 	if err != nil {
 		discard(conn)
+		return nil, err
+	}
+	if err := h.Conn.SetDeadline(time.Time{}); err != nil { // of the context that bounded the connection
+		abort(h.Conn)
 		return nil, err
 	}
 	l := &link{conn: h.Conn, front: h.Frontend, heard: heard, texts: texts, early: early, wake: make(chan struct{}, 1)}
@@ -223,13 +228,23 @@ func (l *link) drop(r *request) bool {
 	return r.dropped
 }
 
-// ask makes a request of the session itself, which is urgent, and waits for the answer.
-func (l *link) ask(ctx context.Context, statement string, args ...[]byte) ([]row, error) {
+// ask makes a request of the session itself, which is urgent, and waits for the answer: one row. see is called
+// for it in the order of the stream; it can be nil.
+func (l *link) ask(ctx context.Context, see func(row), statement string, args ...[]byte) (row, error) {
 	r := newRequest(statement, args...)
+	if see != nil {
+		r.see = func(r *request) { see(r.rows[0]) }
+	}
 	l.send(r, true)
 	select {
 	case <-r.done:
-		return r.rows, r.err
+		if r.err != nil {
+			return nil, r.err
+		}
+		if len(r.rows) != 1 {
+			return nil, fmt.Errorf("postgres: %d rows of %s", len(r.rows), statement)
+		}
+		return r.rows[0], nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-l.ctx.Done():
@@ -327,7 +342,7 @@ func (l *link) read() {
 			}
 		case *pgproto3.CommandComplete:
 			if r := l.current(); r != nil {
-				if r.see != nil {
+				if r.see != nil && len(r.rows) > 0 {
 					r.see(r)
 				}
 				l.mu.Lock()

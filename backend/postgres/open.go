@@ -98,23 +98,23 @@ func (s *session) open(ctx context.Context) error {
 func (s *session) begin(ctx context.Context, l *link) error {
 	// Sessions that have expired while no client was there end now, and so do those of this Backend that are lost: each
 	// commit of theirs is applied by now or never will be, and their nodes are gone when Open returns.
-	if _, err := s.insist(ctx, l, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
+	if _, err := s.insist(ctx, l, nil, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
 		return err
 	}
 	for _, id := range s.cfg.lost.all() {
-		if _, err := s.insist(ctx, l, "k_finish", int8(id)); err != nil {
+		if _, err := s.insist(ctx, l, nil, "k_finish", int8(id)); err != nil {
 			return err
 		}
 		s.cfg.lost.remove(id)
 	}
 	length := s.cfg.times.Lease(s.timeout)
 	sent := s.now()
-	rows, err := s.insist(ctx, l, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
+	_, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0])) }, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
 	if err != nil {
 		return err
 	}
 	s.lease = contact.Lease{From: sent, Length: length}
-	return s.attach(l, sent, 1, integer(rows[0][0]))
+	return s.attach(l, sent, 1)
 }
 
 // dial makes a link that is ready for the session, which does not know it yet.
@@ -171,6 +171,9 @@ func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn) error {
 func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, lock string) error {
 	if err := conn.Exec(ctx, strings.Replace(settings, "{lock}", lock, 1)).Close(); err != nil {
 		return err
+	}
+	if encoding := conn.ParameterStatus("server_encoding"); encoding != "UTF8" {
+		return contact.Invalid("the encoding of the database is %s, want UTF8", encoding)
 	}
 	if err := c.ensureLayout(ctx, conn); err != nil {
 		return err

@@ -3,11 +3,15 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/go-coord/coord/backend"
 )
+
+// errDamaged: a table that has one row has none.
+var errDamaged = fmt.Errorf("%w: another program has deleted rows of the schema", backend.ErrInvalid)
 
 // read runs a read until it is answered. see is called for the answer, in the order of the stream; it can be nil.
 func (s *session) read(ctx context.Context, statement string, args [][]byte, see func(l *link, rows []row)) ([]row, error) {
@@ -18,7 +22,7 @@ func (s *session) read(ctx context.Context, statement string, args [][]byte, see
 		return nil, err
 	}
 	defer s.leave()
-	for {
+	for tries := 0; ; tries++ {
 		l, _, err := s.contact(ctx)
 		if err != nil {
 			return nil, err
@@ -31,6 +35,9 @@ func (s *session) read(ctx context.Context, statement string, args [][]byte, see
 		if err := s.await(ctx, r.done); err != nil {
 			return nil, err
 		}
+		if r.err == nil && len(r.rows) == 0 {
+			return nil, errDamaged
+		}
 		if r.err == nil {
 			if err := s.await(ctx, s.hub.reached(integer(r.rows[0][0]))); err != nil {
 				return nil, err
@@ -41,7 +48,9 @@ func (s *session) read(ctx context.Context, statement string, args [][]byte, see
 		switch {
 		case l.ctx.Err() != nil || !errors.As(r.err, &e):
 		case transient(e):
-			s.pause(ctx)
+			s.pause(ctx, tries)
+		case outdated(e):
+			l.fail(e)
 		default:
 			return nil, translate(e)
 		}

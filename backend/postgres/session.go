@@ -243,14 +243,18 @@ func (s *session) reattach(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	sent := s.now()
-	rows, err := s.insist(ctx, l, "k_attach", int8(s.id), int8(s.hub.position()))
+	r, err := s.insist(ctx, l, func(r row) {
+		if r[0] != nil {
+			s.hub.attach(l, integer(r[1]))
+		}
+	}, "k_attach", int8(s.id), int8(s.hub.position()))
 	switch {
 	case err != nil:
-	case rows[0][0] == nil:
+	case r[0] == nil:
 		s.end(errRevoked)
 		err = errRevoked
 	default:
-		err = s.attach(l, sent, int32(integer(rows[0][0])), integer(rows[0][1]))
+		err = s.attach(l, sent, int32(integer(r[0])))
 	}
 	if err != nil {
 		l.fail(err)
@@ -262,20 +266,20 @@ func (s *session) reattach(ctx context.Context) (*link, error) {
 }
 
 // insist makes a request of the session itself until the server runs it: the turn can be taken for longer than the lock timeout.
-func (s *session) insist(ctx context.Context, l *link, statement string, args ...[]byte) ([]row, error) {
-	for {
-		rows, err := l.ask(ctx, statement, args...)
+func (s *session) insist(ctx context.Context, l *link, see func(row), statement string, args ...[]byte) (row, error) {
+	for tries := 0; ; tries++ {
+		r, err := l.ask(ctx, see, statement, args...)
 		var e *pgconn.PgError
 		if !errors.As(err, &e) || l.ctx.Err() != nil || !transient(e) {
-			return rows, err
+			return r, err
 		}
-		sleep(ctx, busyPause)
+		s.pause(ctx, tries)
 	}
 }
 
-// attach gives the session a link. The request that made the link that of the session was sent at the instant.
-func (s *session) attach(l *link, sent contact.Instant, epoch int32, z int64) error {
-	s.hub.attach(l, z)
+// attach gives the session a link, which the hub has already. The request that made the link that of the session was sent
+// at the instant.
+func (s *session) attach(l *link, sent contact.Instant, epoch int32) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -317,9 +321,9 @@ func (s *session) beat(l *link) {
 			renew = sent
 		}
 		if sent := s.now(); err == nil && reap.To(sent) >= due {
-			var rows []row
-			if rows, err = l.ask(ctx, "k_reap", int8(s.cfg.interval.Milliseconds())); err == nil {
-				due = min(s.timeout/8, max(time.Duration(integer(rows[0][0]))*time.Millisecond, leastReap))
+			var r row
+			if r, err = l.ask(ctx, nil, "k_reap", int8(s.cfg.interval.Milliseconds())); err == nil {
+				due = min(s.timeout/8, max(time.Duration(integer(r[0]))*time.Millisecond, leastReap))
 			}
 			reap = sent
 		}
@@ -339,11 +343,11 @@ func (s *session) beat(l *link) {
 const leastReap = 20 * time.Millisecond
 
 func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) error {
-	rows, err := l.ask(ctx, "k_beat", int8(s.id))
+	r, err := l.ask(ctx, nil, "k_beat", int8(s.id))
 	switch {
 	case err != nil:
 		return err
-	case !boolean(rows[0][0]):
+	case !boolean(r[0]):
 		s.end(errRevoked)
 		return errRevoked
 	case s.checkLease() <= 0: // an answer that comes too late revives nothing
@@ -440,17 +444,22 @@ func (s *session) NoContact(err error) error {
 	return err
 }
 
-// pause waits before a request that could not be run at the moment is sent again.
-func (s *session) pause(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, busyPause)
-	defer cancel()
+// pause waits before a request that could not be run at the moment is sent again, longer each time.
+func (s *session) pause(ctx context.Context, tries int) {
+	timer := time.NewTimer(min(leastBusy<<min(tries, 10), mostBusy))
+	defer timer.Stop()
 	select {
+	case <-timer.C:
 	case <-ctx.Done():
 	case <-s.life.Done():
 	}
 }
 
-const busyPause = 5 * time.Millisecond
+// The limits of a pause.
+const (
+	leastBusy = 2 * time.Millisecond
+	mostBusy  = 100 * time.Millisecond
+)
 
 // sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
@@ -460,6 +469,16 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// outdated reports whether a connection is of no use any more: it leads to a server that does not accept writes, or what
+// it has prepared is gone or has changed.
+func outdated(e *pgconn.PgError) bool {
+	switch e.Code {
+	case "25006", "26000", "0A000", "42P01", "42883", "3F000":
+		return true
+	}
+	return false
 }
 
 // transient reports whether the server has not run a request, and can run it later.
@@ -523,7 +542,7 @@ func (s *session) Close() error {
 	}
 	if !over && l != nil {
 		ctx, cancel := context.WithTimeout(l.ctx, closeFinish)
-		_, _ = s.insist(ctx, l, "k_finish", int8(s.id)) // else it ends by its timeout
+		_, _ = s.insist(ctx, l, nil, "k_finish", int8(s.id)) // else it ends by its timeout
 		cancel()
 	}
 	s.end(backend.ErrClosed)

@@ -47,7 +47,7 @@ var statements = map[string]string{
 // ended by a timeout that it does not know of. A wait for the turn gives up after the lock timeout, so
 // that the keep-alive behind it is not late. New tables have no statistics, hence no sequential scans.
 const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')," +
-	" ('enable_seqscan', 'off'), ('jit', 'off'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('statement_timeout', '0'), ('transaction_timeout', '0')," +
+	" ('enable_seqscan', 'off'), ('jit', 'off'), ('client_encoding', 'UTF8'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('statement_timeout', '0'), ('transaction_timeout', '0')," +
 	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')) v(name, value) JOIN pg_settings s USING (name)"
 
 // local is what settings are for each transaction of a connection to a pool.
