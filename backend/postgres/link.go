@@ -93,7 +93,11 @@ func adopt(conn *pgconn.PgConn, texts map[string]string, early bool, heard func(
 		abort(h.Conn)
 		return nil, err
 	}
-	l := &link{conn: h.Conn, front: h.Frontend, heard: heard, texts: texts, early: early, wake: make(chan struct{}, 1)}
+	return newLink(h.Conn, h.Frontend, texts, early, heard), nil
+}
+
+func newLink(conn net.Conn, front *pgproto3.Frontend, texts map[string]string, early bool, heard func(l *link, payload string)) *link {
+	l := &link{conn: conn, front: front, heard: heard, texts: texts, early: early, wake: make(chan struct{}, 1)}
 	l.ctx, l.fail = context.WithCancelCause(context.Background())
 	l.work.Add(3)
 	go l.write()
@@ -103,7 +107,7 @@ func adopt(conn *pgconn.PgConn, texts map[string]string, early bool, heard func(
 		<-l.ctx.Done()
 		abort(l.conn)
 	}()
-	return l, nil
+	return l
 }
 
 // discard ends a connection without a word to the server.

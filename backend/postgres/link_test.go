@@ -1,0 +1,238 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// script is the server's end of a link; the test is the server.
+type script struct {
+	t     *testing.T
+	back  *pgproto3.Backend
+	conn  net.Conn
+	asked chan []string // the statements of each group
+}
+
+func newScript(t *testing.T, early bool, heard func(l *link, payload string)) (*link, *script) {
+	client, server := net.Pipe()
+	s := &script{t, pgproto3.NewBackend(server, server), server, make(chan []string, 1000)}
+	l := newLink(client, pgproto3.NewFrontend(client, client), nil, early, heard)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var group []string
+		for {
+			m, err := s.back.Receive()
+			if err != nil {
+				return
+			}
+			switch m := m.(type) {
+			case *pgproto3.Bind:
+				group = append(group, m.PreparedStatement)
+			case *pgproto3.Sync:
+				s.asked <- group
+				group = nil
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		server.Close()
+		l.close()
+		<-done
+	})
+	return l, s
+}
+
+// say sends messages to the client, in one write.
+func (s *script) say(all ...pgproto3.BackendMessage) {
+	s.t.Helper()
+	for _, m := range all {
+		s.back.Send(m)
+	}
+	if err := s.back.Flush(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// answer is a row for each request of a group.
+func answer(n int, value []byte) []pgproto3.BackendMessage {
+	var all []pgproto3.BackendMessage
+	for range n {
+		all = append(all, &pgproto3.BindComplete{}, &pgproto3.DataRow{Values: [][]byte{value, value}}, &pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
+	}
+	return append(all, &pgproto3.ReadyForQuery{TxStatus: 'I'})
+}
+
+func (s *script) group(want string) {
+	s.t.Helper()
+	if got := strings.Join(<-s.asked, " "); got != want {
+		s.t.Fatalf("the group %q was sent, want %q", got, want)
+	}
+}
+
+func silent(*link, string) {}
+
+// The events that come in one packet with the answer to attach are not lost, so no reply that shows them waits for ever.
+func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
+	s := &session{id: 5, cfg: new(config)}
+	s.life, s.kill = context.WithCancel(t.Context())
+	defer s.kill()
+	s.hub = newHub(s)
+	l, server := newScript(t, false, s.hub.heard)
+	attached := make(chan error, 1)
+	go func() {
+		_, err := l.ask(t.Context(), func(r row) { s.hub.attach(l, integer(r[0])) }, "k_attach")
+		attached <- err
+	}()
+	server.group("k_attach")
+	server.say(append(answer(1, int8(7)), &pgproto3.NotificationResponse{Channel: "coord:coord", Payload: "8 0.\nc/a"})...)
+	if err := <-attached; err != nil {
+		t.Fatal(err)
+	}
+	// A watch of a node that this event does not concern makes reads wait for events.
+	w := backend.NewWatch()
+	r := newRequest("r_get")
+	r.see = func(r *request) {
+		s.hub.mu.Lock()
+		defer s.hub.mu.Unlock()
+		s.hub.arm(l, w, "/b", false, true, integer(r.rows[0][0]))
+	}
+	l.send(r, false)
+	server.group("r_get")
+	server.say(answer(1, int8(8))...)
+	<-r.done
+	if s.hub.reached(8) != nil {
+		t.Error("a reply at position 8 has to wait for its events")
+	}
+	if w.Kind() != 0 {
+		t.Error("the watch fired")
+	}
+}
+
+// The answers of one transaction count when it is committed. If it fails, its commits are told that it may have been the
+// fault of another one.
+func TestLink_CommitsOfOneTransaction(t *testing.T) {
+	l, server := newScript(t, false, silent)
+	commits := make([]*request, 4)
+	for i := range commits {
+		commits[i] = newRequest("c_commit")
+		l.commit(commits[i])
+	}
+	server.group("c_commit")
+	server.say(answer(1, int8(1))...)
+	server.group("c_commit c_commit c_commit")
+	answers := answer(3, int8(2))
+	server.say(answers[:len(answers)-1]...)
+	server.say(&pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "53100"}, &pgproto3.ReadyForQuery{TxStatus: 'I'})
+	for i, r := range commits {
+		<-r.done
+		var e *pgconn.PgError
+		if failed := errors.As(r.err, &e); failed != (i > 0) || r.shared != (i > 0) || r.unsure {
+			t.Errorf("commit %d: %v, shared %v, unsure %v", i, r.err, r.shared, r.unsure)
+		}
+	}
+	alone, other := newRequest("c_commit"), newRequest("c_commit")
+	alone.alone = true
+	busy := newRequest("c_commit")
+	l.commit(busy)
+	l.commit(alone)
+	l.commit(other)
+	for _, r := range []*request{busy, alone, other} {
+		server.group("c_commit")
+		server.say(answer(1, int8(3))...)
+		<-r.done
+	}
+}
+
+// A commit that gave its turn up early is answered when the next transaction says that it is durable, and it has no known outcome if
+// that never comes.
+func TestLink_AnEarlyCommitIsAnsweredWhenItIsDurable(t *testing.T) {
+	l, server := newScript(t, true, silent)
+	first, second := newRequest("c_commit"), newRequest("c_commit")
+	l.commit(first)
+	server.group("c_commit")
+	server.group("k_flush")
+	server.say(answer(1, int8(1))...)
+	l.commit(second) // it need not wait for the flush
+	server.group("c_commit")
+	select {
+	case <-first.done:
+		t.Error("answered before it is durable")
+	default:
+	}
+	server.say(answer(1, nil)...)
+	<-first.done
+	if first.err != nil || first.unsure {
+		t.Errorf("%v, unsure %v", first.err, first.unsure)
+	}
+	server.say(answer(1, int8(2))...)
+	server.group("k_flush")
+	server.conn.Close()
+	l.close()
+	<-second.done
+	if !second.unsure {
+		t.Errorf("%v, unsure %v", second.err, second.unsure)
+	}
+}
+
+// A keep-alive goes before what is not sent yet, and little is sent and unanswered.
+func TestLink_AKeepAliveOvertakesReads(t *testing.T) {
+	l, server := newScript(t, false, silent)
+	reads := make([]*request, mostSent+20)
+	for i := range reads {
+		reads[i] = newRequest("r_get")
+		l.send(reads[i], false)
+	}
+	for range mostSent {
+		server.group("r_get")
+	}
+	beat := newRequest("k_beat")
+	l.send(beat, true)
+	server.group("k_beat")
+	for range mostSent + 1 {
+		server.say(answer(1, int8(1))...)
+	}
+	<-beat.done
+	for range 20 {
+		server.group("r_get")
+		server.say(answer(1, int8(1))...)
+	}
+	for _, r := range reads {
+		<-r.done
+	}
+}
+
+// What was not sent when the link broke is no doubt; what was sent is one.
+func TestLink_OnlyWhatWasSentIsUnsure(t *testing.T) {
+	l, server := newScript(t, false, silent)
+	sent, waits, dropped := newRequest("c_commit"), newRequest("c_commit"), newRequest("c_commit")
+	l.commit(sent)
+	server.group("c_commit")
+	l.commit(waits)
+	l.commit(dropped)
+	if l.drop(sent) || !l.drop(dropped) {
+		t.Error("a request that was sent was withdrawn, or one that was not could not be")
+	}
+	server.conn.Close()
+	l.close()
+	for _, r := range []*request{sent, waits, dropped} {
+		<-r.done
+		if r.unsure != (r == sent) || !errors.Is(r.err, errBroken) {
+			t.Errorf("unsure %v, %v", r.unsure, r.err)
+		}
+	}
+	after := newRequest("r_get")
+	l.send(after, false)
+	<-after.done
+	if after.err == nil || after.unsure {
+		t.Errorf("after the end: %v, unsure %v", after.err, after.unsure)
+	}
+}
