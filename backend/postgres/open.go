@@ -126,6 +126,13 @@ func (s *session) dial(ctx context.Context) (*link, error) {
 			return nil, fmt.Errorf("Options.BeforeConnect: %w", err)
 		}
 	}
+	// The hosts are tried one after the other. One that hangs must leave time for the others.
+	if deadline, ok := ctx.Deadline(); ok && c.hosts > 1 {
+		share := time.Until(deadline) / time.Duration(c.hosts+1)
+		if pg.ConnectTimeout == 0 || pg.ConnectTimeout > share {
+			pg.ConnectTimeout = max(share, time.Millisecond)
+		}
+	}
 	var pooler pooler
 	pg.OnNotification = pooler.heard
 	conn, err := pgconn.ConnectConfig(ctx, pg)

@@ -162,6 +162,7 @@ type config struct {
 	pg       *pgconn.Config
 	before   func(ctx context.Context, c *pgconn.Config) error
 	target   contact.Target // the hosts, for reports
+	hosts    int            // their number
 	servers  *contact.Servers
 	times    contact.Times
 	has      backend.Features
@@ -233,6 +234,7 @@ func newConfig(connString string, o *Options) (*config, error) {
 			hosts = append(hosts, a)
 		}
 	}
+	c.hosts = len(hosts)
 	all := strings.Join(hosts, ",")
 	c.target = contact.Target{Server: all, Address: all}
 	c.servers = contact.NewServers([]string{all}, nil, times.Timeout)
