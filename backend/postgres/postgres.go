@@ -20,7 +20,8 @@
 //
 // A keep-alive waits for the commits that its session has sent. These give up waiting for their turn after an eighth of the
 // timeout and are sent again, so other sessions cannot delay it. What can is a flush: if the disk, or
-// a synchronous standby, does not answer for the length of the lease, the sessions that are committing are lost.
+// a synchronous standby, does not answer for the length of the lease, the sessions that are committing are lost. With a
+// synchronous standby every keep-alive waits for it: while it is away, all sessions are lost.
 //
 // # Commits
 //
@@ -44,6 +45,9 @@
 // numbers go on in a new epoch then, so tokens still grow, and sessions that have seen what is missing end. While the old
 // server still runs apart from the new one, clients of either can hold the same lock; a guard in a transaction (Check)
 // holds even then, since the transaction is lost together with its lock. The same applies to a restored backup.
+//
+// With a synchronous standby the old server cannot renew a lease once the standby is promoted, so a client of it learns that
+// it has lost its session before the new server ends the session.
 //
 // # The layout
 //

@@ -342,10 +342,14 @@ BEGIN
 	SELECT zxid INTO z FROM {s}.clock;
 END $$;
 
--- beat renews a session. It need not be durable: after a crash the timeouts of all sessions begin again.
+-- beat renews a session. It need not be durable: after a crash the timeouts of all sessions begin again. But
+-- where a standby may be promoted, the standby must have it: else a primary that was not told of the promotion would
+-- go on renewing sessions that the new one ends.
 CREATE FUNCTION {s}.beat(sid bigint) RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM set_config('synchronous_commit', 'off', true);
+	IF current_setting('synchronous_standby_names') = '' THEN
+		PERFORM set_config('synchronous_commit', 'off', true);
+	END IF;
 	UPDATE {s}.session SET expires = clock_timestamp() + timeout WHERE id = sid AND NOT ended;
 	RETURN FOUND;
 END $$;

@@ -1,0 +1,49 @@
+//go:build linux
+
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/postgres"
+)
+
+// A primary whose synchronous standby was promoted beside it renews no lease any more: the holder that is
+// connected to it is told of its loss before the next one gets the lock at the new primary.
+func TestFailover_AFormerPrimaryRenewsNoLease(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	at := func(addr string) backend.Backend {
+		return postgres.New(urlOf([]string{addr}), &postgres.Options{SessionTimeout: 8 * time.Second, Schema: sharedSchema})
+	}
+	open := func(addr string) *coord.Client {
+		t.Helper()
+		client, err := coord.Open(t.Context(), at(addr), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return client
+	}
+	p, s := c.roles()
+	h, err := coord.NewMutex(open(p.Addr()), "/lock", nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Promote(t.Context()); err != nil { // nobody tells the primary
+		t.Fatal(err)
+	}
+	next, err := coord.NewMutex(open(s.Addr()), "/lock", nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Err() == nil {
+		t.Error("two holders: the lease goes on at the former primary")
+	}
+	if next.Token() <= h.Token() {
+		t.Errorf("token %d after %d", next.Token(), h.Token())
+	}
+}
