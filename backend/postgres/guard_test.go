@@ -29,20 +29,21 @@ type shop struct {
 	db  *pgxpool.Pool // its statements wait for no lock but the turn, which is soon free
 }
 
-// newShop returns a shop on the shared server. The tables are those of layout, or what the library makes if that is empty.
+// newShop returns a shop on the shared server. layout returns the SQL that makes the schema; nil is that of the library.
 func newShop(t *testing.T, layout func(schema string) string) *shop {
 	t.Helper()
 	// No test waits for a session to expire: finish ends it.
+	patience := "1s" // with a defect
+	if layout == nil {
+		layout, patience = postgres.Migration, "15s"
+	}
 	sh := &shop{service: newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute}), ctx: t.Context()}
-	db, err := pgxpool.New(t.Context(), pgtest.URL(sh.server, "")+"&lock_timeout=15s")
+	db, err := pgxpool.New(t.Context(), pgtest.URL(sh.server, "")+"&lock_timeout="+patience)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
 	sh.db = db
-	if layout == nil {
-		layout = postgres.Migration
-	}
 	if err := sh.exec("BEGIN; " + layout(sh.opts.Schema) + "; CREATE TABLE " + sh.opts.Schema + ".account (name text PRIMARY KEY, amount int); COMMIT"); err != nil {
 		t.Fatal(err)
 	}
@@ -647,6 +648,40 @@ func (sh *shop) besideTheDeletion(driver string) (failed []error) {
 		}
 	}
 	return failed
+}
+
+// A guard with another version than that of the node is refused.
+func TestGuard_AnotherVersion(t *testing.T) {
+	t.Parallel()
+	if err := newShop(t, nil).otherVersion(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (sh *shop) otherVersion() error {
+	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := coord.NewTxn(c).Create("/node", nil, backend.Persistent).Set("/node", nil).Commit(sh.ctx); err != nil { // version 1
+		return err
+	}
+	for version, code := range map[int]string{0: "CO012", 1: "", 2: "CO012"} {
+		tx := sh.begin("pgx", pgx.ReadCommitted)
+		err := tx.exec("SELECT {s}.guard(ARRAY['/node'], ARRAY[$1::int], -1)", version)
+		var e *pgconn.PgError
+		switch errors.As(err, &e); {
+		case err == nil && code != "":
+			return fmt.Errorf("a guard of version %d of a node of version 1 passed", version)
+		case err != nil && (e == nil || e.Code != code):
+			return fmt.Errorf("a guard of version %d of a node of version 1: %w", version, err)
+		}
+		if err := tx.Rollback(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A guard asks whether a session has ended, and not when it expires: a transaction at REPEATABLE READ sees the renewals
