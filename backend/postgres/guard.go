@@ -40,7 +40,7 @@ type CheckOptions struct {
 // and the next holder waits for little more than the commit. Call it first, and the next holder waits for the whole transaction,
 // but no work is in vain. A transaction that succeeds has not overlapped with that of another holder in either case.
 //
-// Check costs one statement, whatever the number of holds. It waits for no write to disk, but locks rows, so
+// Check costs one round trip, whatever the number of holds. It waits for no write to disk, but locks rows, so
 // a transaction that only reads has something to write when it commits. The tables must be in the database of the
 // transaction. Its role needs USAGE of the schema, and nothing else. It must be able to write: neither READ ONLY nor on a standby.
 //
@@ -69,26 +69,27 @@ func Check(ctx context.Context, tx pgx.Tx, g coord.Guard, o *CheckOptions) error
 	if tx == nil {
 		return checkError(fmt.Errorf("%w: no transaction", backend.ErrInvalid))
 	}
-	return check(ctx, g, o, func(statement string, args ...any) error {
-		_, err := tx.Exec(ctx, statement, args...)
+	return check(ctx, g, o, func(ctx context.Context, query string, args []any) error {
+		// In this mode the server need not describe the statement first.
+		_, err := tx.Exec(ctx, query, append([]any{pgx.QueryExecModeExec}, args...)...)
 		return err
 	})
 }
 
-// CheckSQL is Check for a transaction of package database/sql. The driver is that of package pgx, stdlib. With another one, errors of
-// the server need a method SQLState() string to be recognised.
+// CheckSQL is Check for a transaction of package database/sql. The driver is that of package pgx, stdlib; with another one, errors of
+// the server need a method SQLState() string to be recognised. The first CheckSQL of a connection takes one round trip more.
 func CheckSQL(ctx context.Context, tx *sql.Tx, g coord.Guard, o *CheckOptions) error {
 	if tx == nil {
 		return checkError(fmt.Errorf("%w: no transaction", backend.ErrInvalid))
 	}
-	return check(ctx, g, o, func(statement string, args ...any) error {
-		_, err := tx.ExecContext(ctx, statement, args...)
+	return check(ctx, g, o, func(ctx context.Context, query string, args []any) error {
+		_, err := tx.ExecContext(ctx, query, args...)
 		return err
 	})
 }
 
 // check checks a guard by one statement, which exec executes in the transaction.
-func check(ctx context.Context, g coord.Guard, o *CheckOptions, exec func(statement string, args ...any) error) error {
+func check(ctx context.Context, g coord.Guard, o *CheckOptions, exec execer) error {
 	if err := backend.ContextError(ctx); err != nil {
 		return checkError(err)
 	}
@@ -111,8 +112,8 @@ func check(ctx context.Context, g coord.Guard, o *CheckOptions, exec func(statem
 		}
 		paths[i], versions[i] = arrayQuoter.Replace(op.Path), strconv.Itoa(int(op.Version))
 	}
-	err := exec(fill("SELECT {s}.guard($1::text[], $2::int[], $3::int)", schema),
-		`{"`+strings.Join(paths, `","`)+`"}`, "{"+strings.Join(versions, ",")+"}", strconv.Itoa(millis(o.Idle)))
+	err := exec(ctx, fill("SELECT {s}.guard($1::text[], $2::int[], $3::int)", schema),
+		[]any{`{"` + strings.Join(paths, `","`) + `"}`, "{" + strings.Join(versions, ",") + "}", strconv.Itoa(millis(o.Idle))})
 	if err == nil {
 		return nil
 	}

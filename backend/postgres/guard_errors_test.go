@@ -182,23 +182,34 @@ func TestGuard_Errors(t *testing.T) {
 	wantCode(t, postgres.Check(ctx, readOnly, h.Guard(), o), "25P02")
 }
 
-// Each way in which pgx sends statements.
+// Each way in which pgx sends statements, and a carried commit in the same transaction.
 func TestGuard_QueryExecModes(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)
-	h := lock(t, sh.client("a"), `/a 'quoted' "name\`)
+	c := sh.client("a")
+	h := lock(t, c, `/a 'quoted' "name\`)
+	ctx := t.Context()
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
-		conn, err := pgx.Connect(t.Context(), pgtest.URL(sh.server, "")+"&default_query_exec_mode="+mode)
+		url := pgtest.URL(sh.server, "") + "&default_query_exec_mode=" + mode
+		db, err := sql.Open("pgx", url)
+		must(t, err)
+		t.Cleanup(func() { db.Close() })
+		conn, err := pgx.Connect(ctx, url)
 		must(t, err)
 		t.Cleanup(func() { conn.Close(context.Background()) })
-		tx, err := conn.Begin(t.Context())
+		tx, err := conn.Begin(ctx)
+		must(t, err)
+		sqlTx, err := db.BeginTx(ctx, nil)
 		must(t, err)
 		for range 2 {
-			if err := postgres.Check(t.Context(), tx, h.Guard(), sh.checkOptions(nil)); err != nil {
-				t.Errorf("%s: %v", mode, err)
-			}
+			must(t, errors.Join(postgres.Check(ctx, tx, h.Guard(), sh.checkOptions(nil)), postgres.CheckSQL(ctx, sqlTx, h.Guard(), sh.checkOptions(nil))))
 		}
-		must(t, tx.Commit(t.Context()))
+		must(t, postgres.Commit(ctx, tx, coord.NewTxn(c).Under(h.Guard()).Create("/"+mode, nil, backend.Persistent)))
+		must(t, tx.Commit(ctx))
+		if there, err := ask[bool](sh, "SELECT EXISTS (SELECT FROM {s}.node WHERE path = $1)", "/"+mode); err != nil || !there {
+			t.Errorf("%s: the carried commit was applied: %t, %v", mode, there, err)
+		}
+		must(t, sqlTx.Commit())
 	}
 }
 
