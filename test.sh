@@ -141,6 +141,8 @@ missing() {
 	/usr/bin/python3 -c 'import kazoo' 2>/dev/null || python3 -c 'import kazoo' 2>/dev/null || echo python3-kazoo
 	# See backend/postgres/pgtest/find.go.
 	[[ -n ${COORD_POSTGRES:-} ]] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || echo postgresql
+	# See backend/postgres/pooler_test.go.
+	command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || echo pgbouncer
 	command -v tmux >/dev/null || echo tmux # a terminal for the tests of coordctl top
 	# The browser for the page of coordctl ui, see cmd/coordctl/internal/ui/chromium_test.go.
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || echo chromium
@@ -159,7 +161,7 @@ install_missing() {
 	fi
 	local command=(apt-get install -y --no-install-recommends "${packages[@]}")
 	if ! command -v apt-get >/dev/null; then
-		echo "test.sh: Java, ZooKeeper 3.8, PostgreSQL, tmux, Chromium or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
+		echo "test.sh: Java, ZooKeeper 3.8, PostgreSQL, PgBouncer, tmux, Chromium or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
 		exit 1
 	fi
 	if ((EUID != 0)); then
@@ -178,16 +180,25 @@ install_missing() {
 	fi
 }
 
-# try_install keeps the package postgresql from making and starting a server of its own.
+# try_install keeps the packages postgresql and pgbouncer from starting servers of their own: the
+# first makes none, and no service is started that an installation brings, nor pgbouncer at the next boot.
 try_install() (
 	settings=/etc/postgresql-common/createcluster.d
+	policy=/usr/sbin/policy-rc.d
 	mkdir -p "$settings"
-	trap 'rm -f "$settings/coord-test.conf"' EXIT
+	made=("$settings/coord-test.conf")
+	trap 'rm -f "${made[@]}"' EXIT
 	echo 'create_main_cluster = off' >"$settings/coord-test.conf"
+	if [[ ! -e $policy ]]; then
+		made+=("$policy")
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod a+x "$policy"
+	fi
 	"$@" || {
 		apt-get update
 		"$@"
 	}
+	[[ " $* " != *" pgbouncer "* ]] || update-rc.d pgbouncer disable
 )
 
 # staticcheck is run at a version that accepts the toolchains in use.
