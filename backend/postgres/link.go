@@ -300,6 +300,9 @@ func (l *link) take() []*group {
 		first = max(0, min(first, room))
 	}
 	n := max(0, min(len(l.queue), room-first))
+	if l.texts == nil && n > 0 && l.queue[n-1].early {
+		n-- // the group after it must be the next that is sent: it makes this one durable
+	}
 	groups := slices.Concat(l.urgent[:first], l.queue[:n])
 	l.urgent, l.queue = l.urgent[first:], l.queue[n:]
 	for _, g := range groups {
