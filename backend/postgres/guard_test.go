@@ -37,17 +37,22 @@ func newShop(t *testing.T, layout func(schema string) string) *shop {
 	if layout == nil {
 		layout, patience = postgres.Migration, "15s"
 	}
-	sh := &shop{service: newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute}), ctx: t.Context()}
-	db, err := pgxpool.New(t.Context(), pgtest.URL(sh.server, "")+"&lock_timeout="+patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	sh.db = db
+	sh := newBareShop(t, newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute}), patience)
 	if err := sh.exec("BEGIN; " + layout(sh.opts.Schema) + "; CREATE TABLE " + sh.opts.Schema + ".account (name text PRIMARY KEY, amount int); COMMIT"); err != nil {
 		t.Fatal(err)
 	}
 	return sh
+}
+
+// newBareShop returns a shop without accounts, whose statements wait for a lock that long.
+func newBareShop(t *testing.T, s *service, patience string) *shop {
+	t.Helper()
+	db, err := pgxpool.New(t.Context(), pgtest.URL(s.server, "")+"&lock_timeout="+patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return &shop{service: s, ctx: t.Context(), db: db}
 }
 
 // sql puts the schema into a statement.

@@ -12,16 +12,20 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/internal/proc"
@@ -81,6 +85,8 @@ func newPool(tb testing.TB, server string, mode poolMode, size int, settings ...
 			"listen_addr = 127.0.0.1", "listen_port = " + strconv.Itoa(ports[0]), "unix_socket_dir =",
 			"auth_type = trust", "auth_file = " + users, "admin_users = postgres",
 			"pool_mode = " + string(mode), "default_pool_size = " + strconv.Itoa(size), "max_client_conn = 1000",
+			// After a connection to the server that failed, or was closed while it was made, no other one is made for 15 s by default.
+			"server_login_retry = 0.1",
 		}, settings...)
 		if err := os.WriteFile(config, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 			tb.Fatal(err)
@@ -350,4 +356,384 @@ func TestPooler_RefusalsAreTyped(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// pooledContract are the groups of the contract that run through a pool in the short form.
+var pooledContract = []string{"atomic", "order", "watch_order", "watch_after_a_break", "tree", "session", "lost_packets"}
+
+// The contract through a pool in transaction mode: some groups, or with COORD_LONG=1 all.
+func TestPooler_TheContract(t *testing.T) {
+	t.Parallel()
+	server := shared.Get(t).Addr()
+	p := newPool(t, server, transactionMode, 8, "server_reset_query_always = 1")
+	long := os.Getenv("COORD_LONG") != ""
+	const timeout = 6 * time.Second
+	backendtest.Run(t, backendtest.Harness{
+		SessionTimeout: timeout,
+		Parallel:       true,
+		Collects:       true,
+		New: func(t *testing.T) backendtest.Service {
+			return newPooledService(t, server, p, postgres.Options{SessionTimeout: timeout, ContainerInterval: 200 * time.Millisecond, Poll: 20 * time.Millisecond})
+		},
+		Leaf: func(t *testing.T, f func(t *testing.T)) {
+			if group := strings.Split(t.Name(), "/")[1]; long || slices.Contains(pooledContract, group) {
+				f(t)
+			}
+		},
+	})
+}
+
+// crowd is clients of one pool that contend for a lock and a queue.
+type crowd struct {
+	*shop
+	clients  []*coord.Client
+	sessions []backend.Session
+	done     chan struct{} // closed when the clients shall finish
+	work     sync.WaitGroup
+
+	mu     sync.Mutex
+	holder int   // the client that has the lock, from 1; 0: none
+	token  int64 // of the latest hold
+	holds  []int // of each client
+	acks   []int // of each client
+	taken  map[string]bool
+}
+
+// newCrowd opens n clients and lets them work.
+func newCrowd(sh *shop, n int) *crowd {
+	c := &crowd{shop: sh, done: make(chan struct{}), holds: make([]int, n), acks: make([]int, n), taken: make(map[string]bool)}
+	for range n {
+		client, err := coord.Open(sh.ctx, postgres.New(pgtest.URL(sh.pool, ""), &sh.opts), nil)
+		if err != nil {
+			sh.tb.Fatal(err)
+		}
+		sh.tb.Cleanup(func() { client.Close() })
+		session, err := client.Session(sh.ctx)
+		if err != nil {
+			sh.tb.Fatal(err)
+		}
+		c.clients, c.sessions = append(c.clients, client), append(c.sessions, session)
+	}
+	for i, client := range c.clients {
+		lock, queue := coord.NewMutex(client, "/lock", nil), coord.NewQueue[string](client, "/queue", nil)
+		for name, step := range map[string]func() error{
+			"lock":  func() error { return c.lock(i, lock) },
+			"queue": func() error { return c.queue(i, queue) },
+		} {
+			c.work.Go(func() {
+				for {
+					select {
+					case <-c.done:
+						return
+					default:
+					}
+					if err := step(); err != nil {
+						sh.tb.Errorf("client %d, %s: %v", i, name, err)
+						return
+					}
+				}
+			})
+		}
+	}
+	return c
+}
+
+// lock takes the lock once.
+func (c *crowd) lock(i int, lock *coord.Mutex) error {
+	h, err := lock.Lock(c.ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if c.holder != 0 || h.Token() <= c.token {
+		err = fmt.Errorf("token %d after %d, while client %d has the lock", h.Token(), c.token, c.holder-1)
+	}
+	c.holder, c.token = i+1, h.Token()
+	c.mu.Unlock()
+	err = errors.Join(err, h.Verify(c.ctx))
+	c.mu.Lock()
+	c.holder = 0
+	c.holds[i]++
+	c.mu.Unlock()
+	return errors.Join(err, h.Release())
+}
+
+// queue puts an item and takes one, so that none waits for ever.
+func (c *crowd) queue(i int, queue *coord.Queue[string]) error {
+	if _, err := queue.Put(c.ctx, "from "+strconv.Itoa(i)); err != nil {
+		return err
+	}
+	item, err := queue.Take(c.ctx)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	twice := c.taken[item.ID]
+	c.taken[item.ID] = true
+	c.mu.Unlock()
+	if twice {
+		return fmt.Errorf("item %s was delivered twice", item.ID)
+	}
+	if err := item.Ack(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acks[i]++
+	return nil
+}
+
+// goesOn waits until each client has had the lock and taken an item once more.
+func (c *crowd) goesOn(when string) {
+	c.tb.Helper()
+	c.mu.Lock()
+	holds, acks := slices.Clone(c.holds), slices.Clone(c.acks)
+	c.mu.Unlock()
+	err := c.eventually("each client goes on "+when, func() (bool, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i := range holds {
+			if c.holds[i] <= holds[i] || c.acks[i] <= acks[i] {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+// finish ends the work, and checks that no session was lost and no item is left.
+func (c *crowd) finish() {
+	c.tb.Helper()
+	close(c.done)
+	c.work.Wait()
+	for i, client := range c.clients {
+		session, err := client.Session(c.ctx)
+		if err != nil || session.ID() != c.sessions[i].ID() {
+			c.tb.Errorf("client %d lost its session: %v, %v", i, c.sessions[i].Err(), err)
+		}
+	}
+	n, err := coord.NewQueue[string](c.clients[0], "/queue", nil).Len(c.ctx)
+	if n != 0 || err != nil {
+		c.tb.Errorf("the queue has %d items, %v", n, err)
+	}
+	var holds, acks int
+	for i := range c.holds {
+		holds, acks = holds+c.holds[i], acks+c.acks[i]
+	}
+	if acks != len(c.taken) {
+		c.tb.Errorf("%d items were taken, %d acknowledged", len(c.taken), acks)
+	}
+	c.tb.Logf("figure: %d clients: %d holds, %d items", len(c.clients), holds, acks)
+}
+
+// More clients than the pool has connections keep their sessions, however long a transaction keeps them from committing, and
+// whatever the pool does with its connections.
+func TestPooler_ManyClientsOnFewConnections(t *testing.T) {
+	t.Parallel()
+	server := shared.Get(t).Addr()
+	rounds, n, timeout := 1, 10, 6*time.Second
+	if os.Getenv("COORD_LONG") != "" {
+		rounds, n = 4, 24
+	}
+	p := newPool(t, server, transactionMode, 4, "server_lifetime = 1")
+	sh := newBareShop(t, newPooledService(t, server, p, postgres.Options{SessionTimeout: timeout, Poll: 20 * time.Millisecond}), "15s")
+	c := newCrowd(sh, n)
+	c.goesOn("at first")
+	for range rounds {
+		c.besideGuard()
+		c.besideTurn(timeout * 5 / 6) // longer than a lease
+		p.admin("RECONNECT")
+		c.goesOn("on new connections")
+		p.admin("PAUSE")
+		time.Sleep(timeout / 8) // the length of the fault
+		p.admin("RESUME")
+		c.goesOn("after a pause")
+	}
+	c.finish()
+}
+
+// besideGuard has a transaction of a user with the guard of a hold that is released meanwhile.
+func (c *crowd) besideGuard() {
+	c.tb.Helper()
+	h, err := coord.NewMutex(c.clients[0], "/guarded", nil).Lock(c.ctx)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	tx, err := c.conn().Begin(c.ctx)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	if err := postgres.Check(c.ctx, tx, h.Guard(), &postgres.CheckOptions{Schema: c.opts.Schema, Idle: -1}); err != nil {
+		c.tb.Fatal(err)
+	}
+	released := make(chan error, 1)
+	go func() { released <- h.Release() }()
+	c.goesOn("beside a transaction with a guard")
+	select {
+	case err := <-released:
+		c.tb.Errorf("the release did not wait for the transaction: %v", err)
+		released <- err
+	default:
+	}
+	if err := tx.Commit(c.ctx); err != nil {
+		c.tb.Error(err)
+	}
+	if err := <-released; err != nil {
+		c.tb.Errorf("Release: %v", err)
+	}
+}
+
+// besideTurn has a transaction of a user that keeps the turn for a time.
+func (c *crowd) besideTurn(d time.Duration) {
+	c.tb.Helper()
+	tx, err := c.conn().Begin(c.ctx)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	if _, err := tx.Exec(c.ctx, c.sql("SELECT {s}.take_turn()")); err != nil {
+		c.tb.Fatal(err)
+	}
+	time.Sleep(d) // the length of the fault
+	if err := tx.Commit(c.ctx); err != nil {
+		c.tb.Error(err)
+	}
+	c.goesOn("after a transaction that kept the turn")
+}
+
+// value returns the value of a query.
+func value[T any](sh *shop, query string) T {
+	sh.tb.Helper()
+	v, err := ask[T](sh, query)
+	if err != nil {
+		sh.tb.Fatalf("%s: %v", query, err)
+	}
+	return v
+}
+
+// open opens a session with a timeout on a link.
+func (sh *shop) open(b backend.Backend) backend.Session {
+	sh.tb.Helper()
+	s, err := b.Open(sh.ctx)
+	if err != nil {
+		sh.tb.Fatal(err)
+	}
+	sh.tb.Cleanup(func() { s.Close() })
+	return s
+}
+
+// polling returns the backend for sessions that poll, beside those of the links, which listen.
+func (sh *shop) polling(poll, timeout time.Duration) backend.Backend {
+	o := sh.opts
+	o.Poll, o.SessionTimeout = poll, timeout
+	return postgres.New(pgtest.URL(sh.server, ""), &o)
+}
+
+// Sessions that listen and sessions that poll see the events of each other. Events are stored only while a session polls.
+func TestPolling_BesideListening(t *testing.T) {
+	t.Parallel()
+	sh := newBareShop(t, newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 20 * time.Second}), "15s")
+	listening := sh.open(sh.link("listening"))
+	stored := func() bool {
+		before := value[int64](sh, "SELECT coalesce(max(zxid), 0) FROM {s}.change")
+		if _, err := listening.Commit(t.Context(), backend.SetData("/", nil, -1)); err != nil {
+			t.Fatal(err)
+		}
+		return value[int64](sh, "SELECT coalesce(max(zxid), 0) FROM {s}.change") > before
+	}
+	if stored() {
+		t.Error("events are stored though no session polls")
+	}
+	a, b := sh.open(sh.polling(10*time.Millisecond, 20*time.Second)), sh.open(sh.polling(10*time.Millisecond, 20*time.Second))
+	for _, p := range [][2]backend.Session{{listening, a}, {a, listening}, {a, b}} {
+		seesEvent(t, p[0], p[1])
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if !stored() {
+		t.Error("no events are stored though a session polls")
+	}
+	seesEvent(t, b, listening)
+
+	// The last one that polls hears of its end.
+	w := backend.NewWatch()
+	if _, err := b.Exists(t.Context(), "/never", w); !errors.Is(err, backend.ErrNotFound) {
+		t.Fatal(err)
+	}
+	if gone, err := sh.finish(b.ID()); err != nil || !gone {
+		t.Fatal(gone, err)
+	}
+	if got := value[string](sh, "SELECT events[1] FROM {s}.change ORDER BY zxid DESC LIMIT 1"); got != fmt.Sprintf("x%d", b.ID()) {
+		t.Errorf("the last event stored is %q", got)
+	}
+	if stored() {
+		t.Error("events are stored though the last session that polls has ended")
+	}
+	<-b.Done()
+	if !errors.Is(b.Err(), backend.ErrSessionLost) {
+		t.Errorf("the session ended with %v", b.Err())
+	}
+}
+
+// A session that polls and expires ends the storing of events too.
+func TestPolling_EndsWithTheSession(t *testing.T) {
+	t.Parallel()
+	sh := newBareShop(t, newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Second, Poll: 10 * time.Millisecond}), "15s")
+	gone := sh.open(sh.link("gone"))
+	o := sh.opts
+	o.Poll = 0
+	sh.open(postgres.New(pgtest.URL(sh.server, ""), &o)) // ends sessions that have expired
+	if !value[bool](sh, "SELECT polled FROM {s}.clock") {
+		t.Error("polled is false though a session polls")
+	}
+	sh.link("gone").Partition()
+	<-gone.Done()
+	if err := sh.eventually("polled is false again", func() (bool, error) { return ask[bool](sh, "SELECT NOT polled FROM {s}.clock") }); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of the events only the latest are stored. All watches of a session fire if events were removed before the session has seen them.
+func TestPolling_BehindTheStoredEvents(t *testing.T) {
+	t.Parallel()
+	sh := newBareShop(t, newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 20 * time.Second}), "15s")
+	const timeout = 20 * time.Second
+	slow := sh.open(sh.polling(timeout, timeout)) // asks only when a reply is ahead
+	w, tree := backend.NewWatch(), backend.NewTreeWatch(1000)
+	if _, err := slow.Exists(t.Context(), "/never", w); !errors.Is(err, backend.ErrNotFound) {
+		t.Fatal(err)
+	}
+	if err := slow.WatchTree(t.Context(), "/", tree); err != nil {
+		t.Fatal(err)
+	}
+	const many = 30000
+	if err := sh.exec(sh.sql(fmt.Sprintf(`BEGIN; SELECT {s}.take_turn();
+		INSERT INTO {s}.change SELECT zxid + i, ARRAY['s/many'] FROM {s}.clock, generate_series(1, %d) i; UPDATE {s}.clock SET zxid = zxid + %[1]d; COMMIT`, many))); err != nil {
+		t.Fatal(err)
+	}
+	// A session that can still see them all handles them in parts.
+	quick := sh.open(sh.polling(10*time.Millisecond, time.Second)) // looks for what is to be removed, too
+	err := sh.eventually("old events are removed", func() (bool, error) {
+		return ask[bool](sh, "SELECT count(*) BETWEEN 1 AND 20000 FROM {s}.change")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seesEvent(t, quick, slow)
+	if err := slow.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	<-w.Fired()
+	if w.Kind() != backend.LookAgain {
+		t.Errorf("the watch fired with %v", w.Kind())
+	}
+	<-tree.Ready()
+	if changes, over := tree.Take(); !over {
+		t.Errorf("the watch of the tree goes on, after %v", changes)
+	}
+	// One reply has the events of a part of the commits only.
+	seesEvent(t, quick, slow)
 }

@@ -106,6 +106,10 @@ type Options struct {
 	// then asks for events after each Poll, and at once when a reply shows that there are some. So watches fire up to Poll later, an idle
 	// session with watches costs a request each Poll, and each commit in the schema stores its events while there is such a session. The
 	// default_transaction_isolation of the role must be read committed. Less than 5 ms counts as 5 ms.
+	//
+	// A keep-alive waits for a connection of the pool like any request. Commits keep one for 50 ms at most while they wait for
+	// others, so sessions outlive a crowd of clients, but not a pool whose connections are all taken by long transactions of the
+	// application. PgBouncer makes no connection for server_login_retry (15 s) after one that failed: set it well below SessionTimeout.
 	Poll time.Duration
 
 	// EarlyRelease lets the next commit begin before this one is durable; its caller waits for that in a second transaction of

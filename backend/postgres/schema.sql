@@ -293,12 +293,13 @@ BEGIN
 	END IF;
 	UPDATE {s}.clock SET zxid = zxid + 1 RETURNING zxid INTO z;
 	DELETE FROM {s}.session WHERE id = sid;
-	UPDATE {s}.clock SET polled = false WHERE polled AND NOT EXISTS (SELECT FROM {s}.session WHERE polls);
 	WITH d AS (DELETE FROM {s}.node WHERE owner = sid AND owner <> 0 RETURNING path, parent),
 		g AS (SELECT parent, count(*) AS n FROM d GROUP BY parent),
 		u AS (UPDATE {s}.node SET children = children - g.n, pzxid = z, changed = {s}.now() FROM g WHERE path = g.parent)
 	SELECT array_agg('d' || path ORDER BY path) INTO gone FROM d;
 	PERFORM {s}.tell(z, ('x' || sid) || coalesce(gone, '{}'));
+	-- The last session that polls must still find the event of its end.
+	UPDATE {s}.clock SET polled = false WHERE polled AND NOT EXISTS (SELECT FROM {s}.session WHERE polls);
 	RETURN true;
 END $$;
 
