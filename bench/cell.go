@@ -60,6 +60,7 @@ const (
 	// byPgx is the raw client of PostgreSQL.
 	byPgx      = "pgx"
 	byAdvisory = "advisory lock"
+	byEarly    = byCoord + ", EarlyRelease"
 	byRiver    = "river"
 )
 

@@ -64,7 +64,7 @@ func postgresGroups(e *env, p *peers, s sizes) []*group {
 
 // onPostgresToo returns coord on PostgreSQL and on the other services with servers, and advisory locks.
 func (p *peers) onPostgresToo(advisory bool) []*contestant {
-	all := []*contestant{p.postgres.coord()}
+	all := []*contestant{p.postgres.coord(), p.postgres.early()}
 	if advisory {
 		all = append(all, p.postgres.advisory())
 	}

@@ -105,13 +105,22 @@ func (x *pgServer) url(p *place) (string, error) {
 }
 
 // coord is this library on the server.
-func (x *pgServer) coord() *contestant {
-	return &contestant{who: byCoord, where: onPostgres, dial: func(ctx context.Context, p *place, _ int, timeout time.Duration) (connection, error) {
+func (x *pgServer) coord() *contestant { return x.contestant(byCoord, postgres.Options{}) }
+
+// early is this library with EarlyRelease, in a schema of its own.
+func (x *pgServer) early() *contestant {
+	return x.contestant(byEarly, postgres.Options{EarlyRelease: true, Schema: "early"})
+}
+
+func (x *pgServer) contestant(who string, o postgres.Options) *contestant {
+	return &contestant{who: who, where: onPostgres, dial: func(ctx context.Context, p *place, _ int, timeout time.Duration) (connection, error) {
 		url, err := x.url(p)
 		if err != nil {
 			return nil, err
 		}
-		c, err := coord.Open(ctx, postgres.New(url, &postgres.Options{SessionTimeout: timeout}), &coord.Options{Namespace: p.root})
+		o := o
+		o.SessionTimeout = timeout
+		c, err := coord.Open(ctx, postgres.New(url, &o), &coord.Options{Namespace: p.root})
 		if err != nil {
 			return nil, err
 		}

@@ -33,7 +33,7 @@ func TestPostgres_EveryCellYieldsFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const references, cells = 4 * 2, 2*3 + 2 + 2*2 + 3 + 2*3 + 2 + 2
+	const references, cells = 4 * 2, 2*4 + 3 + 2*3 + 4 + 2*4 + 3 + 3
 	if len(results) != references+cells {
 		t.Errorf("%d cells on PostgreSQL, want %d", len(results), references+cells)
 	}
