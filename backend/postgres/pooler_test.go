@@ -365,7 +365,7 @@ var pooledContract = []string{"atomic", "order", "watch_order", "watch_after_a_b
 func TestPooler_TheContract(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t).Addr()
-	p := newPool(t, server, transactionMode, 8, "server_reset_query_always = 1")
+	p := newPool(t, server, transactionMode, 8)
 	long := os.Getenv("COORD_LONG") != ""
 	const timeout = 6 * time.Second
 	backendtest.Run(t, backendtest.Harness{
@@ -535,10 +535,12 @@ func TestPooler_ManyClientsOnFewConnections(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t).Addr()
 	rounds, n, timeout := 1, 10, 6*time.Second
+	settings := []string{"server_lifetime = 1"}
 	if os.Getenv("COORD_LONG") != "" {
 		rounds, n = 4, 24
+		settings = append(settings, "server_reset_query_always = 1")
 	}
-	p := newPool(t, server, transactionMode, 4, "server_lifetime = 1")
+	p := newPool(t, server, transactionMode, 4, settings...)
 	sh := newBareShop(t, newPooledService(t, server, p, postgres.Options{SessionTimeout: timeout, Poll: 20 * time.Millisecond}), "15s")
 	c := newCrowd(sh, n)
 	c.goesOn("at first")
