@@ -19,6 +19,8 @@
 //   - backend/zookeeper: ZooKeeper 3.5.3 or later. Curator and kazoo can share the paths of
 //     some recipes.
 //   - backend/etcd, a module of its own: etcd 3.4 or later.
+//   - backend/postgres, a module of its own: PostgreSQL 13 or later, for up to some 50 to 100
+//     clients. A transaction of the application can depend on a hold, or carry a [Txn].
 //   - backend/memory: one process, and tests. In a testing/synctest bubble, partitions,
 //     expiry and waiting take fake time.
 //

@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"testing"
@@ -25,7 +26,8 @@ func Each(t *testing.T, o *coordtest.Options, f func(t *testing.T, s *coordtest.
 	})
 }
 
-// Service returns a service on the server, in a schema of its own.
+// Service returns a service in the database postgres, in a schema of its own. That of the first one on a server is "coord", so
+// that postgres.Check finds it without an option.
 func (s *Server) Service(tb testing.TB, o *coordtest.Options) *coordtest.Service {
 	var timeout time.Duration
 	if o != nil {
@@ -33,7 +35,10 @@ func (s *Server) Service(tb testing.TB, o *coordtest.Options) *coordtest.Service
 	}
 	s.mu.Lock()
 	s.services++
-	schema := fmt.Sprintf("service%d", s.services)
+	schema := "" // the default
+	if s.services > 1 {
+		schema = fmt.Sprintf("coord%d", s.services)
+	}
 	s.mu.Unlock()
 	return coordtest.New(tb, &provider{s, postgres.Options{Schema: schema, SessionTimeout: timeout}}, o)
 }
@@ -76,6 +81,6 @@ func (c *connection) Refuse(on bool) {
 func (c *connection) Expire(session int64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
-	_, err := c.provider.server.Exec(ctx, "", fmt.Sprintf("SELECT %s.finish(%d)", c.provider.opts.Schema, session))
+	_, err := c.provider.server.Exec(ctx, "", fmt.Sprintf("SELECT %s.finish(%d)", cmp.Or(c.provider.opts.Schema, "coord"), session))
 	return err
 }

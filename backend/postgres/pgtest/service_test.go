@@ -95,7 +95,7 @@ func TestService_OutlivesTheServer(t *testing.T) {
 			t.Fatalf("the hold ended with %v", err)
 		}
 	}
-	c, err := coord.Open(t.Context(), postgres.New(e.URL(""), &postgres.Options{Schema: "service1"}), nil)
+	c, err := coord.Open(t.Context(), postgres.New(e.URL(""), nil), nil) // of the schema coord
 	if err != nil {
 		t.Fatal(err)
 	}
