@@ -76,6 +76,8 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		}
 		var e *pgconn.PgError
 		switch {
+		case r.err == nil && string(r.rows[0][0]) == "moved":
+			l.fail(errMoved)
 		case r.err == nil:
 			results, err := s.result(ctx, ops, r.rows[0])
 			if !errors.Is(err, ErrBusy) {
@@ -102,6 +104,7 @@ func (s *session) send(ctx context.Context, l *link, r *request) error {
 	s.mu.Lock()
 	s.commits[r] = struct{}{}
 	s.mu.Unlock()
+	r.ended = s.committed
 	l.commit(r)
 	select {
 	case <-r.done:
@@ -110,7 +113,6 @@ func (s *session) send(ctx context.Context, l *link, r *request) error {
 	}
 	select {
 	case <-r.done:
-		s.forget(r)
 		s.checkLease()
 		s.mu.Lock()
 		err := s.err
@@ -123,17 +125,16 @@ func (s *session) send(ctx context.Context, l *link, r *request) error {
 	}
 	err := s.over(ctx)
 	if l.drop(r) {
-		s.forget(r)
 		return err
 	}
-	s.work.Go(func() { // Sync waits for the answer, or for the end of the link
-		<-r.done
-		s.forget(r)
-	})
-	return backend.Uncertain(err)
+	return backend.Uncertain(err) // Sync waits for the answer, or for the end of the link
 }
 
-func (s *session) forget(r *request) {
+// committed handles the end of a commit, which its caller may have given up.
+func (s *session) committed(r *request) {
+	if r.err == nil && len(r.rows) == 1 && string(r.rows[0][0]) == "ok" {
+		s.hub.saw(integer(r.rows[0][2]))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.commits, r)

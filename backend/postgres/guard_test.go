@@ -867,7 +867,7 @@ func (sh *shop) roleCanCheckOnly() error {
 		"SELECT FROM {s}.node", "SELECT FROM {s}.session", "SELECT FROM {s}.clock",
 		"SELECT FROM {s}.node FOR KEY SHARE", "UPDATE {s}.session SET expires = now()", "DELETE FROM {s}.node", "TRUNCATE {s}.node",
 		"INSERT INTO {s}.node VALUES ('/mine', '/', NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0)",
-		"SELECT {s}.open(1, 60000, 20000, false)", "SELECT {s}.attach(1, 0)", "SELECT {s}.beat(1)", "SELECT {s}.finish(1)", "SELECT {s}.reap(0)", "SELECT {s}.collect(0)",
+		"SELECT {s}.open(1, 60000, 20000, false)", "SELECT {s}.attach(1, 2, 0, gen_random_uuid())", "SELECT {s}.beat(1)", "SELECT {s}.finish(1)", "SELECT {s}.reap(0)", "SELECT {s}.collect(0)",
 		"SELECT {s}.commit(1, 1, false, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
 		"SELECT {s}.apply(1, 1, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
 		"CREATE TABLE {s}.mine ()",
@@ -905,7 +905,7 @@ func (sh *shop) besideGuards() error {
 	}{{"hold", -1}, {"hold", 0}, {"dir", -1}, {"dir", 0}} {
 		dir := fmt.Sprintf("/d%d", schemas.Add(1))
 		owner := schemas.Add(1) // of the hold: a session without a client
-		if _, err := ask[int64](sh, "SELECT {s}.open($1, 600000, 200000, false)", owner); err != nil {
+		if _, err := ask[int64](sh, "SELECT z FROM {s}.open($1, 600000, 200000, false)", owner); err != nil {
 			return err
 		}
 		commit := func(session int64, op backend.Op) func() (string, error) {

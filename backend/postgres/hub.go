@@ -56,12 +56,11 @@ func newHub(s *session) *hub {
 // endEvent is the event of the end of the session.
 func (s *session) endEvent() string { return "x" + strconv.FormatInt(s.id, 10) }
 
-// reached records the position of a reply. It returns a channel that is closed when all events up to this
-// position have come, or nil if no watch of the session needs them.
+// reached returns a channel that is closed when all events up to the position of a reply
+// have come, or nil if no watch of the session needs them.
 func (h *hub) reached(z int64) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.seen = max(h.seen, z)
 	if z <= h.told || h.watches == 0 || h.ended || h.link == nil {
 		return nil
 	}
@@ -72,6 +71,13 @@ func (h *hub) reached(z int64) <-chan struct{} {
 	default:
 	}
 	return e.free
+}
+
+// saw records the position of a reply before its caller can know of it, and before the session can attach again.
+func (h *hub) saw(z int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.seen = max(h.seen, z)
 }
 
 // position returns the highest position that the session has seen.

@@ -54,11 +54,14 @@ func Migration(schema string) string {
 	return sql.String()
 }
 
-// ensureLayout makes or updates the layout, if that is needed.
-func (c *config) ensureLayout(ctx context.Context, conn *pgconn.PgConn) error {
+// ensureLayout makes or updates the layout, if that is needed and create is true.
+func (c *config) ensureLayout(ctx context.Context, conn *pgconn.PgConn, create bool) error {
 	version, err := c.layout(ctx, conn)
 	if err != nil || version == len(steps) {
 		return err
+	}
+	if !create {
+		return fmt.Errorf("postgres: schema %q has layout %d, the session needs %d", c.schema, version, len(steps))
 	}
 	if c.keep {
 		return contact.Invalid("schema %q is missing or old, and Options.KeepSchema is set: have an administrator run `coordctl postgres migrate`, or the SQL of postgres.Migration", c.schema)

@@ -60,9 +60,10 @@ type request struct {
 	alone     bool             // in a group of its own
 	setting   bool             // nobody waits for it
 	rows      []row
+	ended     func(r *request) // called at the end, before done is closed; can be nil
 	done      chan struct{}
 
-	// Valid when done is closed.
+	// Valid when the request has ended.
 	err    error
 	unsure bool // it can have been run: the link broke before the answer
 	shared bool // err can be that of another request of the group
@@ -161,6 +162,9 @@ func (g *group) abandon(sent bool) {
 
 func (r *request) end(err error) {
 	r.err = err
+	if r.ended != nil {
+		r.ended(r)
+	}
 	close(r.done)
 }
 

@@ -77,7 +77,7 @@ func newID() int64 {
 
 // open makes the session on a new connection.
 func (s *session) open(ctx context.Context) error {
-	l, err := s.dial(ctx)
+	l, err := s.dial(ctx, true)
 	if err != nil {
 		return err
 	}
@@ -96,8 +96,8 @@ func (s *session) open(ctx context.Context) error {
 
 // begin begins the session on a link.
 func (s *session) begin(ctx context.Context, l *link) error {
-	// Sessions that have expired while no client was there end now, and so do those of this Backend that are lost: each
-	// commit of theirs is applied by now or never will be, and their nodes are gone when Open returns.
+	// Sessions that have expired end now, and so do those of this Backend that are lost: each commit of theirs is applied
+	// by now or never will be. Their nodes are gone when Open returns, except those that a transaction of a user holds.
 	if _, err := s.insist(ctx, l, nil, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
 		return err
 	}
@@ -109,16 +109,17 @@ func (s *session) begin(ctx context.Context, l *link) error {
 	}
 	length := s.cfg.times.Lease(s.timeout)
 	sent := s.now()
-	_, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0])) }, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
+	r, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0])) }, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
 	if err != nil {
 		return err
 	}
 	s.lease = contact.Lease{From: sent, Length: length}
-	return s.attach(l, sent, 1)
+	return s.attach(l, sent, 1, r[1])
 }
 
-// dial makes a link that is ready for the session, which does not know it yet.
-func (s *session) dial(ctx context.Context) (*link, error) {
+// dial makes a link that is ready for the session, which does not know it yet. create says whether it makes or updates
+// the layout: a session that exists needs none, and an administrator may be about to restore the schema.
+func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 	c := s.cfg
 	pg := c.pg.Copy()
 	if c.before != nil {
@@ -143,9 +144,9 @@ func (s *session) dial(ctx context.Context) (*link, error) {
 	var texts map[string]string
 	if c.poll > 0 {
 		texts = unprepared(c.schema, lockTimeout(min(lock, mostPooledWait)))
-		err = c.preparePooled(ctx, conn)
+		err = c.preparePooled(ctx, conn, create)
 	} else if err = pooler.check(ctx, pg, conn); err == nil {
-		err = c.prepare(ctx, conn, lockTimeout(lock))
+		err = c.prepare(ctx, conn, lockTimeout(lock), create)
 	}
 	if err != nil {
 		discard(conn)
@@ -162,7 +163,7 @@ const mostPooledWait = 50 * time.Millisecond
 func lockTimeout(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 
 // preparePooled makes the layout if it is missing, on a connection to a pool, which has no settings of its own.
-func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn) error {
+func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn, create bool) error {
 	isolation, err := conn.Exec(ctx, "SHOW default_transaction_isolation").ReadAll()
 	if err != nil {
 		return err
@@ -170,19 +171,19 @@ func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn) error {
 	if level := string(isolation[0].Rows[0][0]); level != "read committed" {
 		return contact.Invalid("default_transaction_isolation is %q: through a pool it must be \"read committed\" for the role", level)
 	}
-	return c.ensureLayout(ctx, conn)
+	return c.ensureLayout(ctx, conn, create)
 }
 
 // prepare makes the settings of a connection, the layout if it is missing, listens, and prepares the statements. A wait for a
 // lock gives up after a time.
-func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, lock string) error {
+func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, lock string, create bool) error {
 	if err := conn.Exec(ctx, strings.Replace(settings, "{lock}", lock, 1)).Close(); err != nil {
 		return err
 	}
 	if encoding := conn.ParameterStatus("server_encoding"); encoding != "UTF8" {
 		return contact.Invalid("the encoding of the database is %s, want UTF8", encoding)
 	}
-	if err := c.ensureLayout(ctx, conn); err != nil {
+	if err := c.ensureLayout(ctx, conn, create); err != nil {
 		return err
 	}
 	if err := conn.Exec(ctx, "LISTEN "+quote(channel(c.schema))).Close(); err != nil {

@@ -82,9 +82,9 @@ type Options struct {
 	SessionTimeout time.Duration
 
 	// LossMargin is how long before the end of the timeout a session whose renewals are
-	// not answered declares itself lost. Zero means a third of the timeout; it is at least a tenth. While
-	// no session looks for those that have expired for as long as the shortest margin of all, for example since the clock of the
-	// database was set, the timeouts of all sessions begin again.
+	// not answered declares itself lost. Zero means a third of the timeout; it is at least a tenth. The database measures
+	// timeouts by its clock. If that is set forward, or no session looks for expired ones for a while, at most the margin
+	// of this time counts against a timeout. After a restart of the server, or if the clock was set back, all timeouts begin again.
 	LossMargin time.Duration
 
 	// Schema is the name of the schema that has the nodes; empty means "coord". Applications that must be kept

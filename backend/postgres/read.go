@@ -31,6 +31,11 @@ func (s *session) read(ctx context.Context, statement string, args [][]byte, see
 		if see != nil {
 			r.see = func(r *request) { see(l, r.rows) }
 		}
+		r.ended = func(r *request) {
+			if r.err == nil && len(r.rows) > 0 {
+				s.hub.saw(integer(r.rows[0][0]))
+			}
+		}
 		l.send(r, false)
 		if err := s.await(ctx, r.done); err != nil {
 			return nil, err

@@ -14,23 +14,27 @@ INSERT INTO {s}.layout VALUES (true, 1, 1);
 CREATE TABLE {s}.clock (
 	one      bool PRIMARY KEY DEFAULT true CHECK (one),
 	zxid     bigint NOT NULL,     -- epoch in the upper bits, above 40
-	identity text NOT NULL,       -- of the server and its timeline
+	identity text NOT NULL,       -- of the server at the begin of the epoch
+	home     oid NOT NULL,        -- this table; a restored copy is another one
 	polled   bool NOT NULL        -- a session does not listen: commits store their events
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- The epochs after the first, each of which began since the history before it may lack commits that were made.
+-- The epochs. Each after the first began since the history before it may lack commits that were made. Two histories that
+-- were one can have epochs of the same number, which differ by the history.
 CREATE TABLE {s}.epoch (
-	epoch bigint PRIMARY KEY,
-	base  bigint NOT NULL         -- the last position before this epoch
+	epoch   bigint PRIMARY KEY,
+	base    bigint NOT NULL,      -- the last position before this epoch
+	history uuid NOT NULL
 );
 
 CREATE TABLE {s}.session (
 	id      bigint PRIMARY KEY,
 	epoch   int NOT NULL,         -- of its connection
+	history bigint NOT NULL,      -- the epoch of the history in which that began
 	timeout interval NOT NULL,
 	margin  interval NOT NULL,    -- by which its client gives it up before the timeout
 	expires timestamptz NOT NULL,
-	ended   bool NOT NULL,        -- it has expired, and a user's transaction holds one of its nodes
+	ended   bool NOT NULL,        -- it has ended, and a user's transaction holds one of its nodes
 	polls   bool NOT NULL         -- it does not listen
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
@@ -82,12 +86,16 @@ CREATE TABLE {s}.staged (
 	parts    text[] NOT NULL      -- for the error of a refusal: JSON, as the client has given it
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- identity names the history that the server has: a promoted standby has another timeline, another
--- cluster another identifier, and a server that has started again can lack commits that were not durable yet.
+-- identity changes whenever the server may have lost commits: another cluster has another identifier, a promoted
+-- standby another timeline, a server whose files were restored has been started again, and recovery after a crash, for
+-- which the postmaster can live on, resets the statistics.
 CREATE FUNCTION {s}.identity() RETURNS text LANGUAGE sql AS
-$$ SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint) $$;
+$$ SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
+	(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, (SELECT (extract(epoch FROM stats_reset) * 1000000)::bigint FROM pg_stat_bgwriter)) $$;
 
-INSERT INTO {s}.clock VALUES (true, 0, {s}.identity(), false);
+INSERT INTO {s}.clock VALUES (true, 0, {s}.identity(), 0, false);
+UPDATE {s}.clock SET home = tableoid;
+INSERT INTO {s}.epoch VALUES (0, 0, gen_random_uuid());
 INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp(), 0);
 INSERT INTO {s}.node VALUES ('/', NULL, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0);
 
@@ -238,14 +246,20 @@ CREATE FUNCTION {s}.commit(sid bigint, ep int, early bool, kinds int[], paths te
 LANGUAGE plpgsql AS $$
 DECLARE
 	events text[];
+	same bool;
 BEGIN
 	IF early THEN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	PERFORM {s}.take_turn();
-	SELECT c.zxid + 1 INTO z FROM {s}.clock c JOIN {s}.session s ON s.id = sid AND s.epoch = ep AND NOT s.ended;
+	SELECT c.zxid + 1, c.home = c.tableoid AND s.history = c.zxid >> 40 INTO z, same
+		FROM {s}.clock c JOIN {s}.session s ON s.id = sid AND s.epoch = ep AND NOT s.ended;
 	IF NOT FOUND THEN
 		status := 'lost';
+		RETURN;
+	END IF;
+	IF NOT same THEN
+		status := 'moved';
 		RETURN;
 	END IF;
 	IF cardinality(kinds) = 1 THEN -- nothing to undo
@@ -279,7 +293,7 @@ DECLARE
 	locked bigint;
 BEGIN
 	PERFORM {s}.take_turn();
-	UPDATE {s}.session SET ended = true WHERE id = sid;
+	UPDATE {s}.session SET ended = true, expires = clock_timestamp() WHERE id = sid; -- the latest attempt
 	IF NOT FOUND THEN
 		RETURN true;
 	END IF;
@@ -303,89 +317,102 @@ BEGIN
 	RETURN true;
 END $$;
 
--- see_history begins a new epoch if this history may lack commits that were made: the server is another one
--- or a promoted standby, or a session has seen a position that was never reached here. Every
--- session begins its connection with open or attach, so commits need not look.
+-- see_history begins a new epoch if this history may lack commits that were made: the server is another one or was started
+-- again, the tables are a restored copy, or a session has seen a position that was never reached here. Every
+-- session begins its connection with open or attach. A connection that goes on notices the new epoch by its
+-- commits and keep-alives.
 CREATE FUNCTION {s}.see_history(seen bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	here text := {s}.identity();
 	z bigint;
 	next bigint;
 BEGIN
-	SELECT zxid, greatest(zxid, seen) >> 40 INTO z, next FROM {s}.clock WHERE identity <> here OR zxid < seen;
+	SELECT zxid, (greatest(zxid, seen) >> 40) + 1 INTO z, next FROM {s}.clock WHERE identity <> here OR home <> tableoid OR zxid < seen;
 	IF FOUND THEN
-		INSERT INTO {s}.epoch VALUES (next + 1, z);
-		UPDATE {s}.clock SET zxid = (next + 1) << 40, identity = here;
+		INSERT INTO {s}.epoch VALUES (next, z, gen_random_uuid());
+		UPDATE {s}.clock SET zxid = next << 40, identity = here, home = tableoid;
+		PERFORM {s}.tell(next << 40, ARRAY['e']); -- for those who wait for all events up to a position that they have read
 	END IF;
 END $$;
 
-CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, polls bool, OUT z bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, polls bool, OUT z bigint, OUT history uuid) LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM {s}.take_turn();
 	PERFORM {s}.see_history(0);
 	UPDATE {s}.clock SET polled = true WHERE open.polls AND NOT polled;
-	INSERT INTO {s}.session VALUES (sid, 1, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false, open.polls);
-	SELECT zxid INTO z FROM {s}.clock;
+	SELECT c.zxid, e.history INTO z, open.history FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40;
+	INSERT INTO {s}.session VALUES (sid, 1, z >> 40, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false, open.polls);
 END $$;
 
--- attach begins a new epoch of a session's connection: no commit of an earlier one can be applied any more. It returns
--- no epoch if the session is over. A session that has seen commits which this history lacks is
--- over: what it holds, or has given up, may be something else here.
-CREATE FUNCTION {s}.attach(sid bigint, seen bigint, OUT ep int, OUT z bigint) LANGUAGE plpgsql AS $$
+-- attach begins the epoch ep of a session's connection: no commit of an earlier one can be applied any more. It returns
+-- no position if the session is over. A session that has seen commits which this history lacks is
+-- over: what it holds, or has given up, may be something else here. known is the history in which it has seen the latest.
+CREATE FUNCTION {s}.attach(sid bigint, ep int, seen bigint, known uuid, OUT z bigint, OUT history uuid) LANGUAGE plpgsql AS $$
+DECLARE
+	since bigint;
 BEGIN
 	PERFORM {s}.take_turn();
 	PERFORM {s}.see_history(seen);
-	IF seen > (SELECT base FROM {s}.epoch WHERE epoch > seen >> 40 ORDER BY epoch LIMIT 1) THEN
+	SELECT e.epoch INTO since FROM {s}.epoch e WHERE e.history = known;
+	IF NOT FOUND OR seen > (SELECT base FROM {s}.epoch WHERE epoch > since ORDER BY epoch LIMIT 1) THEN
 		PERFORM {s}.finish(sid);
 		RETURN;
 	END IF;
-	UPDATE {s}.session SET epoch = epoch + 1, expires = clock_timestamp() + timeout WHERE id = sid AND NOT ended RETURNING epoch INTO ep;
-	SELECT zxid INTO z FROM {s}.clock;
+	UPDATE {s}.session s SET epoch = ep, history = c.zxid >> 40, expires = clock_timestamp() + timeout
+		FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40
+		WHERE id = sid AND NOT ended AND s.epoch < ep RETURNING c.zxid, e.history INTO z, attach.history;
 END $$;
 
--- beat renews a session. It need not be durable: after a crash the timeouts of all sessions begin again. But
+-- beat renews a session, and returns false if it is over, and nothing if it must attach again. It need not be durable: after a crash the timeouts of all sessions begin again. But
 -- where a standby may be promoted, the standby must have it: else a primary that was not told of the promotion would
 -- go on renewing sessions that the new one ends.
 CREATE FUNCTION {s}.beat(sid bigint) RETURNS bool LANGUAGE plpgsql AS $$
+DECLARE
+	same bool;
 BEGIN
 	IF current_setting('synchronous_standby_names') = '' THEN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
-	UPDATE {s}.session SET expires = clock_timestamp() + timeout WHERE id = sid AND NOT ended;
-	RETURN FOUND;
+	UPDATE {s}.session s SET expires = clock_timestamp() + timeout FROM {s}.clock c
+		WHERE s.id = sid AND NOT s.ended RETURNING c.home = c.tableoid AND s.history = c.zxid >> 40 INTO same;
+	RETURN CASE WHEN NOT FOUND THEN false WHEN same THEN true END;
 END $$;
 
 -- reap ends the sessions that have expired, and now and then collects containers. It returns after how many
 -- milliseconds the next call is due. The clock of the database is one that can be set, and the server can be
--- down. So if nobody has reaped for nearly the shortest margin of a session, or the server has
--- started again, the timeouts of all sessions begin again. collect is how long a container stays empty.
+-- down. So the time since the latest call counts against a session only as far as its margin, nearly, covers it: a
+-- step of the clock ends no living session, and a dead one ends even if the calls are rare. If the server has started again, or the
+-- clock went back, the timeouts of all sessions begin again. collect is how long a container stays empty.
 CREATE FUNCTION {s}.reap(collect bigint) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
 	now timestamptz := clock_timestamp();
 	last {s}.reaper;
-	gap interval;
 	due int;
 	id bigint;
 	quiet bool := true;
 BEGIN
-	SELECT min(margin) * 0.9 INTO gap FROM {s}.session;
-	due := least(coalesce(extract(epoch FROM gap) * 250, 10000), 10000)::int;
+	SELECT least(coalesce(extract(epoch FROM min(margin)) * 225, 10000), 10000) INTO due FROM {s}.session;
 	SELECT * INTO last FROM {s}.reaper;
 	IF now >= last.at AND now < last.at + due * interval '0.25 ms' OR NOT pg_try_advisory_xact_lock(hashtextextended({l}, 7402)) THEN
 		RETURN due;
 	END IF;
 	SELECT * INTO last FROM {s}.reaper;
 	now := clock_timestamp();
-	IF last.started <> pg_postmaster_start_time() OR now < last.at OR now > last.at + gap THEN
-		UPDATE {s}.reaper SET at = now, started = pg_postmaster_start_time();
+	UPDATE {s}.reaper SET at = now, started = pg_postmaster_start_time();
+	IF last.started <> pg_postmaster_start_time() OR now < last.at THEN
+		PERFORM {s}.take_turn();
 		UPDATE {s}.session SET expires = now + timeout WHERE NOT ended;
 		RETURN due;
 	END IF;
-	UPDATE {s}.reaper SET at = now;
-	FOR id IN SELECT s.id FROM {s}.session s WHERE s.ended OR s.expires < now ORDER BY s.ended, s.expires LIMIT 50 LOOP
-		PERFORM {s}.finish(id);
-		quiet := false;
-	END LOOP;
+	IF EXISTS (SELECT FROM {s}.session WHERE ended OR expires < now OR margin * 0.9 < now - last.at) THEN
+		PERFORM {s}.take_turn(); -- before the rows of sessions, as attach
+		UPDATE {s}.session SET expires = least(expires + (now - last.at - margin * 0.9), now + timeout)
+			WHERE NOT ended AND margin * 0.9 < now - last.at;
+		FOR id IN SELECT s.id FROM {s}.session s WHERE s.ended OR s.expires < now ORDER BY s.ended, s.expires LIMIT 50 FOR UPDATE SKIP LOCKED LOOP
+			PERFORM {s}.finish(id);
+			quiet := false;
+		END LOOP;
+	END IF;
 	IF collect > 0 AND now > last.collected + least(collect, 10000) * interval '1 ms' THEN
 		UPDATE {s}.reaper SET collected = now;
 		quiet := quiet AND {s}.collect(collect) = 0;

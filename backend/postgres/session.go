@@ -39,6 +39,7 @@ type session struct {
 	err      error
 	link     *link // nil without contact
 	epoch    int32
+	history  []byte        // in which it has seen the latest position
 	refused  chan struct{} // closed and replaced when the service refuses the user
 	attempts int           // to connect that have begun
 	denial   denial
@@ -56,6 +57,7 @@ type denial struct {
 
 var (
 	errUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
+	errMoved   = errors.New("postgres: the history of the database is another one")
 	errRevoked = fmt.Errorf("%w: the session has expired in the database, or was ended there", backend.ErrSessionLost)
 )
 
@@ -216,7 +218,7 @@ func (s *session) connect() *link {
 		s.mu.Unlock()
 		s.outage.Trying(s.cfg.target, s.now())
 		ctx, cancel := context.WithTimeout(s.life, min(max(left/2, s.timeout/10), 5*time.Second))
-		l, err := s.reattach(ctx)
+		l, err := s.reattach(ctx, int32(attempt)+1)
 		cancel()
 		if err == nil {
 			s.connected()
@@ -236,25 +238,29 @@ func (s *session) connect() *link {
 	}
 }
 
-// reattach makes a link, and goes on with the session there.
-func (s *session) reattach(ctx context.Context) (*link, error) {
-	l, err := s.dial(ctx)
+// reattach makes a link, and goes on with the session there, in the next epoch. An attempt that was given up
+// may still reach the database. It is refused there after a later one.
+func (s *session) reattach(ctx context.Context, epoch int32) (*link, error) {
+	l, err := s.dial(ctx, false)
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	history := s.history
+	s.mu.Unlock()
 	sent := s.now()
 	r, err := s.insist(ctx, l, func(r row) {
 		if r[0] != nil {
-			s.hub.attach(l, integer(r[1]))
+			s.hub.attach(l, integer(r[0]))
 		}
-	}, "k_attach", int8(s.id), int8(s.hub.position()))
+	}, "k_attach", int8(s.id), int4(epoch), int8(s.hub.position()), history)
 	switch {
 	case err != nil:
 	case r[0] == nil:
 		s.end(errRevoked)
 		err = errRevoked
 	default:
-		err = s.attach(l, sent, int32(integer(r[0])))
+		err = s.attach(l, sent, epoch, r[1])
 	}
 	if err != nil {
 		l.fail(err)
@@ -279,7 +285,7 @@ func (s *session) insist(ctx context.Context, l *link, see func(row), statement 
 
 // attach gives the session a link, which the hub has already. The request that made the link that of the session was sent
 // at the instant.
-func (s *session) attach(l *link, sent contact.Instant, epoch int32) error {
+func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -289,7 +295,7 @@ func (s *session) attach(l *link, sent contact.Instant, epoch int32) error {
 		return errUnheard
 	}
 	s.lease.Renew(sent)
-	s.link, s.epoch = l, epoch
+	s.link, s.epoch, s.history = l, epoch, history
 	s.setPhase(backend.PhaseConnected)
 	l.work.Add(1)
 	go s.beat(l)
@@ -330,7 +336,7 @@ func (s *session) beat(l *link) {
 		cancel()
 		var e *pgconn.PgError
 		switch {
-		case err == nil, errors.As(err, &e) && l.ctx.Err() == nil && transient(e):
+		case err == nil, errors.As(err, &e) && l.ctx.Err() == nil && (transient(e) || errors.Is(translate(e), backend.ErrNoSpace)):
 		case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &e):
 			l.fail(fmt.Errorf("%s: no answer within %v", s.cfg.target, s.lease.Length/2))
 		default:
@@ -347,6 +353,8 @@ func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) erro
 	switch {
 	case err != nil:
 		return err
+	case r[0] == nil:
+		return errMoved
 	case !boolean(r[0]):
 		s.end(errRevoked)
 		return errRevoked

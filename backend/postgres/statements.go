@@ -16,8 +16,8 @@ const mostReply = "2000000"
 // statement, so that the position is that of all it reads. Reads are named r_, commits c_, and requests of the
 // session itself k_.
 var statements = map[string]string{
-	"k_open":   "SELECT {s}.open($1::bigint, $2::int, $3::int, $4::bool)",
-	"k_attach": "SELECT * FROM {s}.attach($1::bigint, $2::bigint)",
+	"k_open":   "SELECT * FROM {s}.open($1::bigint, $2::int, $3::int, $4::bool)",
+	"k_attach": "SELECT * FROM {s}.attach($1::bigint, $2::int, $3::bigint, $4::uuid)",
 	"k_beat":   "SELECT {s}.beat($1::bigint)",
 	"k_reap":   "SELECT {s}.reap($1::bigint)",
 	"k_finish": "SELECT {s}.finish($1::bigint)",
@@ -48,10 +48,14 @@ var statements = map[string]string{
 // that the keep-alive behind it is not late. New tables have no statistics, hence no sequential scans.
 const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')," +
 	" ('enable_seqscan', 'off'), ('jit', 'off'), ('client_encoding', 'UTF8'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('statement_timeout', '0'), ('transaction_timeout', '0')," +
-	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')) v(name, value) JOIN pg_settings s USING (name)"
+	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')," +
+	" ('synchronous_commit', " + durable + ")) v(name, value) JOIN pg_settings s USING (name)"
+
+// durable is the setting synchronous_commit: an answered commit is never lost to a crash, whatever others have chosen.
+const durable = "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END"
 
 // local is what settings are for each transaction of a connection to a pool.
-const local = "SELECT set_config('lock_timeout', '{lock}', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', '0', true)"
+const local = "SELECT set_config('lock_timeout', '{lock}', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', '0', true), set_config('synchronous_commit', " + durable + ", true)"
 
 // unprepared returns the statements as they are sent to a pool. Each begins with its name, for those who read the log of the server.
 func unprepared(schema, lock string) map[string]string {
