@@ -19,7 +19,7 @@ func TestTheRecipes(t *testing.T) {
 		return func(t *testing.T) backendtest.Service { return newService(t, shared.get(t), o) }
 	}
 	services := recipetest.Services{
-		Name: "etcd", New: on(etcd.Options{}), Collecting: on(etcd.Options{ContainerInterval: 200 * time.Millisecond}), Revisions: true,
+		Name: "etcd", New: on(etcd.Options{}), Collecting: on(etcd.Options{ContainerInterval: 200 * time.Millisecond}), Revisions: true, Spares: true,
 	}
 	if os.Getenv("COORD_LONG") == "" {
 		services.Sample = 1

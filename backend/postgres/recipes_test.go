@@ -21,7 +21,7 @@ func TestTheRecipes(t *testing.T) {
 			return newService(t, server.Addr(), postgres.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval})
 		}
 	}
-	services := recipetest.Services{Name: "postgres", New: on(0), Collecting: on(200 * time.Millisecond)}
+	services := recipetest.Services{Name: "postgres", New: on(0), Collecting: on(200 * time.Millisecond), Spares: true}
 	if os.Getenv("COORD_LONG") == "" {
 		services.Sample = 1
 	}

@@ -37,6 +37,7 @@ type World struct {
 	Skew time.Duration // error of the clocks of the clients that are opened from now on
 
 	Revisions bool // the service numbers its nodes by revisions, as memory does with the option
+	Spares    bool // the service writes nothing for a backend.Carry, and no real one does for an Absent
 }
 
 // MemoryService is a store in memory as a service.
@@ -69,8 +70,8 @@ func OnEach(t *testing.T, f func(w *World)) {
 }
 
 // NewWorld returns a world on a real service.
-func NewWorld(t *testing.T, s backendtest.Service, revisions bool) *World {
-	return &World{Service: s, T: t, Timeout: RealTimeout, Revisions: revisions}
+func NewWorld(t *testing.T, s backendtest.Service, revisions, spares bool) *World {
+	return &World{Service: s, T: t, Timeout: RealTimeout, Revisions: revisions, Spares: spares}
 }
 
 // Elsewhere, if it is set, makes the services that stand for a ZooKeeper: a module with another
@@ -95,7 +96,7 @@ func OnServer(t *testing.T, o zookeeper.Options) *World {
 
 func elsewhere(t *testing.T, interval time.Duration) *World {
 	s, revisions := Elsewhere(t, interval)
-	return NewWorld(t, s, revisions)
+	return NewWorld(t, s, revisions, true)
 }
 
 // OnMemory runs a test on memory, inside a synctest bubble. If COORD_REVISIONS is set, the
@@ -128,7 +129,7 @@ func onMemory(t *testing.T, name string, o memory.Options, f func(w *World)) {
 	o.SessionTimeout = WorldTimeout
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			f(&World{Service: MemoryService{memory.New(&o)}, T: t, Timeout: WorldTimeout, Fake: true, Without: o.Without, Revisions: o.Revisions})
+			f(&World{Service: MemoryService{memory.New(&o)}, T: t, Timeout: WorldTimeout, Fake: true, Without: o.Without, Revisions: o.Revisions, Spares: o.Revisions})
 		})
 	})
 }

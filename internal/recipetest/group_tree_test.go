@@ -19,7 +19,7 @@ func onHiding(t *testing.T, f func(w *world, zxids bool)) {
 	for _, zxids := range []bool{true, false} {
 		t.Run(fmt.Sprint("zxids ", zxids), func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				if w.Revisions {
+				if w.Spares {
 					return // such a service hides nothing, see backend.TreeWatch
 				}
 				f(w, zxids)
@@ -220,7 +220,7 @@ func TestGroup_AMemberReadBeforeTheSessionWasLostIsReported(t *testing.T) {
 		s := w.Session("features")
 		defer s.Close()
 		// With revisions a member that comes and goes leaves nothing to read.
-		if s.Features().Has(backend.Trees|backend.Batches) && !w.Revisions && !lost.Load() {
+		if s.Features().Has(backend.Trees|backend.Batches) && !w.Spares && !lost.Load() {
 			w.T.Error("the session was not lost during the look")
 		}
 	})

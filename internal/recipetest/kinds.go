@@ -427,7 +427,7 @@ func (on kindsTests) AServiceThatWritesNoMarkAgainKeepsForeignData(t *testing.T)
 			continue
 		}
 		t.Run(first.kind, func(t *testing.T) {
-			on.revisionsOnly(t, func(w *world) {
+			on.sparing(t, func(w *world) {
 				written := 0
 				a := w.Open("a", &backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
 					if err == nil && does(backend.OpSetData, w.Path("/p"))(c) {
@@ -451,7 +451,7 @@ func (on kindsTests) AServiceThatWritesNoMarkAgainKeepsForeignData(t *testing.T)
 		})
 	}
 	t.Run("an outsider, and a hand-over", func(t *testing.T) {
-		on.revisionsOnly(t, func(w *world) {
+		on.sparing(t, func(w *world) {
 			m := coord.NewMutex(w.Open("a", nil), "/p", nil)
 			first := coordtest.MustLock(w.T, m)
 			next := w.Waiting(ctx, m)
@@ -484,7 +484,7 @@ func (on kindsTests) AServiceThatWritesNoMarkAgainKeepsForeignData(t *testing.T)
 // logged. Later writes are left alone.
 func (on kindsTests) AForeignWriteToADirectoryInUseIsSeen(t *testing.T) {
 	on.each(t, func(w *world) {
-		if w.Revisions {
+		if w.Spares {
 			return // it is kept: TestKind/AServiceThatWritesNoMarkAgainKeepsForeignData
 		}
 		ctx := context.Background()

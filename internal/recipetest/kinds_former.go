@@ -233,7 +233,7 @@ func (on kindsTests) ARecipeOfSeveralNodesShowsItsKindBySomeOfThem(t *testing.T)
 				kind, again := use(path, b)
 				w.Settle()
 				before := w.Children(path)
-				if w.Revisions { // the mark of the second kind was not written over
+				if w.Spares { // the mark of the second kind was not written over
 					for _, c := range []*coord.Client{a, c} {
 						coordtest.WantErr(w.T, first.use(ctx, c, path), coord.ErrKind)
 					}

@@ -167,7 +167,7 @@ func TestKind_AMarkOverThatOfAnotherKindDoesNotStay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				if w.Revisions {
+				if w.Spares {
 					return // no mark is written over another one
 				}
 				var before, after coordtest.Nth
@@ -227,7 +227,7 @@ func TestKind_AMarkOverThatOfAnotherKindMisleadsNoClient(t *testing.T) {
 		for _, dies := range []bool{false, true} {
 			t.Run(fmt.Sprint(first.kind, " dies ", dies), func(t *testing.T) {
 				onMemory(t, func(w *world) {
-					if w.Revisions {
+					if w.Spares {
 						return // no mark is written over another one
 					}
 					ctx := context.Background()

@@ -183,7 +183,7 @@ func (on txnTests) IfMissingLeavesNoNode(t *testing.T) {
 			w.T.Errorf("the node is there: %v", err)
 		}
 		changes, number := int32(2), "2"
-		writes := !w.Fake && !w.Revisions // ZooKeeper makes the node and deletes it again
+		writes := !w.Fake && !w.Spares // ZooKeeper makes the node and deletes it again
 		if !writes {
 			changes, number = 0, "1"
 		}

@@ -22,8 +22,9 @@ type Services struct {
 	Name            string
 	New, Collecting func(t *testing.T) backendtest.Service
 
-	// Revisions says that the sequence numbers of the real service do not count the children of a node.
-	Revisions bool
+	// Revisions says that the sequence numbers of the real service do not count the children of a node,
+	// and Spares that it writes nothing for backend.Carry and backend.Absent.
+	Revisions, Spares bool
 
 	// Sample is the number of tests of each suite that run; zero means all.
 	Sample int
@@ -71,7 +72,7 @@ func onCounters(t *testing.T, f func(w *world)) {
 
 // server returns a world on the real service.
 func (on Services) server(t *testing.T) *world {
-	return &world{coordtest.NewWorld(t, on.New(t), on.Revisions)}
+	return &world{coordtest.NewWorld(t, on.New(t), on.Revisions, on.Spares)}
 }
 
 // real runs f on the real service, beside other tests.
@@ -83,7 +84,7 @@ func (on Services) realOf(t *testing.T, service func(t *testing.T) backendtest.S
 	}
 	t.Run(on.Name, func(t *testing.T) {
 		t.Parallel()
-		f(&world{coordtest.NewWorld(t, service(t), on.Revisions)})
+		f(&world{coordtest.NewWorld(t, service(t), on.Revisions, on.Spares)})
 	})
 }
 
@@ -113,13 +114,12 @@ func (on Services) revisions(t *testing.T, f func(w *world)) {
 	}
 }
 
-// revisionsOnly is revisions without the services whose sequence numbers count the children of
-// a node, as those of ZooKeeper do.
-func (on Services) revisionsOnly(t *testing.T, f func(w *world)) {
+// sparing is revisions on the services that write nothing for a backend.Carry.
+func (on Services) sparing(t *testing.T, f func(w *world)) {
 	if on.Memory {
 		coordtest.OnRevisions(t, func(w *coordtest.World) { f(&world{w}) })
 	}
-	if on.Revisions {
+	if on.Spares {
 		on.real(t, f)
 	}
 }
