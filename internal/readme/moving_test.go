@@ -18,9 +18,11 @@ func TestThePageOnMovingShowsWhatTestsRun(t *testing.T) {
 		file   string
 		blocks int
 	}{
-		"From etcd's concurrency package":  {"backend/etcd/moving_test.go", 7},
-		"From client-go's leader election": {"docs/moving/moving_test.go", 2},
-		"From locks in Redis":              {"docs/moving/moving_test.go", 2},
+		"From etcd's concurrency package":   {"backend/etcd/moving_test.go", 7},
+		"From client-go's leader election":  {"docs/moving/moving_test.go", 2},
+		"From locks in Redis":               {"docs/moving/moving_test.go", 2},
+		"From advisory locks in PostgreSQL": {"backend/postgres/moving_test.go", 3},
+		"From river":                        {"docs/moving/river/river_test.go", 2},
 	} {
 		_, section, _ := strings.Cut(page, "\n## "+title+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
@@ -36,7 +38,7 @@ func TestThePageOnMovingShowsWhatTestsRun(t *testing.T) {
 		}
 	}
 	required := strings.Split(read(t, "docs/moving/go.mod"), "\n")
-	for name, module := range map[string]string{"client-go": "k8s.io/client-go", "redsync": "github.com/go-redsync/redsync/v4"} {
+	for name, module := range map[string]string{"client-go": "k8s.io/client-go", "redsync": "github.com/go-redsync/redsync/v4", "river": "github.com/riverqueue/river"} {
 		version := regexp.MustCompile("(?m)^" + name + ` (v[0-9.]+)\. `).FindStringSubmatch(page)
 		if version == nil || !slices.Contains(required, "\t"+module+" "+version[1]) {
 			t.Errorf("the page names the version %q of %s, which docs/moving/go.mod does not require", version, name)
