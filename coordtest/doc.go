@@ -12,8 +12,9 @@
 //
 // [Each] runs the function twice: in memory, inside a testing/synctest bubble, where minutes pass in
 // no time; and on a real ZooKeeper server that it starts. [Memory] runs it in memory only.
-// [StartZooKeeper] starts one server or three for a test that kills and pauses them. Package
-// backend/etcd/etcdtest, of the module backend/etcd, has an Each that adds an etcd server.
+// [StartZooKeeper] starts one server or three for a test that kills and pauses them. Packages
+// backend/etcd/etcdtest and backend/postgres/pgtest, of the modules backend/etcd and
+// backend/postgres, have an Each that adds an etcd or a PostgreSQL server.
 // [New] makes a Service of anything else.
 //
 // # Names

@@ -18,6 +18,8 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/etcd/etcdtest"
+	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/cmd/coordctl/internal/live"
 	"github.com/go-coord/coord/inspect"
 	"github.com/go-coord/coord/internal/coordtest"
@@ -352,10 +354,17 @@ func TestADirectoryThatBecomesEmpty(t *testing.T) {
 
 // TestTheViewOfAServerOfEtcd: locks and queues, with rates, on etcd.
 func TestTheViewOfAServerOfEtcd(t *testing.T) {
-	addrs := []string{etcdtest.Start(t, nil).Addr()}
-	open := func() *coord.Client {
-		return coordtest.Open(t, etcd.New(addrs, nil), nil)
-	}
+	viewsAServer(t, etcd.New([]string{etcdtest.Start(t, nil).Addr()}, nil))
+}
+
+// TestTheViewOfAServerOfPostgreSQL: the same there.
+func TestTheViewOfAServerOfPostgreSQL(t *testing.T) {
+	viewsAServer(t, postgres.New(pgtest.Start(t, nil).URL(""), nil))
+}
+
+func viewsAServer(t *testing.T, b backend.Backend) {
+	t.Helper()
+	open := func() *coord.Client { return coordtest.Open(t, b, nil) }
 	a := open()
 	coordtest.MustLock(t, coord.NewMutex(a, "/app/lock", &coord.MutexOptions{ID: "a"}))
 	m := follow(t, open(), "/", nil)
