@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -265,18 +266,7 @@ func (l *link) write() {
 	for {
 		groups := l.take()
 		for _, g := range groups {
-			parsed := ""
-			for _, r := range g.requests {
-				name := r.statement
-				if l.texts != nil {
-					if parsed != name {
-						l.front.SendParse(&pgproto3.Parse{Query: l.texts[name]})
-					}
-					parsed, name = name, ""
-				}
-				l.front.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
-				l.front.SendExecute(&pgproto3.Execute{})
-			}
+			l.put(g)
 			l.front.SendSync(&pgproto3.Sync{})
 		}
 		if len(groups) > 0 {
@@ -291,6 +281,35 @@ func (l *link) write() {
 		case <-l.ctx.Done():
 			return
 		}
+	}
+}
+
+// put puts a group into the buffer, up to its Sync. What several commits execute comes behind all their arguments, in a
+// few bytes: the server keeps the turn from the first Execute to the Sync, and a client that is paused, or cut off, while it sends
+// is most likely to be so in the arguments.
+func (l *link) put(g *group) {
+	parsed := ""
+	var executes []*pgproto3.Execute
+	for i, r := range g.requests {
+		name, portal := r.statement, ""
+		if l.texts != nil {
+			if parsed != name {
+				l.front.SendParse(&pgproto3.Parse{Query: l.texts[name]})
+			}
+			parsed, name = name, ""
+		}
+		if g.commits && !r.setting {
+			portal = "p" + strconv.Itoa(i)
+		}
+		l.front.SendBind(&pgproto3.Bind{PreparedStatement: name, DestinationPortal: portal, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
+		if portal != "" {
+			executes = append(executes, &pgproto3.Execute{Portal: portal})
+		} else {
+			l.front.SendExecute(&pgproto3.Execute{})
+		}
+	}
+	for _, e := range executes {
+		l.front.SendExecute(e)
 	}
 }
 

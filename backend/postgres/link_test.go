@@ -19,16 +19,18 @@ type script struct {
 	back  *pgproto3.Backend
 	conn  net.Conn
 	asked chan []string // the statements of each group
+	forms chan string   // the messages of each group, by their letters
 }
 
 func newScript(t *testing.T, early bool, heard func(l *link, payload string)) (*link, *script) {
 	client, server := net.Pipe()
-	s := &script{t, pgproto3.NewBackend(server, server), server, make(chan []string, 1000)}
+	s := &script{t, pgproto3.NewBackend(server, server), server, make(chan []string, 1000), make(chan string, 1000)}
 	l := newLink(client, pgproto3.NewFrontend(client, client), nil, early, heard)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		var group []string
+		form := ""
 		for {
 			m, err := s.back.Receive()
 			if err != nil {
@@ -37,9 +39,13 @@ func newScript(t *testing.T, early bool, heard func(l *link, payload string)) (*
 			switch m := m.(type) {
 			case *pgproto3.Bind:
 				group = append(group, m.PreparedStatement)
+				form += "B"
+			case *pgproto3.Execute:
+				form += "E" + m.Portal
 			case *pgproto3.Sync:
 				s.asked <- group
-				group = nil
+				s.forms <- form
+				group, form = nil, ""
 			}
 		}
 	}()
@@ -129,6 +135,9 @@ func TestLink_CommitsOfOneTransaction(t *testing.T) {
 	server.group("c_commit")
 	server.say(answer(1, int8(1))...)
 	server.group("c_commit c_commit c_commit")
+	if first, form := <-server.forms, <-server.forms; first != "BEp0" || form != "BBBEp0Ep1Ep2" {
+		t.Errorf("sent in the order %q and %q: the server would keep the turn while it waits for arguments", first, form)
+	}
 	answers := answer(3, int8(2))
 	server.say(answers[:len(answers)-1]...)
 	server.say(&pgproto3.ErrorResponse{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: "53100"}, &pgproto3.ReadyForQuery{TxStatus: 'I'})

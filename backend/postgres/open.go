@@ -146,7 +146,7 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 		texts = unprepared(c.schema, lockTimeout(min(lock, mostPooledWait)))
 		err = c.preparePooled(ctx, conn, create)
 	} else if err = pooler.check(ctx, pg, conn); err == nil {
-		err = c.prepare(ctx, conn, lockTimeout(lock), create)
+		err = c.prepare(ctx, conn, settingsFor(lock, s.timeout), create)
 	}
 	if err != nil {
 		discard(conn)
@@ -176,8 +176,8 @@ func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn, create 
 
 // prepare makes the settings of a connection, the layout if it is missing, listens, and prepares the statements. A wait for a
 // lock gives up after a time.
-func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, lock string, create bool) error {
-	if err := conn.Exec(ctx, strings.Replace(settings, "{lock}", lock, 1)).Close(); err != nil {
+func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings string, create bool) error {
+	if err := conn.Exec(ctx, settings).Close(); err != nil {
 		return err
 	}
 	if encoding := conn.ParameterStatus("server_encoding"); encoding != "UTF8" {

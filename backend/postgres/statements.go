@@ -1,6 +1,10 @@
 package postgres
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // Columns of a node, in the order of stat; see there.
 const columns = "n.czxid, n.mzxid, n.pzxid, n.ctime, n.mtime, n.version, 2*n.created - n.children, n.owner, octet_length(n.data), n.children, n.container::int"
@@ -45,10 +49,12 @@ var statements = map[string]string{
 
 // settings protect the session from what administrators set for others: each of its statements is short, and none may be
 // ended by a timeout that it does not know of. A wait for the turn gives up after the lock timeout, so
-// that the keep-alive behind it is not late. New tables have no statistics, hence no sequential scans.
+// that the keep-alive behind it is not late. New tables have no statistics, hence no sequential scans. The server ends a connection whose
+// client does not take data for the timeout, or is not there any more: it can have the turn.
 const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')," +
 	" ('enable_seqscan', 'off'), ('jit', 'off'), ('client_encoding', 'UTF8'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('statement_timeout', '0'), ('transaction_timeout', '0')," +
-	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0')," +
+	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('tcp_user_timeout', '{patience}ms')," +
+	" ('tcp_keepalives_idle', '{idle}'), ('tcp_keepalives_interval', '{idle}'), ('tcp_keepalives_count', '3')," +
 	" ('synchronous_commit', " + durable + ")) v(name, value) JOIN pg_settings s USING (name)"
 
 // durable is the setting synchronous_commit: an answered commit is never lost to a crash, whatever others have chosen.
@@ -64,6 +70,12 @@ func unprepared(schema, lock string) map[string]string {
 		all[name] = "/*" + name + "*/ " + fill(sql, schema)
 	}
 	return all
+}
+
+// settingsFor returns settings for a session with these timeouts.
+func settingsFor(lock, timeout time.Duration) string {
+	seconds := strconv.Itoa(max(1, int(timeout/(4*time.Second))))
+	return strings.NewReplacer("{lock}", lockTimeout(lock), "{patience}", strconv.FormatInt(timeout.Milliseconds(), 10), "{idle}", seconds).Replace(settings)
 }
 
 // quote returns a name as an identifier, literal as a string constant.
