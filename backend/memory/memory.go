@@ -45,10 +45,13 @@ type Options struct {
 
 	// Revisions numbers the sequential nodes by their commits, as a service does that has no
 	// counter for each parent: the numbers have gaps and begin anywhere, they have more than
-	// ten digits in time, and each Create tells its Czxid and its Siblings. They have no end. A
-	// Carry writes nothing, and is refused if the node has other data. A Stat tells containers,
-	// which ZooKeeper hides, and a store without this option too.
+	// ten digits in time, and each Create tells its Czxid and its Siblings. They have no end. The store
+	// Spares too.
 	Revisions bool
+
+	// Spares makes a Carry write nothing, and be refused if the node has other data. A Stat tells
+	// containers, which ZooKeeper hides, and a store without this option too.
+	Spares bool
 
 	// Limits of one Commit, and the end of the sequence numbers. Zero fields mean those of
 	// ZooKeeper, which limits the bytes, and whose numbers end at 2^31-1.
@@ -116,7 +119,7 @@ func New(o *Options) *Store {
 			st.limits.Sequence = math.MaxInt64
 		}
 	}
-	st.tree.end, st.tree.revisions = st.limits.Sequence, opts.Revisions
+	st.tree.end, st.tree.revisions, st.tree.spares = st.limits.Sequence, opts.Revisions, opts.Revisions || opts.Spares
 	switch l := st.limits; {
 	case opts.Revisions && l.Sequence < math.MaxInt64:
 		st.bad = fmt.Errorf("%w: Revisions needs the highest Sequence limit, not %d", backend.ErrInvalid, l.Sequence)

@@ -274,6 +274,23 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
+// A store that spares has ZooKeeper's numbers, and a Carry there writes nothing.
+func TestAStoreThatSparesWritesNoCarry(t *testing.T) {
+	s := open(t, memory.New(&memory.Options{Spares: true}))
+	if _, err := s.Commit(t.Context(), backend.Create("/d", []byte("mark"), backend.Persistent)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"/d/n-0000000000", "/d/n-0000000001"} {
+		r, err := s.Commit(t.Context(), backend.Create("/d/n-", nil, backend.PersistentSequential), backend.Carry("/d", []byte("mark")))
+		if err != nil || r[0].Path != want || r[1].Stat.Version != 0 {
+			t.Errorf("%+v, %v, want %s and version 0", r, err, want)
+		}
+	}
+	if _, err := s.Commit(t.Context(), backend.Carry("/d", []byte("other"))); !errors.Is(err, backend.ErrBadVersion) {
+		t.Errorf("a Carry of other data: %v", err)
+	}
+}
+
 func TestNumbersThatAreRevisions(t *testing.T) {
 	st := memory.New(&memory.Options{Revisions: true})
 	s := open(t, st)

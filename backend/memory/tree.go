@@ -18,6 +18,7 @@ type tree struct {
 	nodes map[string]*node // by path
 
 	revisions bool          // see Options.Revisions
+	spares    bool          // see Options.Spares
 	ahead     time.Duration // see Store.SetClock
 }
 
@@ -62,7 +63,7 @@ func (t *tree) statAt(n *node, zxid int64) backend.Stat {
 		EphemeralOwner: n.owner,
 		DataLength:     int32(len(n.data)),
 		NumChildren:    int32(len(n.children)),
-		Container:      n.container && t.revisions,
+		Container:      n.container && t.spares,
 		AsOf:           zxid,
 	}
 }
@@ -205,7 +206,7 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 	if op.Version != backend.AnyVersion && op.Version != n.version {
 		return "", stat, backend.ErrBadVersion
 	}
-	if op.Kind == backend.OpCarry && t.revisions {
+	if op.Kind == backend.OpCarry && t.spares {
 		if !bytes.Equal(n.data, op.Data) {
 			return "", stat, backend.ErrBadVersion
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
-	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
@@ -121,11 +119,9 @@ func TestDiffer_Carried(t *testing.T) {
 			var commits atomic.Int64
 			steps := int(scripts(400, 2000))
 			backendtest.Differ(t,
-				backendtest.Harness{SessionTimeout: timeout, Unlike: []string{arm}, New: func(*testing.T) backendtest.Service {
-					return written{memoryService{memory.New(&memory.Options{SessionTimeout: timeout, ContainerInterval: -1, Limits: backend.Limits{Sequence: math.MaxInt64}})}}
-				}},
+				likePostgreSQL(timeout),
 				backendtest.Harness{SessionTimeout: timeout, Unlike: []string{arm}, New: func(t *testing.T) backendtest.Service {
-					return written{newCarried(t, server, timeout, &commits)}
+					return newCarried(t, server, timeout, &commits)
 				}}, 1000+seed, steps)
 			if n := commits.Load(); n < int64(steps/20) {
 				t.Errorf("only %d commits were carried", n)
