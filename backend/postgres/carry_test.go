@@ -41,6 +41,7 @@ func newBooksOn(t *testing.T, server *pgtest.Server) *books {
 	// No test waits for the end of a session.
 	s := newService(t, server.Addr(), postgres.Options{SessionTimeout: time.Minute})
 	b := &books{service: s, t: t, schema: s.opts.Schema}
+	b.must("BEGIN; " + b.migration() + "; COMMIT")
 	b.c = b.open("a")
 	b.must("CREATE TABLE {s}.entry (name text PRIMARY KEY)")
 	return b
@@ -572,7 +573,7 @@ func TestCommit_RefusesWhatItCannotCarry(t *testing.T) {
 	b.must("CREATE DATABASE " + b.schema)
 	t.Cleanup(func() { b.must("DROP DATABASE " + b.schema + " WITH (FORCE)") })
 	database := func(c *pgx.ConnConfig) { c.Database = b.schema }
-	if _, err := b.connect(database).Exec(ctx, postgres.Migration(b.schema)); err != nil {
+	if _, err := b.connect(database).Exec(ctx, b.migration()); err != nil {
 		t.Fatal(err)
 	}
 	set := func(statement string) pgx.Tx {

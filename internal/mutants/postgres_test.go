@@ -1,7 +1,7 @@
 package mutants
 
 // postgresMutants are defects in the backend for PostgreSQL, which is a module of its own. Those of its SQL are in
-// TestGuard_DefectsAreFound.
+// TestGuard_DefectsAreFound and TestCommit_DefectsAreFound.
 var postgresMutants = []mutant{
 	{"the zero Guard passes in a transaction of PostgreSQL", "postgres.check",
 		"if len(ops) == 0 {", "if len(ops) < 0 {",
@@ -15,4 +15,28 @@ var postgresMutants = []mutant{
 	{"a bound for idle transactions of PostgreSQL that is switched off is the default", "millis",
 		"return -1", "return 0",
 		"TestGuard_Idle"},
+	{"an item of a lost claim counts as changed by another client", "Refusal",
+		"if d.Part.Claim && errors", "if false && errors",
+		"TestCommit_IsRefusedWithItsTransaction/a_claim_that_is_lost"},
+	{"an AckOp does not name its claim", "carry",
+		"x.op != nil && x.op.Claim == op.Path", "x.op == nil && x.op.Claim == op.Path",
+		"TestCommit_IsRefusedWithItsTransaction/a_claim_that_is_lost"},
+	{"a node that another transaction holds is a conflict", "Refusal",
+		"if errors.Is(why, ErrBusy) {", "if false {",
+		"TestCommit_IsBusyBesideAGuard"},
+	{"the end of the session is taken for another database", "elsewhere",
+		"err != nil { return err } return fmt", "err != nil && false { return err } return fmt",
+		"TestCommit_AfterTheEndOfItsSession"},
+	{"a commit in a transaction of a user takes two round trips", "postgres.Commit",
+		"pgx.QueryExecModeExec", "pgx.QueryExecModeDescribeExec",
+		"TestCommit_IsOneRoundTrip"},
+	{"a Set whose carried transaction was refused is refused again", "endedSet",
+		"if o == txn.Unknown {", "if false {",
+		"TestCommit_IsPlannedAgain"},
+	{"a transaction carries what the service would refuse", "postgres.stage",
+		"if err := s.checkOps(ops); err != nil { return err }", "",
+		"TestCommit_RefusesWhatItCannotCarry"},
+	{"a quote in a path ends it", "element",
+		"arrayQuoter.Replace(text)", "text",
+		"TestCommit_IsAppliedWithItsTransaction/pgx"},
 }
