@@ -435,32 +435,39 @@ func TestCommit_IsPlannedAgain(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBooks(t), context.Background()
 	q := coord.NewQueue[int](b.c, "/q", nil)
-	v := coord.NewValue[int](b.c, "/v", nil)
-	if _, err := v.Set(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	txn := coord.NewTxn(b.c).Add(q.PutOp(1)).Set("/v", []byte("2"))
-	for i, stale := range []struct{ op, path, by string }{
-		{"put", "/q", "UPDATE {s}.node SET version = 1 WHERE starts_with(path, '/q/items/b-')"},
-		{"set", "/v", "DELETE FROM {s}.node WHERE starts_with(path, '/v')"},
-		{},
-	} {
-		if i == 2 {
-			mustCreate(t, b.c, "/v", "") // without the pin of the one before
-		}
-		tx := b.begin()
-		b.enter(tx, "with it")
-		mustCarry(t, tx, txn)
-		if stale.op != "" {
-			b.must(stale.by)
-			refused(t, tx, stale.op, i, stale.path)
-			continue
-		}
-		mustCommitTx(t, tx)
-	}
+	txn := coord.NewTxn(b.c).Add(q.PutOp(1))
+	tx := b.begin()
+	b.enter(tx, "with it")
+	mustCarry(t, tx, txn)
+	b.must("UPDATE {s}.node SET version = 1 WHERE starts_with(path, '/q/items/b-')")
+	refused(t, tx, "put", 0, "/q", backend.ErrBadVersion)
+	tx = b.begin()
+	b.enter(tx, "with it")
+	mustCarry(t, tx, txn)
+	mustCommitTx(t, tx)
 	if item, err := q.Pop(ctx); item != 1 || err != nil || !slices.Equal(b.entries(), []string{"with it"}) {
 		t.Errorf("%d, %v, entries %q", item, err, b.entries())
 	}
+}
+
+// A Set does not trust what the client knew of the node: by now it can belong to a lock, and no reply tells.
+func TestCommit_ReadsWhatItSets(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBooks(t), context.Background()
+	mustCreate(t, b.c, "/v", "")
+	set := coord.NewTxn(b.c).Set("/v", []byte("new"))
+	if _, err := set.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	other := b.open("other")
+	if _, err := coord.NewTxn(other).Delete("/v").Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	h := coordtest.MustLock(t, coord.NewMutex(other, "/v", nil))
+	defer coordtest.MustRelease(t, h)
+	tx := b.begin()
+	coordtest.WantErr(t, postgres.Commit(ctx, tx, set), coord.ErrKind)
+	tx.Rollback(ctx)
 }
 
 // A payment is made exactly once, though its worker fails before and after its commit.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/carry"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/kinds"
@@ -32,20 +33,15 @@ func (n *Node) PlainSetOp(data []byte) txn.Op { return n.setOp(data, false, nil)
 func (n *Node) setOp(data []byte, create bool, invalid error) txn.Op {
 	return txn.Op{Name: "set", Path: n.FullPath(), Err: cmp.Or(n.Check("set"), invalid),
 		Expand: func(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
+			if carry.Of(ctx) != nil {
+				// Nothing examines the node afterwards, and a refusal is not reported to this client.
+				n.c.Kinds().Forget(n.path.Full())
+			}
 			return n.setOps(ctx, s, before, data, create)
 		},
 		Least:   []backend.Op{backend.SetData(n.FullPath(), data, backend.AnyVersion)},
 		Again:   func(err error) bool { return n.setAgain(err, create) },
-		Ended:   n.endedSet,
 		Examine: n.afterTxnSet,
-	}
-}
-
-// endedSet makes the next transaction read the node again if the outcome of this one is unknown: if another
-// system carries it, its refusal is not reported here.
-func (n *Node) endedSet(o txn.Outcome) {
-	if o == txn.Unknown {
-		n.c.Kinds().Forget(n.path.Full())
 	}
 }
 

@@ -51,7 +51,7 @@ var directoryMutants = []mutant{
 		"f, err := n.stateInTxn(ctx, s, create)", "f, err := kinds.DirState{}, error(nil); if create { f, err = n.stateInTxn(ctx, s, create) }",
 		"TestDirectory/PlainSet"},
 	{"a plain Set trusts what it knew of another node", "setOp",
-		"return n.setAgain(err, create) }, Ended: n.endedSet, Examine: n.afterTxnSet }", "return n.setAgain(err, create) }, Examine: nil }",
+		"return n.setAgain(err, create) }, Examine: n.afterTxnSet }", "return n.setAgain(err, create) }, Examine: nil }",
 		"TestDirectory/PlainSetOfAnotherNode"},
 	{"a plain Set reads the node each time", "stateInTxn",
 		"if value { x, err := n.read(ctx, s)", "if !value { n.c.Kinds().Forget(n.path.Full()) }; if value { x, err := n.read(ctx, s)",
