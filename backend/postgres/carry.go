@@ -148,7 +148,8 @@ func (s *session) elsewhere(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	if err := s.renew(ctx, l, s.now()); err != nil { // it has ended, or that is not known
+	// It has ended, or that is not known. After errMoved it lives, and attaches again.
+	if err := s.renew(ctx, l, s.now()); err != nil && !errors.Is(err, errMoved) {
 		return err
 	}
 	return fmt.Errorf("%w: the transaction is not on the database and the schema %q of the Txn's client", backend.ErrInvalid, s.cfg.schema)

@@ -25,7 +25,7 @@ var postgresMutants = []mutant{
 		"if errors.Is(why, ErrBusy) {", "if false {",
 		"TestCommit_IsBusyBesideAGuard"},
 	{"the end of the session is taken for another database", "elsewhere",
-		"err != nil { return err }; return fmt", "err != nil && false { return err }; return fmt",
+		"err != nil && !errors.Is(err, errMoved) {", "err != nil && !errors.Is(err, errMoved) && false {",
 		"TestCommit_AfterTheEndOfItsSession"},
 	{"a commit in a transaction of a user takes two round trips", "postgres.Commit",
 		"pgx.QueryExecModeExec", "pgx.QueryExecModeDescribeExec",
