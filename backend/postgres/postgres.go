@@ -14,9 +14,8 @@
 //
 // The sessions of clients end those that have expired, each time that they send a keep-alive: while no client is there,
 // nothing ends, and Open looks first. Only the clock of the database counts. That clock can be set, and the server can be
-// down. So whenever nobody has looked for nearly the shortest LossMargin of all sessions, the timeouts of all sessions begin
-// again. A step of the clock that is longer than the margin therefore ends no session early, and a
-// shorter one is covered by the margin.
+// down. So the time between two looks counts against a session for nearly its LossMargin at most: a step of the clock
+// forward ends no living session. After a restart of the server, or if the clock was set back, all timeouts begin again.
 //
 // A keep-alive waits for the commits that its session has sent. These give up waiting for their turn after an eighth of the
 // timeout and are sent again, so other sessions cannot delay it. What can is a flush: if the disk, or
