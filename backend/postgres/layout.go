@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -72,6 +73,9 @@ func (c *config) ensureLayout(ctx context.Context, conn *pgconn.PgConn, create b
 		if errors.As(err, &e) && e.Code == "42501" {
 			return fmt.Errorf("%w: schema %q is missing or old, and the role may not change it: have an administrator run the SQL of postgres.Migration, or `coordctl postgres migrate`: %s", backend.ErrDenied, c.schema, e.Message)
 		}
+		if errors.As(err, &e) && slices.Contains([]string{"42P07", "42723", "42710"}, e.Code) { // a table, a function, a type is there
+			return contact.Invalid("schema %q is not one of coord, it has something else of a name that coord needs: %s", c.schema, e.Message)
+		}
 		return err
 	}
 	return nil
@@ -84,6 +88,8 @@ func (c *config) layout(ctx context.Context, conn *pgconn.PgConn) (int, error) {
 	switch {
 	case errors.As(err, &e) && (e.Code == "42P01" || e.Code == "3F000"):
 		return 0, nil
+	case errors.As(err, &e) && e.Code == "42703":
+		return 0, contact.Invalid("schema %q is not one of coord: its table layout is another one: %s", c.schema, e.Message)
 	case err != nil:
 		return 0, err
 	case len(results) != 1 || len(results[0].Rows) != 1:

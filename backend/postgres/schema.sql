@@ -30,7 +30,7 @@ CREATE TABLE {s}.epoch (
 CREATE TABLE {s}.session (
 	id      bigint PRIMARY KEY,
 	epoch   int NOT NULL,         -- of its connection
-	history bigint NOT NULL,      -- the epoch of the history in which that began
+	home    oid NOT NULL,         -- the table clock when that began
 	timeout interval NOT NULL,
 	margin  interval NOT NULL,    -- by which its client gives it up before the timeout
 	expires timestamptz NOT NULL,
@@ -252,7 +252,7 @@ BEGIN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	PERFORM {s}.take_turn();
-	SELECT c.zxid + 1, c.home = c.tableoid AND s.history = c.zxid >> 40 INTO z, same
+	SELECT c.zxid + 1, s.home = c.tableoid INTO z, same
 		FROM {s}.clock c JOIN {s}.session s ON s.id = sid AND s.epoch = ep AND NOT s.ended;
 	IF NOT FOUND THEN
 		status := 'lost';
@@ -319,8 +319,8 @@ END $$;
 
 -- see_history begins a new epoch if this history may lack commits that were made: the server is another one or was started
 -- again, the tables are a restored copy, or a session has seen a position that was never reached here. Every
--- session begins its connection with open or attach. A connection that goes on notices the new epoch by its
--- commits and keep-alives.
+-- session begins its connection with open or attach. A connection that goes on over a restored copy notices it by its
+-- commits and keep-alives, else it goes on with the server in the new epoch.
 CREATE FUNCTION {s}.see_history(seen bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	here text := {s}.identity();
@@ -336,12 +336,14 @@ BEGIN
 END $$;
 
 CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, polls bool, OUT z bigint, OUT history uuid) LANGUAGE plpgsql AS $$
+DECLARE
+	home oid;
 BEGIN
 	PERFORM {s}.take_turn();
 	PERFORM {s}.see_history(0);
 	UPDATE {s}.clock SET polled = true WHERE open.polls AND NOT polled;
-	SELECT c.zxid, e.history INTO z, open.history FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40;
-	INSERT INTO {s}.session VALUES (sid, 1, z >> 40, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false, open.polls);
+	SELECT c.zxid, e.history, c.home INTO z, open.history, home FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40;
+	INSERT INTO {s}.session VALUES (sid, 1, home, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false, open.polls);
 END $$;
 
 -- attach begins the epoch ep of a session's connection: no commit of an earlier one can be applied any more. It returns
@@ -358,24 +360,23 @@ BEGIN
 		PERFORM {s}.finish(sid);
 		RETURN;
 	END IF;
-	UPDATE {s}.session s SET epoch = ep, history = c.zxid >> 40, expires = clock_timestamp() + timeout
+	UPDATE {s}.session s SET epoch = ep, home = c.home, expires = clock_timestamp() + timeout
 		FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40
 		WHERE id = sid AND NOT ended AND s.epoch < ep RETURNING c.zxid, e.history INTO z, attach.history;
 END $$;
 
--- beat renews a session, and returns false if it is over, and nothing if it must attach again. It need not be durable: after a crash the timeouts of all sessions begin again. But
+-- beat renews a session. It returns whether the session lives, and the history, which is null if the session must attach again. It need not be durable: after a crash the timeouts of all sessions begin again. But
 -- where a standby may be promoted, the standby must have it: else a primary that was not told of the promotion would
 -- go on renewing sessions that the new one ends.
-CREATE FUNCTION {s}.beat(sid bigint) RETURNS bool LANGUAGE plpgsql AS $$
-DECLARE
-	same bool;
+CREATE FUNCTION {s}.beat(sid bigint, OUT alive bool, OUT history uuid) LANGUAGE plpgsql AS $$
 BEGIN
 	IF current_setting('synchronous_standby_names') = '' THEN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
 	UPDATE {s}.session s SET expires = clock_timestamp() + timeout FROM {s}.clock c
-		WHERE s.id = sid AND NOT s.ended RETURNING c.home = c.tableoid AND s.history = c.zxid >> 40 INTO same;
-	RETURN CASE WHEN NOT FOUND THEN false WHEN same THEN true END;
+		WHERE s.id = sid AND NOT s.ended
+		RETURNING (SELECT e.history FROM {s}.epoch e WHERE e.epoch = c.zxid >> 40 AND s.home = c.tableoid) INTO history;
+	alive := FOUND;
 END $$;
 
 -- reap ends the sessions that have expired, and now and then collects containers. It returns after how many

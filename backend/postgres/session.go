@@ -353,17 +353,18 @@ func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) erro
 	switch {
 	case err != nil:
 		return err
-	case r[0] == nil:
-		return errMoved
 	case !boolean(r[0]):
 		s.end(errRevoked)
 		return errRevoked
+	case r[1] == nil:
+		return errMoved
 	case s.checkLease() <= 0: // an answer that comes too late revives nothing
 		return errUnheard
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lease.Renew(sent)
+	s.history = r[1]
 	return nil
 }
 

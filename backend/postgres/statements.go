@@ -22,7 +22,7 @@ const mostReply = "2000000"
 var statements = map[string]string{
 	"k_open":   "SELECT * FROM {s}.open($1::bigint, $2::int, $3::int, $4::bool)",
 	"k_attach": "SELECT * FROM {s}.attach($1::bigint, $2::int, $3::bigint, $4::uuid)",
-	"k_beat":   "SELECT {s}.beat($1::bigint)",
+	"k_beat":   "SELECT * FROM {s}.beat($1::bigint)",
 	"k_reap":   "SELECT {s}.reap($1::bigint)",
 	"k_finish": "SELECT {s}.finish($1::bigint)",
 
