@@ -141,9 +141,11 @@ DECLARE
 	p text;
 	d text;
 	now bigint := {s}.now();
-	kids int;
 	num bigint;
 	x {s}.node;
+	dir {s}.node;          -- the parent in use, as it will be
+	held bool;             -- it is locked
+	due bool := false;     -- it is still to be written: once for all its children, since each version that a transaction writes slows the reads of the next
 BEGIN
 	events := '{}';
 	FOR i IN 1..n LOOP
@@ -151,27 +153,33 @@ BEGIN
 		p := paths[i];
 		d := dirs[i];
 		at := i - 1;
+		IF due AND (k IN (1, 3) AND d <> dir.path OR k IN (2, 6) AND p = dir.path) THEN
+			UPDATE {s}.node SET children = dir.children, created = dir.created, pzxid = z, changed = now WHERE path = dir.path;
+			due := false;
+		END IF;
+		IF k IN (1, 3) AND d IS DISTINCT FROM dir.path THEN
+			SELECT * INTO dir FROM {s}.node WHERE path = d FOR NO KEY UPDATE SKIP LOCKED;
+			held := FOUND;
+			IF NOT held THEN
+				SELECT * INTO dir FROM {s}.node WHERE path = d;
+			END IF;
+		END IF;
 		IF k = 1 THEN -- create
-			SELECT * INTO x FROM {s}.node WHERE path = d;
-			num := x.created;
+			num := dir.created;
 			IF modes[i] IN (2, 3) THEN
 				p := p || CASE WHEN num < 10000000000 THEN lpad(num::text, 10, '0') ELSE num::text END;
 			END IF;
-			status := CASE WHEN x.path IS NULL THEN 'notfound' WHEN x.owner <> 0 THEN 'nochildren'
-				WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' END;
-			IF status IS NULL THEN
-				UPDATE {s}.node SET children = children + 1, created = created + 1, pzxid = z, changed = now
-					WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = d FOR NO KEY UPDATE SKIP LOCKED) RETURNING children INTO kids;
-				IF NOT FOUND THEN
-					status := 'busy';
-				END IF;
-			END IF;
+			status := CASE WHEN dir.path IS NULL THEN 'notfound' WHEN dir.owner <> 0 THEN 'nochildren'
+				WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' WHEN NOT held THEN 'busy' END;
 			IF status IS NOT NULL THEN
 				RETURN;
 			END IF;
+			dir.children := dir.children + 1;
+			dir.created := dir.created + 1;
+			due := true;
 			INSERT INTO {s}.node VALUES (p, d, datas[i], z, z, z, now, now, 0, CASE WHEN modes[i] IN (1, 3) THEN sid ELSE 0 END, modes[i] = 4, 0, 0, now);
 			names[i] := p;
-			siblings[i] := kids;
+			siblings[i] := dir.children;
 			events := events || ('c' || p);
 		ELSIF k = 3 THEN -- delete
 			SELECT * INTO x FROM {s}.node WHERE path = p FOR UPDATE SKIP LOCKED;
@@ -183,17 +191,14 @@ BEGIN
 				status := 'badversion';
 			ELSIF x.children > 0 THEN
 				status := 'notempty';
-			END IF;
-			IF status IS NULL THEN
-				UPDATE {s}.node SET children = children - 1, pzxid = z, changed = now
-					WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = x.parent FOR NO KEY UPDATE SKIP LOCKED);
-				IF NOT FOUND THEN
-					status := 'busy';
-				END IF;
+			ELSIF status IS NULL AND NOT held THEN
+				status := 'busy';
 			END IF;
 			IF status IS NOT NULL THEN
 				RETURN;
 			END IF;
+			dir.children := dir.children - 1;
+			due := true;
 			DELETE FROM {s}.node WHERE path = p;
 			events := events || ('d' || p);
 		ELSIF k = 5 THEN -- absent
@@ -229,10 +234,16 @@ BEGIN
 	END LOOP;
 	status := 'ok';
 	at := -1;
+	IF due THEN
+		UPDATE {s}.node SET children = dir.children, created = dir.created, pzxid = z, changed = now WHERE path = dir.path;
+	END IF;
 	IF n > 1 THEN -- the siblings are those after the whole commit
 		FOR i IN 1..n LOOP
 			IF kinds[i] = 1 THEN
-				siblings[i] := (SELECT children FROM {s}.node WHERE path = dirs[i]);
+				IF dirs[i] <> dir.path THEN
+					SELECT * INTO dir FROM {s}.node WHERE path = dirs[i];
+				END IF;
+				siblings[i] := dir.children;
 			END IF;
 		END LOOP;
 	END IF;
