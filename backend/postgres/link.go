@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -200,7 +201,21 @@ func (l *link) commit(r *request) {
 		return
 	}
 	l.waiting = append(l.waiting, r)
-	l.together()
+	l.stir()
+}
+
+// gather queues the commits that wait, if none is under way. Before it does, the callers run that the answer to the
+// commits before has woken: if the first of them did not wait for the others, every second flush would be for one commit.
+func (l *link) gather() {
+	l.mu.Lock()
+	due := !l.committing && len(l.waiting) > 0
+	l.mu.Unlock()
+	if due {
+		runtime.Gosched()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.together()
+	}
 }
 
 // together queues the commits that wait, if none is under way. It needs the mutex.
@@ -219,7 +234,6 @@ func (l *link) together() {
 		l.queue = append(l.queue, &group{requests: []*request{newRequest("k_flush")}})
 	}
 	l.committing = true
-	l.stir()
 }
 
 func (l *link) stir() {
@@ -264,6 +278,7 @@ func (l *link) ask(ctx context.Context, see func(row), statement string, args ..
 func (l *link) write() {
 	defer l.work.Done()
 	for {
+		l.gather()
 		groups := l.take()
 		for _, g := range groups {
 			l.put(g)
@@ -431,7 +446,7 @@ func (l *link) ready() error {
 	}
 	if g.commits {
 		l.committing = false
-		l.together()
+		l.stir()
 	}
 	return nil
 }

@@ -131,8 +131,10 @@ func TestLink_CommitsOfOneTransaction(t *testing.T) {
 	for i := range commits {
 		commits[i] = newRequest("c_commit")
 		l.commit(commits[i])
+		if i == 0 { // the others wait for it
+			server.group("c_commit")
+		}
 	}
-	server.group("c_commit")
 	server.say(answer(1, int8(1))...)
 	server.group("c_commit c_commit c_commit")
 	if first, form := <-server.forms, <-server.forms; first != "BEp0" || form != "BBBEp0Ep1Ep2" {
