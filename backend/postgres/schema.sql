@@ -240,7 +240,7 @@ BEGIN
 	IF n > 1 THEN -- the siblings are those after the whole commit
 		FOR i IN 1..n LOOP
 			IF kinds[i] = 1 THEN
-				IF dirs[i] <> dir.path THEN
+				IF dirs[i] IS DISTINCT FROM dir.path THEN
 					SELECT * INTO dir FROM {s}.node WHERE path = dirs[i];
 				END IF;
 				siblings[i] := dir.children;
