@@ -39,31 +39,37 @@ func endCallers(callers []*caller) error {
 
 // tripsGroup counts the exact cost of the main operation of every recipe; the counts are the
 // same on every machine.
-func tripsGroup(e *env, peers []rival) *group {
+func tripsGroup(e *env, p *peers) *group {
 	g := &group{
 		name: "costs",
 		about: "Sequential round trips, requests and bytes of one cycle of the main operation of each recipe, by one caller, once its directories exist. " +
-			"Counted by proxies; the same on every machine.",
+			"Counted by proxies, on PostgreSQL by the connections; the same on every machine.",
 		shown: []metric{mTrips, mRequests, mBytesUp, mBytesDown, mEvents},
 		exact: true,
 	}
 	const cycles = 3
+	us := []*contestant{ours}
+	if p.postgres != nil {
+		us = append(us, p.postgres.coord())
+	}
 	for _, op := range operations() {
 		cost := time.Duration(len(op.steps)*(cycles+2))*2*countedOneWay + 500*time.Millisecond
-		g.add(op.what, byCoord, onZooKeeper, cost, func(ctx context.Context) (sample, error) {
-			c, err := e.counted.client(ctx)
-			if err != nil {
-				return nil, err
-			}
-			callers, err := openCallers(ctx, e, c, op, 1)
-			if err != nil {
-				return nil, err
-			}
-			s, err := countCycles(ctx, e.counted, op.steps, callers[0].steps, cycles)
-			return s, errors.Join(err, endCallers(callers))
-		})
+		for _, x := range us {
+			g.add(op.what, x.who, x.where, cost, func(ctx context.Context) (sample, error) {
+				conns, err := e.counted.conns(ctx, x, 1)
+				if err != nil {
+					return nil, err
+				}
+				callers, err := openCallers(ctx, e, conns[0].(*coordConn).c, op, 1)
+				if err != nil {
+					return nil, err
+				}
+				s, err := countCycles(ctx, e.counted, op.steps, callers[0].steps, cycles)
+				return s, errors.Join(err, endCallers(callers))
+			})
+		}
 	}
-	for _, r := range peers {
+	for _, r := range p.all {
 		g.add("lock", r.who(), r.where(), 2*time.Second, func(ctx context.Context) (sample, error) {
 			return r.trips(ctx, e.counted, e.root+e.path(), cycles)
 		})

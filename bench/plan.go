@@ -71,7 +71,7 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		}
 	}
 	all := []*group{
-		tripsGroup(e, p.all),
+		tripsGroup(e, p),
 		callsGroup(e, s.widths, s.long),
 		uncontendedGroup(e, us, s.widths, s.long),
 		contendedGroup(e, us, s.long),

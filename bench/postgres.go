@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/postgres"
@@ -23,6 +24,7 @@ import (
 type pgServer struct {
 	*pgtest.Server
 	version string
+	counted countedConns
 	outposts
 }
 
@@ -120,6 +122,12 @@ func (x *pgServer) contestant(who string, o postgres.Options) *contestant {
 		}
 		o := o
 		o.SessionTimeout = timeout
+		if p.oneWay == countedOneWay {
+			o.BeforeConnect = func(_ context.Context, c *pgconn.Config) error {
+				c.AfterNetConnect = x.counted.wrap(p)
+				return nil
+			}
+		}
 		c, err := coord.Open(ctx, postgres.New(url, &o), &coord.Options{Namespace: p.root})
 		if err != nil {
 			return nil, err

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"io"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
@@ -57,4 +60,46 @@ func TestPostgres_EveryCellYieldsFigures(t *testing.T) {
 		}
 	}
 	t.Log(out.String())
+}
+
+// Requests to a PostgreSQL server are counted exactly.
+func TestPostgres_CountsRequests(t *testing.T) {
+	pgtest.Require(t)
+	x, err := startPostgres(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	p, err := newDistantPlace("/bench", []string{"127.0.0.1:1"}, countedOneWay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	conns, err := p.conns(ctx, x.coord(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := coord.NewMutex(conns[0].(*coordConn).c, "/l", nil)
+	n := coord.NewCounter(conns[0].(*coordConn).c, "/n")
+	var h *coord.Hold
+	steps := []step{
+		func(ctx context.Context) (err error) { h, err = m.Lock(ctx); return err },
+		func(context.Context) error { return h.Release() },
+		func(ctx context.Context) error { _, err := n.Add(ctx, 1); return err },
+	}
+	for _, do := range steps { // makes the directories
+		if err := do(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := countCycles(ctx, p, []string{"Lock", "Release", "Add"}, steps, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A notification of each of the three commits comes back. On a busy machine the watch of a hold can be armed, which is a request more.
+	if s[mTripsOf+"Lock"] != 1 || s[mTripsOf+"Release"] != 1 || s[mTripsOf+"Add"] != 2 || s[mRequests] < 4 || s[mRequests] > 5 || s[mEvents] != 3 || s[mBytesUp] <= 0 || s[mBytesDown] <= 0 {
+		t.Errorf("the costs are %v", s)
+	}
 }
