@@ -8,7 +8,9 @@
 // the servers restart one by one, a disk is slow or full; the connections of clients are cut,
 // their network is lost, slow, or loses requests or replies; clients are stopped or killed,
 // sessions are ended, and a server refuses further connections. On etcd members are also cut off
-// from each other and compacted.
+// from each other and compacted. On PostgreSQL a primary is killed, stopped, restarted, and replaced
+// by its synchronous standby, also while it goes on; its processes and connections are ended, and its
+// tables rewritten.
 //
 // It shows that locks exclude each other and tokens grow, that kept locks, LockAll, shards and
 // permits have the owners that they report, that the fence refuses late writes (a resource
@@ -25,6 +27,7 @@
 //	go test ./internal/chaos                               # each fault once, longer pauses between calls
 //	COORD_CHAOS=10m go test -v -timeout 30m -run TestEvery ./internal/chaos
 //	cd backend/etcd; COORD_CHAOS=10m go test -v -timeout 30m -run TestEveryRecipeStandsAllFaultsOnEtcd
+//	cd backend/postgres; COORD_CHAOS=10m go test -v -timeout 30m -run TestChaos
 //
 // COORD_LONG=1 sets COORD_CHAOS=10m. COORD_SEED replays the order of the faults.
 // COORD_CHAOS_SUMMARY names a file for the summary as Markdown, COORD_CHAOS_KEEP a directory that

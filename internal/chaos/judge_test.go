@@ -58,7 +58,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 				f.add("cache", []string{fmt.Sprintf("%s was told of %s as of %#x and then as of %#x, created in %#x", p.name, e.ID, e.Since, e.Token, e.Num)})
 			case e.Kind == "state" && e.Op == "lost" && e.Err != "":
 				lost[e.Session] = true // it is reported again while there is no other session
-				if strings.Contains(e.Err, "has expired on the servers") {
+				if strings.Contains(e.Err, "the session has expired ") {
 					ended[e.Session] = true
 				}
 			}

@@ -1,7 +1,7 @@
 // Package recipetest has the tests of the recipes. Each recipe has an entry ([Mutex], [Queue], …;
 // [All] runs all) that runs its suites on [Services]: on memory in fake time, and on a real
 // service. The tests of this package call them for memory and ZooKeeper; those of backend/etcd
-// for etcd.
+// for etcd, and those of backend/postgres for PostgreSQL.
 //
 // They show that a recipe keeps its promises: exclusion, order, growing tokens, typed errors, no
 // lost wake-up, and no orphaned node when a request or a reply is lost, a session expires,
