@@ -1,0 +1,122 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/postgres"
+)
+
+// setClock does to a schema what a step of the server's clock does: its times are that much older.
+func (s *service) setClock(t *testing.T, step time.Duration) {
+	t.Helper()
+	err := s.exec(fmt.Sprintf(`DO $$ BEGIN
+		UPDATE %[1]s.reaper SET at = at - %[2]d * interval '1 ms', collected = collected - %[2]d * interval '1 ms';
+		UPDATE %[1]s.session SET expires = expires - %[2]d * interval '1 ms';
+	END $$`, s.opts.Schema, step.Milliseconds()))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gone waits until a node is deleted.
+func gone(t *testing.T, s backend.Session, path string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		w := backend.NewWatch()
+		_, _, err := s.Get(ctx, path, w)
+		if err != nil {
+			w.Stop()
+			if backend.ContextError(ctx) != nil {
+				t.Fatalf("%s is still there", path)
+			}
+			return
+		}
+		select {
+		case <-w.Fired():
+		case <-ctx.Done():
+			t.Fatalf("%s is still there", path)
+		}
+	}
+}
+
+// No step of the clock ends a living session, also of one that has no contact for a part of its lease, and sessions that are
+// dead end afterwards.
+func TestClock_StepsEndNoLivingSession(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 12 * time.Second})
+	for i, step := range []time.Duration{2 * time.Second, time.Hour, -time.Hour, 24 * 365 * time.Hour} {
+		t.Run(step.String(), func(t *testing.T) {
+			name := func(of string) string { return fmt.Sprint(of, i) }
+			living, cut, dead := opened(t, s.link(name("living"))), opened(t, s.link(name("cut"))), opened(t, s.link(name("dead")))
+			create(t, cut, name("/cut"), backend.Ephemeral)
+			create(t, dead, name("/dead"), backend.Ephemeral)
+			s.link(name("cut")).Partition()
+			s.setClock(t, step)
+			// Each reap that is due finds the step or comes after it.
+			if err := s.exec(fmt.Sprintf("SELECT %[1]s.reap(0), pg_sleep(0.3), %[1]s.reap(0)", s.opts.Schema)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := living.Exists(t.Context(), name("/cut"), nil); err != nil {
+				t.Errorf("the node of a session whose lease lasts: %v, the session %v", err, cut.Err())
+			}
+			s.link(name("cut")).Heal()
+			if _, err := cut.Exists(t.Context(), name("/cut"), nil); err != nil {
+				t.Errorf("the session that was cut: %v", err)
+			}
+			if err := living.Err(); err != nil {
+				t.Error(err)
+			}
+			if i == 3 {
+				s.link(name("dead")).Partition()
+				gone(t, living, name("/dead"))
+			}
+		})
+	}
+}
+
+// A session whose margin is shorter than the time between two looks at the sessions ends, and so do the others.
+func TestExpiry_AShortMarginKeepsNoSessionAlive(t *testing.T) {
+	t.Parallel()
+	server := shared.Get(t)
+	s := newService(t, server.Addr(), postgres.Options{SessionTimeout: 4 * time.Second})
+	living, long := opened(t, s.link("living")), opened(t, s.link("long"))
+	create(t, long, "/long", backend.Ephemeral)
+	// A row, since a busy machine loses such a session before it has a node.
+	err := s.exec(fmt.Sprintf(`DO $$ BEGIN
+		PERFORM %[1]s.open(7, 100, 10, false);
+		PERFORM %[1]s.commit(7, 1, false, '{1}', '{/short}', '{/}', '{NULL}', '{1}', '{-1}');
+	END $$`, s.opts.Schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := living.Exists(t.Context(), "/short", nil); err != nil {
+		t.Fatal(err)
+	}
+	s.link("long").Partition()
+	gone(t, living, "/short")
+	gone(t, living, "/long")
+}
+
+// The database ends no session before its timeout has passed since its latest renewal, and others do it soon after.
+func TestExpiry_NotBeforeTheTimeout(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 3 * time.Second})
+	living, dead := opened(t, s.link("living")), opened(t, s.link("dead"))
+	create(t, dead, "/dead", backend.Ephemeral)
+	s.link("dead").Partition()
+	dead.Close() // so that it does not come back
+	// The row is renewed no more. It keeps its last time until the session ends, which its node shows.
+	if err := s.exec(fmt.Sprintf("CREATE TABLE %[1]s.last AS SELECT expires FROM %[1]s.session WHERE id = %[2]d", s.opts.Schema, dead.ID())); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, living, "/dead")
+	if err := s.exec(fmt.Sprintf("DO $$ BEGIN ASSERT (SELECT count(*) = 1 AND bool_and(expires <= clock_timestamp()) FROM %s.last), 'too early'; END $$", s.opts.Schema)); err != nil {
+		t.Error(err)
+	}
+}
