@@ -58,37 +58,36 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// recordSQL makes the record. The operations of a commit, and the commits, are recorded in their order.
-// The parent of a node that a commit deletes has the position of the commit already.
+// recordSQL makes the record. The operations of a commit are recorded in their order, and then its position.
 const recordSQL = `
 CREATE TABLE {s}.record (
 	id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	zxid    bigint NOT NULL,
-	kind    text NOT NULL, -- c, s, d, and x for the end of a session
-	path    text NOT NULL,
+	kind    text NOT NULL, -- c, s, d, x for the end of a session, and z for the position
+	zxid    bigint NOT NULL DEFAULT 0,
+	path    text NOT NULL DEFAULT '',
 	data    bytea,
-	owner   bigint NOT NULL,
-	version int NOT NULL,
+	owner   bigint NOT NULL DEFAULT 0,
+	version int NOT NULL DEFAULT 0,
 	at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE FUNCTION {s}.record() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'session' THEN
-		INSERT INTO {s}.record (zxid, kind, path, owner, version) SELECT zxid, 'x', '', OLD.id, 0 FROM {s}.clock;
+		INSERT INTO {s}.record (kind, owner) VALUES ('x', OLD.id);
+	ELSIF TG_TABLE_NAME = 'clock' THEN
+		INSERT INTO {s}.record (kind, zxid) VALUES ('z', NEW.zxid);
 	ELSIF TG_OP = 'INSERT' THEN
-		INSERT INTO {s}.record (zxid, kind, path, data, owner, version) VALUES (NEW.czxid, 'c', NEW.path, NEW.data, NEW.owner, NEW.version);
+		INSERT INTO {s}.record (kind, path, data, owner, version) VALUES ('c', NEW.path, NEW.data, NEW.owner, NEW.version);
 	ELSIF TG_OP = 'DELETE' THEN
-		INSERT INTO {s}.record (zxid, kind, path, owner, version) SELECT pzxid, 'd', OLD.path, OLD.owner, 0 FROM {s}.node WHERE path = OLD.parent;
-		IF NOT FOUND THEN
-			RAISE 'the parent of % is missing', OLD.path;
-		END IF;
+		INSERT INTO {s}.record (kind, path, owner) VALUES ('d', OLD.path, OLD.owner);
 	ELSIF NEW.version <> OLD.version THEN
-		INSERT INTO {s}.record (zxid, kind, path, data, owner, version) VALUES (NEW.mzxid, 's', NEW.path, NEW.data, NEW.owner, NEW.version);
+		INSERT INTO {s}.record (kind, path, data, owner, version) VALUES ('s', NEW.path, NEW.data, NEW.owner, NEW.version);
 	END IF;
 	RETURN NULL;
 END $$;
 CREATE TRIGGER record AFTER INSERT OR UPDATE OR DELETE ON {s}.node FOR EACH ROW EXECUTE FUNCTION {s}.record();
 CREATE TRIGGER record AFTER DELETE ON {s}.session FOR EACH ROW EXECUTE FUNCTION {s}.record();
+CREATE TRIGGER record AFTER UPDATE OF zxid ON {s}.clock FOR EACH ROW EXECUTE FUNCTION {s}.record();
 CREATE TABLE control (one bool PRIMARY KEY DEFAULT true, version int NOT NULL);
 INSERT INTO control VALUES (true, 0);
 `
@@ -187,15 +186,22 @@ func (c *cluster) Log(ctx context.Context) ([]zklog.Txn, error) {
 	var op zklog.Op
 	var kind string
 	var at time.Time
+	var x zklog.Txn
 	_, err = pgx.ForEachRow(rows, []any{&zxid, &kind, &op.Path, &op.Data, &owner, &op.Version, &at}, func() error {
-		if n := len(txns); n == 0 || txns[n-1].Zxid != zxid {
-			if n > 0 && zxid < txns[n-1].Zxid {
-				return fmt.Errorf("position %#x after %#x", zxid, txns[n-1].Zxid)
-			}
-			txns = append(txns, zklog.Txn{Zxid: zxid, Type: zklog.Multi, Time: at})
-		}
-		x := &txns[len(txns)-1]
 		switch kind {
+		case "z":
+			switch n := len(txns); {
+			case n > 0 && zxid <= txns[n-1].Zxid:
+				return fmt.Errorf("position %#x after %#x", zxid, txns[n-1].Zxid)
+			case len(x.Ops) > 0 || x.Type == zklog.CloseSession:
+				x.Zxid, x.Time = zxid, at
+				txns = append(txns, x)
+			}
+			x = zklog.Txn{}
+			return nil
+		case "x":
+			x.Type, x.Session = zklog.CloseSession, owner
+			return nil
 		case "c":
 			op.Type, op.Ephemeral = zklog.Create, owner != 0
 			if owner != 0 {
@@ -205,14 +211,17 @@ func (c *cluster) Log(ctx context.Context) ([]zklog.Txn, error) {
 			op.Type, op.Ephemeral = zklog.SetData, false
 		case "d":
 			op.Type, op.Ephemeral = zklog.Delete, false
-		case "x":
-			x.Type, x.Session = zklog.CloseSession, owner
-			return nil
+		}
+		if x.Type != zklog.CloseSession {
+			x.Type = zklog.Multi
 		}
 		x.Ops = append(x.Ops, op)
 		op.Data = nil
 		return nil
 	})
+	if err == nil && len(x.Ops) > 0 {
+		err = fmt.Errorf("%d operations without a position", len(x.Ops))
+	}
 	return txns, err
 }
 

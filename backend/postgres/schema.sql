@@ -316,12 +316,13 @@ BEGIN
 	IF locked < (SELECT count(DISTINCT parent) FROM {s}.node WHERE owner = sid AND owner <> 0) THEN
 		RETURN false;
 	END IF;
-	UPDATE {s}.clock SET zxid = zxid + 1 RETURNING zxid INTO z;
+	SELECT zxid + 1 INTO z FROM {s}.clock;
 	DELETE FROM {s}.session WHERE id = sid;
 	WITH d AS (DELETE FROM {s}.node WHERE owner = sid AND owner <> 0 RETURNING path, parent),
 		g AS (SELECT parent, count(*) AS n FROM d GROUP BY parent),
 		u AS (UPDATE {s}.node SET children = children - g.n, pzxid = z, changed = {s}.now() FROM g WHERE path = g.parent)
 	SELECT array_agg('d' || path ORDER BY path) INTO gone FROM d;
+	UPDATE {s}.clock SET zxid = z;
 	PERFORM {s}.tell(z, ('x' || sid) || coalesce(gone, '{}'));
 	-- The last session that polls must still find the event of its end.
 	UPDATE {s}.clock SET polled = false WHERE polled AND NOT EXISTS (SELECT FROM {s}.session WHERE polls);
