@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,9 +18,10 @@ type hub struct {
 
 	mu      sync.Mutex
 	ended   bool
-	link    *link // nil without contact
-	told    int64 // all events up to this position have come
-	seen    int64 // the highest position of a reply or an event
+	link    *link  // nil without contact
+	secret  string // of the notifications
+	told    int64  // all events up to this position have come
+	seen    int64  // the highest position of a reply or an event
 	paths   map[string][]*armed
 	trees   []*armedTree
 	watches int   // in paths and trees
@@ -51,6 +54,12 @@ type early struct {
 
 func newHub(s *session) *hub {
 	return &hub{s: s, paths: make(map[string][]*armed), polls: s.cfg.poll > 0, wanted: make(chan struct{}, 1)}
+}
+
+// sealOf is seal of schema.sql.
+func sealOf(secret, payload string) string {
+	sum := sha256.Sum256([]byte(secret + payload + secret))
+	return hex.EncodeToString(sum[:16])
 }
 
 // endEvent is the event of the end of the session.
@@ -89,11 +98,11 @@ func (h *hub) position() int64 {
 
 // attach gives the hub its next link, whose events begin after z. The watches of the earlier one may have missed
 // some: they fire.
-func (h *hub) attach(l *link, z int64) {
+func (h *hub) attach(l *link, z int64, secret string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fireAll()
-	h.link, h.told = l, z
+	h.link, h.told, h.secret = l, z, secret
 }
 
 func (h *hub) detach(l *link) {
@@ -114,9 +123,16 @@ func (h *hub) end() {
 	h.releaseAll()
 }
 
-// heard handles a notification: a position, the number of the part, '+' if there are more parts and '.' otherwise,
-// and a line for each event.
+// heard handles a notification: a seal, a position, the number of the part, '+' if there are more parts and '.' otherwise,
+// and a line for each event. Without the seal it is of another program.
 func (h *hub) heard(l *link, payload string) {
+	seal, payload, _ := strings.Cut(payload, " ")
+	h.mu.Lock()
+	ours := h.link == l && seal == sealOf(h.secret, payload)
+	h.mu.Unlock()
+	if !ours {
+		return
+	}
 	head, body, _ := strings.Cut(payload, "\n")
 	number, part, _ := strings.Cut(head, " ")
 	z, err := strconv.ParseInt(number, 10, 64)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,6 +33,9 @@ type link struct {
 	// prepared, and the next group is sent when the one before is answered, since pools may mix up the
 	// answers. Nil for a connection to the server.
 	texts map[string]string
+
+	// leaves is set when the session is closed: the server is told, and logs no broken connection.
+	leaves atomic.Bool
 
 	// early says that commits are answered by a second group, which waits until they are durable.
 	early bool
@@ -108,10 +112,25 @@ func newLink(conn net.Conn, front *pgproto3.Frontend, texts map[string]string, e
 	go func() {
 		defer l.work.Done()
 		<-l.ctx.Done()
-		abort(l.conn)
+		if l.leaves.Load() {
+			leave(l.conn)
+		} else {
+			abort(l.conn)
+		}
 	}()
 	return l
 }
+
+// leave closes a connection that has no more to say, and tells the server.
+func leave(c net.Conn) {
+	defer c.Close()
+	terminate, err := new(pgproto3.Terminate).Encode(nil)
+	if err == nil && c.SetWriteDeadline(time.Now().Add(mostLeave)) == nil {
+		_, _ = c.Write(terminate) // else the server notices it
+	}
+}
+
+const mostLeave = 100 * time.Millisecond
 
 // discard ends a connection without a word to the server.
 func discard(conn *pgconn.PgConn) {

@@ -84,9 +84,14 @@ func (s *script) group(want string) {
 	}
 }
 
+func notification(secret, payload string) *pgproto3.NotificationResponse {
+	return &pgproto3.NotificationResponse{Channel: "coord:coord", Payload: sealOf(secret, payload) + " " + payload}
+}
+
 func silent(*link, string) {}
 
-// The events that come in one packet with the answer to attach are not lost, so no reply that shows them waits for ever.
+// The events that come in one packet with the answer to attach are not lost, so no reply that shows them waits for ever. What another
+// program notifies of is no event.
 func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
 	s := &session{id: 5, cfg: new(config)}
 	s.life, s.kill = context.WithCancel(t.Context())
@@ -95,11 +100,11 @@ func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
 	l, server := newScript(t, false, s.hub.heard)
 	attached := make(chan error, 1)
 	go func() {
-		_, err := l.ask(t.Context(), func(r row) { s.hub.attach(l, integer(r[0])) }, "k_attach")
+		_, err := l.ask(t.Context(), func(r row) { s.hub.attach(l, integer(r[0]), "secret") }, "k_attach")
 		attached <- err
 	}()
 	server.group("k_attach")
-	server.say(append(answer(1, int8(7)), &pgproto3.NotificationResponse{Channel: "coord:coord", Payload: "8 0.\nc/a"})...)
+	server.say(append(answer(1, int8(7)), notification("secret", "8 0.\nc/a"), notification("forged", "99 0.\nd/b"), notification("forged", "99 0.\nx5"))...)
 	if err := <-attached; err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +123,8 @@ func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
 	if s.hub.reached(8) != nil {
 		t.Error("a reply at position 8 has to wait for its events")
 	}
-	if w.Kind() != 0 {
-		t.Error("the watch fired")
+	if w.Kind() != 0 || s.life.Err() != nil || s.hub.position() != 8 {
+		t.Errorf("after notifications of another program the watch is %v, the session has ended: %v, the position is %d", w.Kind(), s.life.Err() != nil, s.hub.position())
 	}
 }
 

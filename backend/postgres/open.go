@@ -109,7 +109,7 @@ func (s *session) begin(ctx context.Context, l *link) error {
 	}
 	length := s.cfg.times.Lease(s.timeout)
 	sent := s.now()
-	r, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0])) }, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
+	r, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0]), string(r[2])) }, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgCo
 		}
 		return errPooled
 	}
-	hello := "coord hello " + hex(newID())
+	hello := "coord hello " + hexID(newID())
 	if err := conn.Exec(ctx, "LISTEN "+quote(hello)).Close(); err != nil {
 		return err
 	}

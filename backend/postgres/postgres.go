@@ -191,8 +191,12 @@ func newConfig(connString string, o *Options) (*config, error) {
 		return nil, err
 	}
 	pg, err := pgconn.ParseConfig(connString)
-	if err != nil {
-		return nil, contact.Invalid("connection string: %v", err) // without the password
+	switch {
+	case err != nil && (strings.Contains(connString, "@") || strings.Contains(strings.ToLower(connString), "password")):
+		// The error quotes the string, and hides a password only as well as it can find it.
+		return nil, contact.Invalid("connection string: want postgres://user@host:port/database, or host=… dbname=… user=…; special characters of a password in a URL are written as %%40")
+	case err != nil:
+		return nil, contact.Invalid("connection string: %v", err)
 	}
 	if pg.ValidateConnect == nil {
 		pg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite

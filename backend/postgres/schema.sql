@@ -16,7 +16,8 @@ CREATE TABLE {s}.clock (
 	zxid     bigint NOT NULL,     -- epoch in the upper bits, above 40
 	identity text NOT NULL,       -- of the server at the begin of the epoch
 	home     oid NOT NULL,        -- this table; a restored copy is another one
-	polled   bool NOT NULL        -- a session does not listen: commits store their events
+	polled   bool NOT NULL,       -- a session does not listen: commits store their events
+	secret   text NOT NULL        -- of the notifications: every role that can connect can send some
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- The epochs. Each after the first began since the history before it may lack commits that were made. Two histories that
@@ -93,7 +94,7 @@ CREATE FUNCTION {s}.identity() RETURNS text LANGUAGE sql AS
 $$ SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()), substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8),
 	(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, (SELECT (extract(epoch FROM stats_reset) * 1000000)::bigint FROM pg_stat_bgwriter)) $$;
 
-INSERT INTO {s}.clock VALUES (true, 0, {s}.identity(), 0, false);
+INSERT INTO {s}.clock VALUES (true, 0, {s}.identity(), 0, false, gen_random_uuid());
 UPDATE {s}.clock SET home = tableoid;
 INSERT INTO {s}.epoch VALUES (0, 0, gen_random_uuid());
 INSERT INTO {s}.reaper VALUES (true, clock_timestamp(), pg_postmaster_start_time(), clock_timestamp(), 0);
@@ -107,6 +108,10 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 CREATE FUNCTION {s}.take_turn() RETURNS void LANGUAGE sql AS
 $$ SELECT pg_advisory_xact_lock(hashtextextended({l}, 7401)) $$;
 
+-- seal shows those who know the secret that a notification is one of tell.
+CREATE FUNCTION {s}.seal(secret text, payload text) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT left(encode(sha256(convert_to(secret || payload || secret, 'UTF8')), 'hex'), 32) || ' ' || payload $$;
+
 -- tell notifies of a commit, and stores its events if a session polls. The end of a session comes before the end of its nodes. A notification has less than 8000 bytes, so a commit can have several
 -- parts; '.' ends the last one. The number of the part keeps PostgreSQL from making one of two equal parts.
 CREATE FUNCTION {s}.tell(z bigint, events text[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -114,19 +119,21 @@ DECLARE
 	body text := '';
 	part int := 0;
 	e text;
+	c record;
 BEGIN
-	IF (SELECT polled FROM {s}.clock) THEN
+	SELECT polled, secret INTO c FROM {s}.clock;
+	IF c.polled THEN
 		INSERT INTO {s}.change VALUES (z, events);
 	END IF;
 	FOREACH e IN ARRAY events LOOP
-		IF octet_length(body) + octet_length(e) > 7850 THEN
-			PERFORM pg_notify({c}, z || ' ' || part || '+' || body);
+		IF octet_length(body) + octet_length(e) > 7800 THEN
+			PERFORM pg_notify({c}, {s}.seal(c.secret, z || ' ' || part || '+' || body));
 			part := part + 1;
 			body := '';
 		END IF;
 		body := body || E'\n' || e;
 	END LOOP;
-	PERFORM pg_notify({c}, z || ' ' || part || '.' || body);
+	PERFORM pg_notify({c}, {s}.seal(c.secret, z || ' ' || part || '.' || body));
 END $$;
 
 -- apply applies operations, and returns the status and the index of the operation that is to blame. If
@@ -347,21 +354,21 @@ BEGIN
 	END IF;
 END $$;
 
-CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, polls bool, OUT z bigint, OUT history uuid) LANGUAGE plpgsql AS $$
+CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, polls bool, OUT z bigint, OUT history uuid, OUT secret text) LANGUAGE plpgsql AS $$
 DECLARE
 	home oid;
 BEGIN
 	PERFORM {s}.take_turn();
 	PERFORM {s}.see_history(0);
 	UPDATE {s}.clock SET polled = true WHERE open.polls AND NOT polled;
-	SELECT c.zxid, e.history, c.home INTO z, open.history, home FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40;
+	SELECT c.zxid, e.history, c.secret, c.home INTO z, open.history, open.secret, home FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40;
 	INSERT INTO {s}.session VALUES (sid, 1, home, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false, open.polls);
 END $$;
 
 -- attach begins the epoch ep of a session's connection: no commit of an earlier one can be applied any more. It returns
 -- no position if the session is over. A session that has seen commits which this history lacks is
 -- over: what it holds, or has given up, may be something else here. known is the history in which it has seen the latest.
-CREATE FUNCTION {s}.attach(sid bigint, ep int, seen bigint, known uuid, OUT z bigint, OUT history uuid) LANGUAGE plpgsql AS $$
+CREATE FUNCTION {s}.attach(sid bigint, ep int, seen bigint, known uuid, OUT z bigint, OUT history uuid, OUT secret text) LANGUAGE plpgsql AS $$
 DECLARE
 	since bigint;
 BEGIN
@@ -374,7 +381,7 @@ BEGIN
 	END IF;
 	UPDATE {s}.session s SET epoch = ep, home = c.home, expires = clock_timestamp() + timeout
 		FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40
-		WHERE id = sid AND NOT ended AND s.epoch < ep RETURNING c.zxid, e.history INTO z, attach.history;
+		WHERE id = sid AND NOT ended AND s.epoch < ep RETURNING c.zxid, e.history, c.secret INTO z, attach.history, attach.secret;
 END $$;
 
 -- beat renews a session. It returns whether the session lives, and the history, which is null if the session must attach again. It need not be durable: after a crash the timeouts of all sessions begin again. But

@@ -151,7 +151,7 @@ func (s *session) end(err error) {
 	}
 	s.hub.end()
 	if errors.Is(err, backend.ErrClosed) {
-		s.log.Info("coord: session closed", "session", hex(s.id))
+		s.log.Info("coord: session closed", "session", hexID(s.id))
 	}
 }
 
@@ -180,21 +180,21 @@ func (s *session) detach(l *link) {
 	}
 	s.mu.Unlock()
 	if suspended {
-		s.log.Warn("coord: session suspended, reconnecting", "session", hex(s.id), "server", s.cfg.target.String(), "error", context.Cause(l.ctx))
+		s.log.Warn("coord: session suspended, reconnecting", "session", hexID(s.id), "server", s.cfg.target.String(), "error", context.Cause(l.ctx))
 	}
 }
 
 // connected records that there is contact.
 func (s *session) connected() {
 	s.outage.Over()
-	s.log.Info("coord: session connected", "session", hex(s.id), "server", s.cfg.target.String(), "timeout", s.timeout)
+	s.log.Info("coord: session connected", "session", hexID(s.id), "server", s.cfg.target.String(), "timeout", s.timeout)
 }
 
 // failed records a failed attempt to connect. It logs that at growing intervals.
 func (s *session) failed(why error) {
 	s.outage.Failed(s.cfg.target, why)
 	if r := s.outage.Report(s.now()); r != nil {
-		s.log.Warn(r.Message(), "session", hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
+		s.log.Warn(r.Message(), "session", hexID(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
 	}
 }
 
@@ -251,7 +251,7 @@ func (s *session) reattach(ctx context.Context, epoch int32) (*link, error) {
 	sent := s.now()
 	r, err := s.insist(ctx, l, func(r row) {
 		if r[0] != nil {
-			s.hub.attach(l, integer(r[0]))
+			s.hub.attach(l, integer(r[0]), string(r[2]))
 		}
 	}, "k_attach", int8(s.id), int4(epoch), int8(s.hub.position()), history)
 	switch {
@@ -512,8 +512,8 @@ func translate(e *pgconn.PgError) error {
 	return e
 }
 
-// hex formats the id of a session as the client and its other backends do.
-func hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
+// hexID formats the id of a session as the client and its other backends do.
+func hexID(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
 
 // The limits of the parts of Close.
 const (
@@ -551,8 +551,9 @@ func (s *session) Close() error {
 	}
 	if !over && l != nil {
 		ctx, cancel := context.WithTimeout(l.ctx, closeFinish)
-		_, _ = s.insist(ctx, l, nil, "k_finish", int8(s.id)) // else it ends by its timeout
+		_, err := s.insist(ctx, l, nil, "k_finish", int8(s.id)) // else it ends by its timeout
 		cancel()
+		l.leaves.Store(err == nil)
 	}
 	s.end(backend.ErrClosed)
 	s.work.Wait()
