@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"strings"
 	"sync"
@@ -429,7 +430,8 @@ func (sh *shop) play(c scene, lock string) (out outcome, err error) {
 	return out, nil
 }
 
-// What a guarded transaction does, and when the next holder is granted.
+// What a guarded transaction does, and when the next holder is granted. The drivers take turns; with COORD_LONG=1 each plays all
+// scenes.
 func TestGuard_Matrix(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)
@@ -438,10 +440,14 @@ func TestGuard_Matrix(t *testing.T) {
 	var order []string
 	t.Run("each", func(t *testing.T) {
 		for _, driver := range drivers {
+			turn := 0
 			for _, level := range levels {
 				for _, event := range []event{lives, ended, deleted, paused, dead} {
 					for _, check := range []string{first, last} {
 						c := scene{driver, level, event, check}
+						if turn++; os.Getenv("COORD_LONG") == "" && (turn+turn/2)%2 == 0 != (driver == drivers[0]) {
+							continue // the other driver plays it
+						}
 						order = append(order, c.String())
 						t.Run(strings.Join(strings.Fields(c.String()), " "), func(t *testing.T) {
 							t.Parallel()

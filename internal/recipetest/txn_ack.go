@@ -480,6 +480,9 @@ func (on txnTests) ACarriedAckOpIsUncertainIfTheSessionIsLost(t *testing.T) {
 			w.T.Fatal(err)
 		}
 		err := sc.item.Ack()
+		if err == nil && !w.Fake {
+			return // the watch was the first to notice, and this look was answered before the session ended
+		}
 		if coordtest.WantErr(w.T, err, coord.ErrLost); w.Fake && !errors.Is(err, coord.ErrUncertain) {
 			w.T.Errorf("%v is not uncertain", err) // elsewhere the watch can be the first to notice
 		}
