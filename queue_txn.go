@@ -22,7 +22,8 @@ func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
 // If Commit returns nil, the item is acknowledged: its hold has ended, a later Ack returns nil, and a Nack or
 // Release does what it does after an Ack. So a handler of Work that has committed the Txn returns nil. If
 // the Txn is refused, the claim is as before. A claim that does not stand any more is the reason of a
-// *ConflictError with the Op "ack", which matches ErrLost or ErrReleased as the error of Hold.Err does.
+// *ConflictError with the Op "ack", which matches ErrLost or ErrReleased as the error of Hold.Err does. That of a
+// transaction of a database matches ErrLost in both cases.
 //
 // If Commit cannot tell whether the Txn is applied, or a transaction of a database carries it, which can
 // commit later or not at all, the hold stands until the client learns that the item is gone: by a watch, or

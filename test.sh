@@ -288,11 +288,11 @@ vet() {
 }
 
 # module runs staticcheck and the tests of a module other than the root, without the race
-# detector: the tests of the root run the library with it.
+# detector: the tests of the root run the library with it. Its second argument is how many tests of a package run at a time.
 module() (
 	cd "$1"
 	go run "$staticcheck" ./...
-	go test -count=1 -vet=off -timeout 20m -parallel "$parallel" ./...
+	go test -count=1 -vet=off -timeout 20m -parallel "${2:-$parallel}" ./...
 )
 
 # workspace runs the commands that users call from the root.
@@ -466,7 +466,7 @@ if [[ -n $long ]]; then
 	step "benchmarks" benchmarks results/benchmarks.txt
 	step "simulation and models" plain results/simulation.txt
 	step "etcd" module backend/etcd
-	step "postgres" module backend/postgres
+	step "postgres" module backend/postgres 8
 	step "bench" module bench
 	step "examples" module examples
 	step "grpcresolver" module grpcresolver
@@ -485,7 +485,7 @@ else
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
 	start "etcd" module backend/etcd
-	start "postgres" module backend/postgres
+	start "postgres" module backend/postgres 8 # they mostly wait for leases
 	start "bench" module bench
 	start "other modules and tour" small
 	mapfile -t packages < <(ordered)

@@ -40,8 +40,9 @@ var ErrBusy = errors.New("another transaction holds the node")
 // all of tx is rolled back: Refusal returns the reason. Several Commits in one transaction are applied in their order, each
 // to the state that the earlier ones leave. A rollback to a savepoint takes back the Commits after it.
 //
-// If Commit returns an error, roll tx back. An error of the server ends tx anyway. A *coord.ConflictError means that
-// txn would be refused already. The error matches
+// Commit checks no guard, condition or node: the COMMIT does. If Commit returns an error, roll tx back. An error of the server
+// ends tx anyway. A *coord.ConflictError comes from what the client knows, such as the AckOp of an item that it has
+// released. The error matches
 //
 //   - ErrInvalid if tx is not on the database and the schema of txn's client,
 //   - ErrUnsupported if tx has another isolation level than read committed, if the client is on another backend, or if
@@ -194,7 +195,8 @@ func element(text string) string { return `"` + arrayQuoter.Replace(text) + `"` 
 //
 // A recipe's operation can be refused because another client was faster, for instance a PutOp whose bucket was
 // closed. The same holds for ErrBusy and for the SQLSTATEs 40001, 40P01 and 55P03 of the server. Then run the whole transaction
-// again, with a new Commit, which makes a new plan.
+// again, with a new Commit, which makes a new plan. Do not repeat what matches ErrFenced or ErrLost, nor a
+// conflict of your own conditions: it ends the same way each time.
 func Refusal(err error) error {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) || e.Code != codeRefused {

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -15,16 +16,25 @@ func TestTheContract(t *testing.T) {
 	contract(t, postgres.Options{})
 }
 
-// The same without notifications and prepared statements, as through a pool.
+// The same without notifications and prepared statements, as through a pool. TestPolling and TestPooler have short forms.
 func TestTheContract_Polling(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	contract(t, postgres.Options{Poll: 20 * time.Millisecond})
 }
 
-// The same with commits that give their turn up before they are durable.
+// The same with commits that give their turn up before they are durable. TestEarlyRelease and TestLink have short forms.
 func TestTheContract_EarlyRelease(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	contract(t, postgres.Options{EarlyRelease: true})
+}
+
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if os.Getenv("COORD_LONG") == "" {
+		t.Skip("only with COORD_LONG=1")
+	}
 }
 
 func contract(t *testing.T, o postgres.Options) {

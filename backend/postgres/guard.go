@@ -36,7 +36,7 @@ type CheckOptions struct {
 // has ended. If the server fails over and loses the latest commits, the transaction is lost together with the hold.
 //
 // Begin the transaction after the grant. What it has read before may be older than the writes of the earlier holder; at
-// REPEATABLE READ and SERIALIZABLE, Check refuses a transaction whose snapshot is older than the grant. Call Check last, right before the commit,
+// REPEATABLE READ and SERIALIZABLE, Check refuses a transaction whose snapshot is older than the grant, with the error of a hold that has ended. Call Check last, right before the commit,
 // and the next holder waits for little more than the commit. Call it first, and the next holder waits for the whole transaction,
 // but no work is in vain. A transaction that succeeds has not overlapped with that of another holder in either case.
 //
@@ -49,8 +49,8 @@ type CheckOptions struct {
 // commit of a caller who ignores the error fails. At REPEATABLE READ and SERIALIZABLE the error is a *pgconn.PgError
 // with the code 40001 instead if the node was deleted, or got another version, after the snapshot of the transaction: run the
 // transaction again, and Check tells whether the hold has ended. Other errors match backend.ErrInvalid if the arguments are
-// invalid or the database has no such schema, and backend.ErrDenied, or are those of pgx. If ctx ends, pgx closes the connection,
-// and the transaction is rolled back.
+// invalid or the database has no such schema, and backend.ErrDenied, or are those of pgx. If ctx ends during the call, pgx closes the connection,
+// and the transaction is rolled back. After any error, roll it back.
 //
 // The guard ends with the transaction, or with a rollback to a savepoint before the call; that undoes CheckOptions.Idle, too. Until then
 // the hold's Release waits, and so does the deletion of the node by another client. If the session ends, the other nodes of the session stay

@@ -32,7 +32,7 @@ func Layout() int { return len(steps) }
 // Migration returns the SQL that makes or updates the schema of that name ("" means "coord") from any
 // version. It changes nothing in a schema that is not older than the library. It is for a database where the role of the sessions may not create a schema: an administrator
 // runs it there, by psql, in one transaction (-1), and then grants the role what it needs: USAGE of the schema, SELECT,
-// INSERT, UPDATE and DELETE on all its tables. Where the role may do it, Open does all this itself.
+// INSERT, UPDATE and DELETE on all its tables. USAGE of the schema is enough to execute its functions. Where the role may do it, Open does all this itself.
 func Migration(schema string) string {
 	if schema == "" {
 		schema = defaultSchema

@@ -171,7 +171,10 @@ func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn, create 
 	if level := string(isolation[0].Rows[0][0]); level != "read committed" {
 		return contact.Invalid("default_transaction_isolation is %q: through a pool it must be \"read committed\" for the role", level)
 	}
-	return c.ensureLayout(ctx, conn, create)
+	if err := c.ensureLayout(ctx, conn, create); err != nil || !create {
+		return err
+	}
+	return c.checkRights(ctx, conn)
 }
 
 // prepare makes the settings of a connection, the layout if it is missing, listens, and prepares the statements. A wait for a
@@ -185,6 +188,11 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings stri
 	}
 	if err := c.ensureLayout(ctx, conn, create); err != nil {
 		return err
+	}
+	if create {
+		if err := c.checkRights(ctx, conn); err != nil {
+			return err
+		}
 	}
 	if err := conn.Exec(ctx, "LISTEN "+quote(channel(c.schema))).Close(); err != nil {
 		return err
@@ -207,6 +215,23 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings stri
 			return p.Close()
 		}
 	}
+}
+
+// checkRights returns an error that names the rights that the role lacks: without it a session would find that by its
+// first call that needs one of them.
+func (c *config) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
+	results, err := conn.Exec(ctx, `SELECT (SELECT string_agg(x.lacks, ', ' ORDER BY x.lacks) FROM (
+		SELECT p || ' on table ' || t.relname AS lacks FROM pg_class t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
+			WHERE t.relnamespace = n.oid AND t.relkind = 'r' AND NOT has_table_privilege(t.oid, p) AND (t.relname <> 'layout' OR p = 'SELECT')
+		UNION ALL SELECT 'EXECUTE on function ' || f.proname FROM pg_proc f WHERE f.pronamespace = n.oid AND NOT has_function_privilege(f.oid, 'EXECUTE')) x)
+		FROM pg_namespace n WHERE n.nspname = `+literal(c.schema)).ReadAll()
+	if err != nil {
+		return err
+	}
+	if lacks := results[0].Rows[0][0]; lacks != nil {
+		return fmt.Errorf("%w: the role lacks rights in schema %q: %s", backend.ErrDenied, c.schema, lacks)
+	}
+	return nil
 }
 
 // A pooler between the client and the server can give each transaction another connection of the server. Then

@@ -31,6 +31,8 @@ func TestOpen_RefusesInvalidOptions(t *testing.T) {
 		{"a schema of the server", good, postgres.Options{Schema: "pg_coord"}},
 		{"a long schema", good, postgres.Options{Schema: strings.Repeat("s", 41)}},
 		{"a schema with a control character", good, postgres.Options{Schema: "a\x00"}},
+		{"a schema that ends a block", good, postgres.Options{Schema: "a$$b"}},
+		{"a schema that is no text", good, postgres.Options{Schema: "a\xff"}},
 		{"the interval of polls", good, postgres.Options{Poll: -1}},
 		{"an interval of polls longer than the timeout", good, postgres.Options{Poll: time.Minute, SessionTimeout: time.Second}},
 	} {

@@ -67,6 +67,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -87,7 +88,7 @@ type Options struct {
 	LossMargin time.Duration
 
 	// Schema is the name of the schema that has the nodes; empty means "coord". Applications that must be kept
-	// apart use different schemas. It has at most 40 bytes.
+	// apart use different schemas. It has at most 40 bytes, no control character and no $$, and does not begin with pg_.
 	Schema string
 
 	// KeepSchema makes Open fail with backend.ErrInvalid where it would make or update the schema. It is
@@ -200,6 +201,9 @@ func newConfig(connString string, o *Options) (*config, error) {
 	}
 	if pg.ValidateConnect == nil {
 		pg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+		if o.Poll == 0 { // a session switches default_transaction_read_only off
+			pg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+		}
 	}
 	if pg.RuntimeParams["application_name"] == "" {
 		pg.RuntimeParams["application_name"] = "coord"
@@ -225,7 +229,7 @@ func newConfig(connString string, o *Options) (*config, error) {
 		return nil, contact.Invalid("Poll %v, want 0 to SessionTimeout %v", o.Poll, times.Timeout)
 	case times.Margin > 0 && times.Margin < times.Timeout/10:
 		return nil, contact.Invalid("LossMargin %v, want 0 or at least a tenth of SessionTimeout %v", times.Margin, times.Timeout)
-	case len(c.schema) > 40 || strings.IndexFunc(c.schema, func(r rune) bool { return r < ' ' }) >= 0 || strings.HasPrefix(c.schema, "pg_"):
+	case len(c.schema) > 40 || !utf8.ValidString(c.schema) || strings.IndexFunc(c.schema, func(r rune) bool { return r < ' ' }) >= 0 || strings.Contains(c.schema, "$$") || strings.HasPrefix(c.schema, "pg_"):
 		return nil, contact.Invalid("Schema %q", c.schema)
 	}
 	switch {

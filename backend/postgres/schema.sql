@@ -587,3 +587,6 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER carry AFTER DELETE ON {s}.staged DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW EXECUTE FUNCTION {s}.carry();
+
+-- USAGE of the schema is what an administrator grants, also where functions are not for all by default.
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO PUBLIC;
