@@ -324,8 +324,16 @@ checks() {
 	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
-# small runs the tests of the small modules, and the tour. They mostly wait.
+# services runs the tests of the other services' modules, one after the other: with both and those of the root at a
+# time, leases end before the processors get to them.
+services() {
+	module backend/etcd
+	module backend/postgres 8 # they mostly wait for leases
+}
+
+# small runs the tests of bench and the small modules, and the tour. They mostly wait.
 small() {
+	module bench
 	module examples
 	module grpcresolver
 	module oteltrace
@@ -484,9 +492,7 @@ else
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
-	start "etcd" module backend/etcd
-	start "postgres" module backend/postgres 8 # they mostly wait for leases
-	start "bench" module bench
+	start "etcd and postgres" services
 	start "other modules and tour" small
 	mapfile -t packages < <(ordered)
 	# Most packages wait, so more of them run at a time than there are processors.
