@@ -324,13 +324,6 @@ checks() {
 	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
-# services runs the tests of the other services' modules, one after the other: with both and those of the root at a
-# time, leases end before the processors get to them.
-services() {
-	module backend/etcd
-	module backend/postgres 8 # they mostly wait for leases
-}
-
 # small runs the tests of bench and the small modules, and the tour. They mostly wait.
 small() {
 	module bench
@@ -492,12 +485,14 @@ else
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
-	start "etcd and postgres" services
+	start "etcd" module backend/etcd
 	start "other modules and tour" small
 	mapfile -t packages < <(ordered)
 	# Most packages wait, so more of them run at a time than there are processors.
 	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 2))" -parallel "$parallel" "${packages[@]}"
 	join
+	# With these beside the others, leases end before the processors get to their keep-alives. They mostly wait themselves.
+	step "postgres" module backend/postgres 8
 fi
 if [[ -n ${unchecked:-} ]]; then
 	echo "== all: ok, $SECONDS s; but $unchecked"
