@@ -933,8 +933,7 @@ func TestCommit_IsRecoveredAsAWhole(t *testing.T) {
 			work.Go(func() {
 				conn, err := pgx.Connect(ctx, pgtest.URL(b.server, ""))
 				if err != nil {
-					t.Error(err)
-					return
+					return // the others had enough commits, and the server was killed
 				}
 				defer conn.Close(context.Background())
 				for i := 0; ; i++ {

@@ -26,14 +26,28 @@ func opened(t *testing.T, b backend.Backend) backend.Session {
 	return s
 }
 
-// create creates a node and returns the position of the commit.
+// create creates a node and returns the position of the commit, also if its reply is lost.
 func create(t *testing.T, s backend.Session, path string, mode backend.CreateMode) int64 {
 	t.Helper()
-	r, err := s.Commit(t.Context(), backend.Create(path, nil, mode))
-	if err != nil {
-		t.Fatal(err)
+	for {
+		r, err := s.Commit(t.Context(), backend.Create(path, nil, mode))
+		if err == nil {
+			return r[0].Czxid
+		}
+		if !backend.IsUncertain(err) {
+			t.Fatal(err)
+		}
+		if err := s.Sync(t.Context(), path); err != nil {
+			t.Fatal(err)
+		}
+		stat, err := s.Exists(t.Context(), path, nil)
+		if err == nil {
+			return stat.Czxid
+		}
+		if !errors.Is(err, backend.ErrNotFound) {
+			t.Fatal(err)
+		}
 	}
-	return r[0].Czxid
 }
 
 // ends waits until a session is lost.

@@ -76,7 +76,7 @@ func (s *laggingSession) Get(ctx context.Context, path string, w *backend.Watch)
 	data, stat, err := s.Session.Get(ctx, path, w)
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	if s.l.stale && path == s.l.path {
+	if s.lags(path, err) {
 		return s.l.data, s.l.stat, s.l.err
 	}
 	return data, stat, err
@@ -86,10 +86,16 @@ func (s *laggingSession) Exists(ctx context.Context, path string, w *backend.Wat
 	stat, err := s.Session.Exists(ctx, path, w)
 	s.l.mu.Lock()
 	defer s.l.mu.Unlock()
-	if s.l.stale && path == s.l.path {
+	if s.lags(path, err) {
 		return s.l.stat, s.l.err
 	}
 	return stat, err
+}
+
+// lags reports whether a read, which the server has answered with err, shows the old state. A session that has ended
+// reads nothing. It needs the mutex.
+func (s *laggingSession) lags(path string, err error) bool {
+	return s.l.stale && path == s.l.path && (err == nil || errors.Is(err, backend.ErrNotFound))
 }
 
 func (s *laggingSession) Sync(ctx context.Context, path string) error {
