@@ -251,7 +251,7 @@ var troubles = []ensemble.Trouble{
 		return c.failOver(ctx)
 	}},
 	{Kind: "standby promoted beside its primary", Alone: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
-		// Nobody has told the primary, which hangs, goes on, and has clients still.
+		// The former primary was paused and is not told. It resumes, and clients are still connected to it.
 		c := e.(*cluster)
 		p, s := c.roles()
 		if err := p.Pause(); err != nil {

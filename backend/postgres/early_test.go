@@ -17,7 +17,7 @@ import (
 // after it are higher than any before.
 func TestEarlyRelease_ACrashLosesNoAnsweredCommit(t *testing.T) {
 	t.Parallel()
-	// The server writes what nobody waits for as late as it can.
+	// The server writes the log of commits that no client waits for as late as it can.
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}})
 	b := postgres.New(server.URL(""), &postgres.Options{SessionTimeout: time.Minute, EarlyRelease: true})
 	for round := range 2 {

@@ -33,7 +33,7 @@ func TestFailover_AFormerPrimaryRenewsNoLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Promote(t.Context()); err != nil { // nobody tells the primary
+	if err := s.Promote(t.Context()); err != nil { // the former primary is not told
 		t.Fatal(err)
 	}
 	next, err := coord.NewMutex(open(s.Addr()), "/lock", nil).Lock(t.Context())

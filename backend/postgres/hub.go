@@ -20,7 +20,7 @@ type hub struct {
 	ended   bool
 	link    *link  // nil without contact
 	secret  string // of the notifications
-	told    int64  // all events up to this position have come
+	told    int64  // all events up to this position have arrived
 	seen    int64  // the highest position of a reply or an event
 	paths   map[string][]*armed
 	trees   []*armedTree
@@ -216,7 +216,7 @@ func (h *hub) armTree(l *link, w *backend.TreeWatch, path string, from int64) {
 	h.counts(from)
 }
 
-// counts counts a watch that needs the events after a position. Nobody has asked for events while there was none.
+// counts counts a watch that needs the events after a position. A session that polls has asked for no events while it had no watch.
 func (h *hub) counts(from int64) {
 	if h.watches == 0 && h.polls {
 		h.told = max(h.told, from)

@@ -217,13 +217,15 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings stri
 	}
 }
 
-// checkRights returns an error that names the rights that the role lacks: without it a session would find that by its
-// first call that needs one of them.
+// checkRights returns an error that names the rights that the role lacks on the tables and functions that a session uses: without
+// it the first call that needs one of them would fail.
 func (c *config) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 	results, err := conn.Exec(ctx, `SELECT (SELECT string_agg(x.lacks, ', ' ORDER BY x.lacks) FROM (
 		SELECT p || ' on table ' || t.relname AS lacks FROM pg_class t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
-			WHERE t.relnamespace = n.oid AND t.relkind = 'r' AND NOT has_table_privilege(t.oid, p) AND (t.relname <> 'layout' OR p = 'SELECT')
-		UNION ALL SELECT 'EXECUTE on function ' || f.proname FROM pg_proc f WHERE f.pronamespace = n.oid AND NOT has_function_privilege(f.oid, 'EXECUTE')) x)
+			WHERE t.relnamespace = n.oid AND t.relname IN ('clock', 'epoch', 'session', 'reaper', 'node', 'change') AND NOT has_table_privilege(t.oid, p)
+		UNION ALL SELECT 'EXECUTE on function ' || f.proname FROM pg_proc f WHERE f.pronamespace = n.oid
+			AND f.proname IN ('open', 'attach', 'beat', 'reap', 'finish', 'collect', 'commit', 'apply', 'tell', 'seal', 'take_turn', 'see_history', 'identity', 'now')
+			AND NOT has_function_privilege(f.oid, 'EXECUTE')) x)
 		FROM pg_namespace n WHERE n.nspname = `+literal(c.schema)).ReadAll()
 	if err != nil {
 		return err

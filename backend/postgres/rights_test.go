@@ -1,0 +1,53 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
+)
+
+// Open names the rights that a role lacks on what a session uses. What else is in the schema does not matter.
+func TestOpen_NamesTheRightsThatARoleLacks(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.Get(t).Addr(), postgres.Options{})
+	schema := s.opts.Schema
+	exec := func(sql string) {
+		t.Helper()
+		if err := s.exec(strings.ReplaceAll(sql, "{s}", schema)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(postgres.Migration(schema))
+	exec("CREATE ROLE {s} LOGIN; GRANT USAGE ON SCHEMA {s} TO {s}; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {s} TO {s};" +
+		"CREATE TABLE {s}.other (); CREATE FUNCTION {s}.other() RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION {s}.other() FROM PUBLIC")
+	b := postgres.New(strings.Replace(pgtest.URL(s.server, ""), "postgres://postgres@", "postgres://"+schema+"@", 1), &s.opts)
+	open := func() error {
+		session, err := b.Open(t.Context())
+		if err != nil {
+			return err
+		}
+		return session.Close()
+	}
+	if err := open(); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ revoke, lacks, grant string }{
+		{"REVOKE DELETE ON {s}.node FROM {s}", "DELETE on table node", "GRANT DELETE ON {s}.node TO {s}"},
+		{"REVOKE INSERT ON {s}.change FROM {s}", "INSERT on table change", "GRANT INSERT ON {s}.change TO {s}"},
+		{"REVOKE EXECUTE ON FUNCTION {s}.reap FROM PUBLIC", "EXECUTE on function reap", "GRANT EXECUTE ON FUNCTION {s}.reap TO PUBLIC"},
+	} {
+		exec(test.revoke)
+		if err := open(); !errors.Is(err, backend.ErrDenied) || !strings.Contains(err.Error(), test.lacks) || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v, want ErrDenied and %q", test.revoke, err, test.lacks)
+		}
+		exec(test.grant)
+	}
+	if err := open(); err != nil {
+		t.Error(err)
+	}
+}
