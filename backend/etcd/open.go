@@ -47,7 +47,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 		}
 		s.hub = newHub(s)
 		failed := func(t contact.Target, err error) error {
-			if ctx.Err() != nil {
+			if contact.Cut(ctx) {
 				return nil
 			}
 			s.failed(t, err)

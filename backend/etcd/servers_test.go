@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -481,4 +482,41 @@ func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// overdue is a context whose deadline has passed when late is set. It has not ended: its timer is late.
+type overdue struct {
+	context.Context
+	late *atomic.Bool
+}
+
+func (c overdue) Deadline() (time.Time, bool) {
+	if !c.late.Load() {
+		return time.Time{}, false
+	}
+	return time.Now(), true
+}
+
+// The failure of a server is not replaced by that of an attempt which had no time.
+func TestServers_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
+	t.Parallel()
+	var late atomic.Bool
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var attempts atomic.Int32
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		switch attempts.Add(1) {
+		case 2:
+			late.Store(true)
+			return nil, os.ErrDeadlineExceeded
+		case 3:
+			cancel()
+			return nil, errors.New("canceled")
+		}
+		return nil, errors.New("no route")
+	}
+	_, err := etcd.New([]string{"127.0.0.1:1"}, &etcd.Options{Dial: dial}).Open(overdue{ctx, &late})
+	if attempts.Load() < 3 || !errors.Is(err, context.Canceled) || !strings.HasSuffix(err.Error(), "no route") {
+		t.Errorf("after %d attempts: %v", attempts.Load(), err)
+	}
 }

@@ -56,7 +56,8 @@ func (c *config) open(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		s.kill()
-		if ctx.Err() != nil {
+		if contact.Cut(ctx) {
+			sleep(ctx, firstPause)
 			continue
 		}
 		s.failed(err)

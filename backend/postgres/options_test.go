@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
@@ -44,5 +48,43 @@ func TestOpen_RefusesInvalidOptions(t *testing.T) {
 		if said := fmt.Sprint(err, b); strings.Contains(said, "EcR") {
 			t.Errorf("%s: the password is in %s", test.name, said)
 		}
+	}
+}
+
+// overdue is a context whose deadline has passed when late is set. It has not ended: its timer is late.
+type overdue struct {
+	context.Context
+	late *atomic.Bool
+}
+
+func (c overdue) Deadline() (time.Time, bool) {
+	if !c.late.Load() {
+		return time.Time{}, false
+	}
+	return time.Now(), true
+}
+
+// The error of Open has that of BeforeConnect. It is not replaced by that of an attempt which had no time.
+func TestOpen_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
+	t.Parallel()
+	var late atomic.Bool
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	attempts := 0
+	before := func(context.Context, *pgconn.Config) error {
+		attempts++
+		switch attempts {
+		case 1:
+			return errors.New("no password")
+		case 2:
+			late.Store(true)
+		default:
+			cancel()
+		}
+		return os.ErrDeadlineExceeded
+	}
+	_, err := postgres.New("postgres://orders@127.0.0.1:1/orders", &postgres.Options{BeforeConnect: before}).Open(overdue{ctx, &late})
+	if attempts != 3 || !errors.Is(err, context.Canceled) || !strings.HasSuffix(err.Error(), "no password") {
+		t.Errorf("after %d attempts: %v", attempts, err)
 	}
 }

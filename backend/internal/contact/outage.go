@@ -111,6 +111,13 @@ func (o *Outage) Accepted(t Target) {
 	o.accepted[t] = true
 }
 
+// Cut reports whether an attempt that has failed just now can have failed since ctx ends: that says nothing of the server.
+// The deadline of a connection, which is that of ctx, can be noticed before ctx ends.
+func Cut(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
+}
+
 // Each reports whether the last failure of each known address is of a kind.
 func (o *Outage) Each(kind func(error) bool) bool {
 	targets := o.servers.Targets()
