@@ -1,6 +1,11 @@
 package postgres
 
-import "time"
+import (
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
 
 // mostEvents bounds the commits whose events one reply has.
 const mostEvents = 1000
@@ -18,6 +23,7 @@ func (s *session) pollEvents(l *link) {
 		case <-l.ctx.Done():
 			return
 		}
+		tries := 0
 		for s.hub.wants() {
 			r := newRequest("k_events", int8(s.hub.upTo()), int4(mostEvents))
 			r.see = func(r *request) { s.hub.polled(l, r.rows) }
@@ -27,10 +33,17 @@ func (s *session) pollEvents(l *link) {
 			case <-l.ctx.Done():
 				return
 			}
-			if r.err != nil {
+			var e *pgconn.PgError
+			switch {
+			case errors.As(r.err, &e) && l.ctx.Err() == nil && transient(e):
+				s.pause(l.ctx, tries)
+				tries++
+				continue
+			case r.err != nil:
 				l.fail(r.err)
 				return
 			}
+			tries = 0
 			if len(r.rows) < mostEvents {
 				break
 			}
