@@ -103,11 +103,12 @@ func unwrap(b backend.Session) backend.Session {
 // An execer executes a statement in the transaction of a user.
 type execer func(ctx context.Context, query string, args []any) error
 
-// The error codes of stage and carry, see schema.sql.
+// The error codes of stage, carry and same_history, see schema.sql.
 const (
 	codeRefused   = "CO002"
 	codeSettings  = "CO003"
 	codeElsewhere = "CO004"
+	codeHistory   = "CO005"
 )
 
 // stage makes the transaction of exec carry the operations.

@@ -75,9 +75,36 @@ func program(t *testing.T, name string, args ...string) {
 	}
 }
 
-// The files of a server are replaced by an older copy, and others fill the gap in its history before a session that has
-// seen more comes back. Its epoch has the number of the one in which the session has seen that. The session ends; one that
-// has seen no more than the copy goes on.
+// restart stops a server, runs a function, and starts the server again.
+func restart(t *testing.T, server *pgtest.Server, between func()) {
+	t.Helper()
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	between()
+	if err := server.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// backUp copies the files of a server that does not run. restore puts the copy in the place of its later files.
+func backUp(t *testing.T, server *pgtest.Server) {
+	t.Helper()
+	if out, err := exec.Command("cp", "-a", server.DataDir(), server.DataDir()+"-copy").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func restore(t *testing.T, server *pgtest.Server) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(server.DataDir()), os.Rename(server.DataDir()+"-copy", server.DataDir())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An older copy replaces the files of a server, and other sessions commit more than is lost before a session that has seen the lost
+// commits connects again. Its epoch has the same number in both histories. The session ends. A session that has seen nothing of what
+// is lost continues.
 func TestHistory_RestoredFiles(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})
@@ -88,38 +115,16 @@ func TestHistory_RestoredFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.link("idle").Partition()
-	restart := func(between func()) {
-		t.Helper()
-		if err := server.Stop(); err != nil {
-			t.Fatal(err)
-		}
-		between()
-		if err := server.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	copied := server.DataDir() + "-copy"
-	restart(func() {
-		if out, err := exec.Command("cp", "-a", server.DataDir(), copied).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-	})
+	restart(t, server, func() { backUp(t, server) })
 	var seen int64
 	for i := range 3 {
 		seen = create(t, holder, fmt.Sprint("/held-", i), backend.Ephemeral)
 	}
 	s.link("holder").Partition()
-	restart(func() {
-		if err := os.RemoveAll(server.DataDir()); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(copied, server.DataDir()); err != nil {
-			t.Fatal(err)
-		}
-	})
+	restart(t, server, func() { restore(t, server) })
 	fresh := opened(t, s.link("fresh"))
 	var z int64
-	for i := 0; z < seen+5; i++ { // without this the positions would tell
+	for i := 0; z < seen+5; i++ { // a lower position would show the loss without the history
 		z = create(t, fresh, fmt.Sprint("/fresh-", i), backend.Persistent)
 		if z>>40 != seen>>40 {
 			t.Fatalf("position %#x, want the epoch of %#x", z, seen)

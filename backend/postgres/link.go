@@ -32,7 +32,8 @@ type link struct {
 	// texts are the statements of a connection to a pool, which gives each group a connection of the server: none is
 	// prepared, and the next group is sent when the one before is answered, since pools may mix up the
 	// answers. Nil for a connection to the server.
-	texts map[string]string
+	texts   map[string]string
+	history []byte // that each group to a pool must find, or nil
 
 	// leaves is set when the session is closed: the server is told, and logs no broken connection.
 	leaves atomic.Bool
@@ -255,6 +256,13 @@ func (l *link) together() {
 	l.committing = true
 }
 
+// expect makes the requests to a pool fail on a server with another history.
+func (l *link) expect(history []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.history = history
+}
+
 func (l *link) stir() {
 	select {
 	case l.wake <- struct{}{}:
@@ -365,7 +373,7 @@ func (l *link) take() []*group {
 	for _, g := range groups {
 		kept := g.requests[:0:0]
 		if l.texts != nil {
-			r := newRequest("k_local")
+			r := newRequest("k_local", l.history)
 			r.setting = true
 			kept = append(kept, r)
 		}

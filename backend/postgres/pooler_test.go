@@ -13,7 +13,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"slices"
-
 	"strconv"
 	"strings"
 	"sync"
@@ -374,6 +373,32 @@ func TestPooler_TheContract(t *testing.T) {
 			return newPooledService(t, server, p, postgres.Options{SessionTimeout: timeout, ContainerInterval: 200 * time.Millisecond, Poll: 100 * time.Millisecond})
 		},
 	})
+}
+
+// A pool hides from its clients that a copy has replaced the files of the server. A session that has seen what is lost ends at its next
+// request, and no commit of it is applied. Another session continues.
+func TestPooler_RestoredFiles(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})
+	p := newPool(t, server.Addr(), transactionMode, 3)
+	b := postgres.New(p.url(), &postgres.Options{SessionTimeout: 5 * time.Minute, Poll: time.Minute}) // requests of the sessions themselves are rare
+	reader, writer, idle := opened(t, b), opened(t, b), opened(t, b)
+	restart(t, server, func() { backUp(t, server) })
+	create(t, writer, "/lost", backend.Persistent)
+	if _, err := reader.Exists(t.Context(), "/lost", nil); err != nil {
+		t.Fatal(err)
+	}
+	restart(t, server, func() { restore(t, server) })
+	if _, err := reader.Exists(t.Context(), "/lost", nil); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("a read of a session that has seen what is lost: %v", err)
+	}
+	// By now the server has the next epoch.
+	if _, err := writer.Commit(t.Context(), backend.Create("/after", nil, backend.Persistent)); !errors.Is(err, backend.ErrSessionLost) {
+		t.Errorf("a commit of a session that has seen what is lost: %v", err)
+	}
+	if _, err := idle.Exists(t.Context(), "/after", nil); !errors.Is(err, backend.ErrNotFound) {
+		t.Errorf("a session that has seen nothing of what is lost: %v", err)
+	}
 }
 
 // crowd is clients of one pool that contend for a lock and a queue.

@@ -354,6 +354,16 @@ BEGIN
 	END IF;
 END $$;
 
+-- same_history fails unless the history is the known one; null is any. A pool can send a session to another server, or to this one
+-- after a restart, without ending its connection, so the transactions of a session that polls begin with this.
+CREATE FUNCTION {s}.same_history(known uuid) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF known IS NOT NULL AND NOT EXISTS (SELECT FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40
+		WHERE e.history = known AND c.home = c.tableoid AND c.identity = {s}.identity()) THEN
+		RAISE EXCEPTION USING ERRCODE = 'CO005', MESSAGE = 'the server was replaced, started again or restored: the session must attach again';
+	END IF;
+END $$;
+
 CREATE FUNCTION {s}.open(sid bigint, millis int, margin int, polls bool, OUT z bigint, OUT history uuid, OUT secret text) LANGUAGE plpgsql AS $$
 DECLARE
 	home oid;

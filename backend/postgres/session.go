@@ -286,6 +286,7 @@ func (s *session) insist(ctx context.Context, l *link, see func(row), statement 
 // attach gives the session a link, which the hub has already. The request that made the link that of the session was sent
 // at the instant.
 func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []byte) error {
+	l.expect(history)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -480,11 +481,11 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// outdated reports whether a connection is of no use any more: it leads to a server that does not accept writes, or what
-// it has prepared is gone or has changed.
+// outdated reports whether a connection is of no use any more: it leads to a server that does not accept writes or has another history, or
+// what it has prepared is gone or has changed.
 func outdated(e *pgconn.PgError) bool {
 	switch e.Code {
-	case "25006", "26000", "0A000", "42P01", "42883", "3F000":
+	case codeHistory, "25006", "26000", "0A000", "42P01", "42883", "3F000":
 		return true
 	}
 	return false

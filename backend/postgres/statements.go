@@ -60,12 +60,12 @@ const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('defau
 // durable is the setting synchronous_commit: an answered commit is never lost to a crash, whatever others have chosen.
 const durable = "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END"
 
-// local is what settings are for each transaction of a connection to a pool.
-const local = "SELECT set_config('lock_timeout', '{lock}', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', '0', true), set_config('synchronous_commit', " + durable + ", true)"
+// local begins each transaction of a connection to a pool: it makes the settings, and checks the history of the server.
+const local = "SELECT {s}.same_history($1::uuid), set_config('lock_timeout', '{lock}', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', '0', true), set_config('synchronous_commit', " + durable + ", true)"
 
 // unprepared returns the statements as they are sent to a pool. Each begins with its name, for those who read the log of the server.
 func unprepared(schema, lock string) map[string]string {
-	all := map[string]string{"k_local": "/*k_local*/ " + strings.Replace(local, "{lock}", lock, 1)}
+	all := map[string]string{"k_local": "/*k_local*/ " + fill(strings.Replace(local, "{lock}", lock, 1), schema)}
 	for name, sql := range statements {
 		all[name] = "/*" + name + "*/ " + fill(sql, schema)
 	}
