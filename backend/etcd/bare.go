@@ -35,9 +35,10 @@ func (s *session) openBare(ctx context.Context, l *link) error {
 		return rpctypes.ErrGRPCNoSpace // there is no tree, and no space for one
 	}
 	s.bare = true
-	s.id, s.timeout = -1-rand.Int64N(1<<62), s.cfg.times.Timeout // the ids of leases are positive
+	s.id = -1 - rand.Int64N(1<<62) // the ids of leases are positive
 	s.key, s.keys = s.cfg.rootKey(), newKeyring(s.id)
-	s.lease = contact.Lease{From: sent, Length: s.cfg.times.Lease(s.timeout)}
+	timeout := s.cfg.times.Timeout
+	s.Grant(timeout, contact.Lease{From: sent, Length: s.cfg.times.Lease(timeout)})
 	s.log.Warn("coord: the service has no space, so the session has no lease, and only reads and deletes", "session", hex(s.id), "server", l.target.String())
 	return s.begin(ctx, l)
 }
@@ -68,7 +69,7 @@ func (r rootReads) Recv() (*pb.LeaseKeepAliveResponse, error) {
 	}
 	answer := &pb.LeaseKeepAliveResponse{Header: reply.Header, ID: r.s.id}
 	if len(reply.Kvs) > 0 {
-		answer.TTL = int64(r.s.timeout.Seconds())
+		answer.TTL = int64(r.s.Timeout().Seconds())
 	}
 	return answer, nil
 }

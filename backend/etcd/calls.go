@@ -14,31 +14,6 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// enter begins a call, and returns the error of a session that is over or closing.
-func (s *session) enter() error {
-	s.checkLease()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.err != nil:
-		return s.err
-	case s.closing:
-		return backend.ErrClosed
-	}
-	s.calls++
-	return nil
-}
-
-func (s *session) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls--
-	if s.calls == 0 && s.idle != nil {
-		close(s.idle)
-		s.idle = nil
-	}
-}
-
 // contact waits for a link. Like Open it returns earlier when the service refuses the user, but only if an
 // attempt to connect that began after the call shows that: the user may have got access since an earlier attempt.
 func (s *session) contact(ctx context.Context) (*link, error) {
@@ -49,11 +24,11 @@ func (s *session) contact(ctx context.Context) (*link, error) {
 		if err := s.contextError(ctx); err != nil {
 			return nil, err
 		}
-		s.checkLease()
+		_, changed := s.Status()
 		s.mu.Lock()
-		l, err, changed, relinked, denial := s.link, s.err, s.changed, s.relinked, s.denial
+		l, relinked, denial := s.link, s.relinked, s.denial
 		s.mu.Unlock()
-		if err != nil {
+		if err := s.Ended(); err != nil {
 			return nil, err
 		}
 		if l != nil && l.ctx.Err() == nil && !l.isLeaving() {
@@ -75,10 +50,10 @@ func (s *session) read(ctx context.Context, f func(ctx context.Context, l *link)
 	if err := s.contextError(ctx); err != nil {
 		return err
 	}
-	if err := s.enter(); err != nil {
+	if err := s.Enter(); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.Leave()
 	for tries := 0; ; tries++ {
 		l, err := s.contact(ctx)
 		if err != nil {
@@ -90,7 +65,7 @@ func (s *session) read(ctx context.Context, f func(ctx context.Context, l *link)
 			err = f(on, l)
 		}
 		stop()
-		s.checkLease()
+		s.Left()
 		if over := s.over(ctx); over != nil {
 			return over
 		}
@@ -110,10 +85,7 @@ func (s *session) read(ctx context.Context, f func(ctx context.Context, l *link)
 
 // over returns why the call has to end, or nil.
 func (s *session) over(ctx context.Context) error {
-	s.mu.Lock()
-	err := s.err
-	s.mu.Unlock()
-	if err != nil {
+	if err := s.Ended(); err != nil {
 		return err
 	}
 	return s.contextError(ctx)
@@ -131,22 +103,18 @@ func (s *session) contextError(ctx context.Context) error {
 // NoContact returns the error of a context that has ended. If there is no contact, or the answer to a
 // keep-alive is overdue, it says so.
 func (s *session) NoContact(err error) error {
-	now := s.now()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	silent := s.lease.From.To(now)
-	switch {
-	case s.link == nil || s.link.ctx.Err() != nil:
-		return &backend.NoContactError{Err: err, For: s.outage.Since(now), Why: s.outage.Error(nil, now).Error()}
-	case silent >= s.timeout/8+s.lease.Length/8:
-		return &backend.NoContactError{Err: err, For: silent, Why: s.link.target.String() + ": no answer"}
+	l := s.link
+	s.mu.Unlock()
+	if l == nil || l.ctx.Err() != nil {
+		return s.outage.NoContact(err, s.now())
 	}
-	return err
+	return s.NoAnswer(err, l.target)
 }
 
 // pause waits before a request that an overloaded server has refused is sent again.
 func (s *session) pause(ctx context.Context, tries int) {
-	sleep(ctx, s.done, min(10*time.Millisecond<<min(tries, 10), time.Second))
+	sleep(ctx, s.Done(), min(10*time.Millisecond<<min(tries, 10), time.Second))
 }
 
 // sleep waits for d, until over is closed or until ctx ends.

@@ -63,7 +63,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	if err := s.contextError(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.enter(); err != nil {
+	if err := s.Enter(); err != nil {
 		return nil, err
 	}
 	c := &commit{done: make(chan struct{}), replies: make(chan txnReply, 1)}
@@ -92,7 +92,7 @@ func (s *session) finish(c *commit) {
 	delete(s.left, c)
 	s.mu.Unlock()
 	close(c.done)
-	s.leave()
+	s.Leave()
 }
 
 // exchange sends a plan and returns the reply. If ctx ends first, it reports that the caller gives up, and
@@ -106,7 +106,7 @@ func (s *session) exchange(ctx context.Context, c *commit, l *link, p *plan, nod
 	}
 	s.mu.Lock()
 	c.answered, c.alone, c.doubted = false, p.alone, again
-	if over := s.err; over != nil {
+	if over := s.Ended(); over != nil {
 		s.mu.Unlock()
 		stop()
 		return txnReply{err: over}, false
@@ -150,7 +150,7 @@ func (s *session) exchange(ctx context.Context, c *commit, l *link, p *plan, nod
 // abandoned handles the reply to a plan whose caller has returned. It learns nothing of the nodes: the data
 // of the operations is the caller's again.
 func (s *session) abandoned(l *link, c *commit, p *plan, reply *pb.TxnResponse, err error) {
-	s.checkLease()
+	s.Left()
 	switch {
 	case err != nil:
 		switch s.judge(l, err) {
@@ -226,7 +226,7 @@ func (s *session) try(ctx context.Context, c *commit, ops []backend.Op, sent *st
 			full = s.mayHaveRun(on, l, p, before)
 			stop()
 		}
-		s.checkLease()
+		s.Left()
 		if err != nil {
 			over := s.over(ctx)
 			what := unknown

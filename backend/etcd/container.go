@@ -131,7 +131,6 @@ func (s *session) noteDeleted(ops []backend.Op) {
 
 // collect removes empty containers until the session is over.
 func (s *session) collect() {
-	defer s.work.Done()
 	interval := s.cfg.interval
 	// The searches of clients that start together begin at different times, also those of clients that are soon over.
 	sweep := time.Now().Add(interval/10 + rand.N(sweepEvery*interval))
@@ -140,7 +139,7 @@ func (s *session) collect() {
 	cursor := ""
 	for {
 		select {
-		case <-s.done:
+		case <-s.Done():
 			return
 		case <-s.emptied.wake:
 			timer.Reset(max(min(interval/8, time.Until(sweep)), 0))
@@ -205,7 +204,7 @@ func (s *session) inBatches(paths []string, f func(paths []string) error) (rest 
 			s.refusedOnce(paths[0], err)
 			paths = paths[1:]
 		}
-		sleep(context.Background(), s.done, collectPause)
+		sleep(context.Background(), s.Done(), collectPause)
 	}
 	return nil, nil
 }

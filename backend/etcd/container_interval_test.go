@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord/backend/internal/contact"
 	"github.com/go-coord/coord/internal/outbox"
 )
 
@@ -85,7 +86,8 @@ func TestEtcd_WhatASessionRemembersOfEmptyContainers(t *testing.T) {
 func TestEtcd_ARefusedContainerKeepsNoOther(t *testing.T) {
 	t.Parallel()
 	for bad := range 8 {
-		s := &session{cfg: new(config), done: make(chan struct{}), emptied: newEmptied(), log: outbox.NewLogger(nil)}
+		s := &session{cfg: new(config), emptied: newEmptied(), log: outbox.NewLogger(nil)}
+		s.Life = contact.NewLife(contact.Clock(), s.end)
 		var paths []string
 		for i := range 8 {
 			paths = append(paths, fmt.Sprint("/", i))

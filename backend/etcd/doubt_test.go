@@ -124,8 +124,8 @@ func TestOpen_FailsAsLongAsAnOldLeaseMayLive(t *testing.T) {
 		{status.Error(codes.Unavailable, "closed"), false},
 	} {
 		c := &config{times: contact.Times{Timeout: 10 * time.Second}}
-		c.lost.add(7)
-		c.lost.add(8)
+		c.lost.Add(7)
+		c.lost.Add(8)
 		p := &played{revoke: func(id int64) error {
 			if id == 8 {
 				return test.err
@@ -137,7 +137,8 @@ func TestOpen_FailsAsLongAsAnOldLeaseMayLive(t *testing.T) {
 		if err == nil || (p.grants == 1) != test.ends || !test.ends && !errors.Is(err, test.err) {
 			t.Errorf("%v: %v, %d leases requested", test.err, err, p.grants)
 		}
-		if left := len(c.lost.ids); left != map[bool]int{true: 0, false: 1}[test.ends] {
+		left := 0
+		if err := c.lost.End(func(int64) error { left++; return nil }); err != nil || left != map[bool]int{true: 0, false: 1}[test.ends] {
 			t.Errorf("%v: %d leases are not known to be over", test.err, left)
 		}
 	}

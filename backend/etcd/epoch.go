@@ -78,7 +78,7 @@ func (s *session) awaitLeft(ctx context.Context) error {
 	if len(left) == 0 {
 		return nil
 	}
-	timer := time.NewTimer(min(max(s.lease.Length/16, leastLate), mostLate))
+	timer := time.NewTimer(min(max(s.Lease()/16, leastLate), mostLate))
 	defer timer.Stop()
 	late := false
 	for _, c := range left {

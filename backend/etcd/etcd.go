@@ -338,7 +338,7 @@ type config struct {
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	lookup   contact.Lookup                // nil with Options.Dial
 	clock    func() func() contact.Instant // replaced by tests
-	lost     lostLeases
+	lost     contact.Lost
 	clusters clusters
 }
 
@@ -411,7 +411,6 @@ func (c *config) server(endpoint string) (string, error) {
 }
 
 var (
-	errUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
 	errRevoked = fmt.Errorf("%w: the session has expired on the servers, or was revoked", backend.ErrSessionLost)
 	errBroken  = errors.New("etcd: the connection is broken")
 	errNoUser  = fmt.Errorf("%w: the servers require authentication, set Options.Username", backend.ErrDenied)

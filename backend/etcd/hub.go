@@ -308,7 +308,7 @@ func (h *hub) release(w *watcher) {
 // again and again, for half the lease. It supervises the stream, see prove.
 func (h *hub) send(l *link, stream pb.Watch_WatchClient) {
 	defer l.work.Done()
-	look := time.NewTicker(max(h.s.lease.Length/pulses, time.Millisecond))
+	look := time.NewTicker(max(h.s.Lease()/pulses, time.Millisecond))
 	defer look.Stop()
 	again := time.NewTimer(lagging)
 	again.Stop()

@@ -26,7 +26,7 @@ type stage struct {
 
 func newStage(t *testing.T, ordered bool) *stage {
 	s := &session{cfg: &config{prefix: "p"}, key: "p:session/1", known: newCache(), now: contact.Clock()}
-	s.hub = newHub(s)
+	s.Life, s.hub = contact.NewLife(s.now, s.end), newHub(s)
 	st := &stage{t, s.hub, &link{ordered: ordered, wake: make(chan struct{}, 1)}, backend.NewWatchSet()}
 	s.hub.link = st.l
 	s.hub.own = s.hub.watcherLocked(watchKey{nodeRange, s.key})
@@ -668,7 +668,7 @@ func TestATreeIsToldOfAReplacementInItsOrder(t *testing.T) {
 // the lease.
 func TestHub_AProofIsAskedForAgainWhileAnEventIsHeld(t *testing.T) {
 	st := newStage(t, true)
-	st.h.s.lease.Length = 10 * lagging
+	st.h.s.Grant(0, contact.Lease{Length: 10 * lagging})
 	a := st.arm("/a", 5)
 	st.progress(5)
 	st.arm("/b", 5) // its watcher may lag behind

@@ -194,7 +194,7 @@ const (
 // now. rev is the latest revision in the replies of the session: the lease of a session that hears nothing
 // for its timeout is over.
 func (s *session) horizon(rev int64) int64 {
-	return rev + longest + int64(s.timeout/time.Second)*mostRevisions
+	return rev + longest + int64(s.Timeout()/time.Second)*mostRevisions
 }
 
 // near returns the ways whose revision is at most bound, and the lowest revision of the other ways. Most names with many digits look as if they were of revisions that no service will

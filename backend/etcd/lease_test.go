@@ -82,7 +82,9 @@ func TestALinkBreaksWhenARenewalHasNoAnswerForHalfTheLease(t *testing.T) {
 					}
 					return -1
 				}
-				s := &session{timeout: timeout, now: now, lease: contact.Lease{From: now(), Length: test.lease}, servers: contact.NewServers([]string{"a"}, nil, timeout)}
+				s := &session{now: now, servers: contact.NewServers([]string{"a"}, nil, timeout)}
+				s.Life = contact.NewLife(now, s.end)
+				s.Grant(timeout, contact.Lease{From: now(), Length: test.lease})
 				l := &link{leases: k}
 				l.ctx, l.cancel = context.WithCancelCause(t.Context())
 				l.work.Add(1)

@@ -429,13 +429,13 @@ func (s *session) keepAlive(l *link) {
 	receive := func() {
 		reply, err := stream.Recv()
 		if err == nil {
-			ttl, err = reply.TTL, checkRenewal(reply, s.id, s.timeout)
+			ttl, err = reply.TTL, checkRenewal(reply, s.id, s.Timeout())
 			l.saw(reply)
 		}
 		answers <- err
 	}
 	begun, lasted := s.now(), false
-	timer := time.NewTimer(s.timeout)
+	timer := time.NewTimer(s.Timeout())
 	defer timer.Stop()
 	for {
 		sent := s.now()
@@ -444,7 +444,7 @@ func (s *session) keepAlive(l *link) {
 			return
 		}
 		go receive()
-		limit := newDeadline(sent, s.lease.Length/2)
+		limit := newDeadline(sent, s.Lease()/2)
 		for answered := false; !answered; {
 			next := limit.look(s.now())
 			if next == 0 {
@@ -461,7 +461,9 @@ func (s *session) keepAlive(l *link) {
 					s.end(errRevoked)
 					return
 				}
-				s.renewed(sent)
+				if s.Left() > 0 { // an answer that comes too late revives nothing
+					_ = s.Renew(sent)
+				}
 				answered = true
 				if !lasted && begun.To(s.now()) >= s.servers.Spell() {
 					lasted = true
@@ -475,11 +477,11 @@ func (s *session) keepAlive(l *link) {
 		}
 		// A lease that LossMargin makes much shorter than the timeout needs more of them.
 		for {
-			left := min(s.timeout/8, s.lease.Length/4) - sent.To(s.now())
+			left := min(s.Timeout()/8, s.Lease()/4) - sent.To(s.now())
 			if left <= 0 {
 				break
 			}
-			timer.Reset(contact.Soon(left, s.timeout))
+			timer.Reset(contact.Soon(left, s.Timeout()))
 			select {
 			case <-timer.C:
 			case <-l.ctx.Done():

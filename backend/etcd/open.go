@@ -6,9 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -41,11 +39,10 @@ func (c *config) open(ctx context.Context) (*session, error) {
 	budget := min(max(c.times.Timeout/2, 500*time.Millisecond), 5*time.Second)
 	for {
 		s := &session{
-			cfg: c, now: now, servers: servers, outage: outage, log: log,
-			phase: backend.PhaseSuspended, changed: make(chan struct{}), relinked: make(chan struct{}), done: make(chan struct{}),
+			cfg: c, now: now, servers: servers, outage: outage, log: log, relinked: make(chan struct{}),
 			commits: make(map[*commit]struct{}), left: make(map[*commit]struct{}), settler: make(chan struct{}, 1), known: newCache(), emptied: newEmptied(),
 		}
-		s.hub = newHub(s)
+		s.Life, s.hub = contact.NewLife(now, s.end), newHub(s)
 		failed := func(t contact.Target, err error) error {
 			if contact.Cut(ctx) {
 				return nil
@@ -154,36 +151,18 @@ func refusesUser(err error) bool {
 	return status.Code(err) == codes.PermissionDenied || is(err, rpctypes.ErrGRPCAuthFailed) || is(err, rpctypes.ErrGRPCUserEmpty)
 }
 
-// lostLeases are those of lost sessions that were not seen to end.
-type lostLeases struct {
-	mu  sync.Mutex
-	ids []int64
-}
-
-func (x *lostLeases) add(id int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.ids = append(x.ids, id)
-}
-
-// revoke ends the leases. Each commit of a session compares the session's key, which goes with the
+// endLost revokes the leases of lost sessions. Each commit of a session compares the session's key, which goes with the
 // lease, so the servers refuse what they still have of it, and what compares nothing deletes a key
 // that is gone by then (see send): a server that was paused can have
 // received a commit long ago.
-func (x *lostLeases) revoke(ctx context.Context, leases pb.LeaseClient) error {
-	x.mu.Lock()
-	ids := slices.Clone(x.ids)
-	x.mu.Unlock()
-	for _, id := range ids {
+func (c *config) endLost(ctx context.Context, leases pb.LeaseClient) error {
+	return c.lost.End(func(id int64) error {
 		_, err := leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id})
-		if err != nil && !is(err, rpctypes.ErrGRPCLeaseNotFound) {
-			return err
+		if is(err, rpctypes.ErrGRPCLeaseNotFound) {
+			return nil
 		}
-		x.mu.Lock()
-		x.ids = slices.DeleteFunc(x.ids, func(other int64) bool { return other == id })
-		x.mu.Unlock()
-	}
-	return nil
+		return err
+	})
 }
 
 // openAt opens the session on a link, which it closes if it cannot.
@@ -198,7 +177,7 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	}()
 	on, stop := l.call(ctx)
 	defer stop()
-	if err := c.lost.revoke(on, l.leases); err != nil {
+	if err := c.endLost(on, l.leases); err != nil {
 		return err
 	}
 	sent := s.now()
@@ -209,12 +188,14 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	if err != nil {
 		return err
 	}
-	s.id, s.timeout = grant.ID, time.Duration(grant.TTL)*time.Second
-	if length := c.times.Lease(s.timeout); length <= 0 {
-		return contact.Invalid("LossMargin %v: it must be shorter than the timeout that the servers grant, %v", c.times.Margin, s.timeout)
+	timeout := time.Duration(grant.TTL) * time.Second
+	length := c.times.Lease(timeout)
+	if length <= 0 {
+		return contact.Invalid("LossMargin %v: it must be shorter than the timeout that the servers grant, %v", c.times.Margin, timeout)
 	}
+	s.id = grant.ID
 	s.key, s.keys = c.sessionKey(s.id), newKeyring(s.id)
-	s.lease = contact.Lease{From: sent, Length: c.times.Lease(s.timeout)}
+	s.Grant(timeout, contact.Lease{From: sent, Length: length})
 	// The root is made by the first session of all.
 	root := record{ctime: time.Now().UnixMilli(), mtime: time.Now().UnixMilli()}
 	begin := []*pb.RequestOp{put(s.key, nil, s.id)}
@@ -242,13 +223,10 @@ func (s *session) begin(ctx context.Context, l *link) error {
 		return err
 	}
 	s.connected(l)
-	s.work.Add(2)
-	s.pauses.Next(s.now(), 1, s.timeout) // at once
-	go s.watchLease()
-	go s.run(l)
+	s.Watch(s.work.Go)
+	s.work.Go(func() { s.run(l) })
 	if c.interval > 0 && !s.bare {
-		s.work.Add(1)
-		go s.collect()
+		s.work.Go(s.collect)
 	}
 	if other := s.oneCluster(ctx, l); other != nil {
 		s.Close()

@@ -196,7 +196,7 @@ func (h *hub) askAgain(l *link) error {
 	if h.ended || h.link != l || len(h.held) == 0 {
 		return nil
 	}
-	if h.tries++; lagging*time.Duration(h.tries) > h.s.lease.Length/2 {
+	if h.tries++; lagging*time.Duration(h.tries) > h.s.Lease()/2 {
 		return errNoProgress
 	}
 	h.mark()
@@ -249,7 +249,7 @@ func (h *hub) flush(ctx context.Context, l *link, rev int64) error {
 	timer := time.NewTimer(lagging)
 	defer timer.Stop()
 	// A new epoch makes the commits under way repeat, so a slow network alone does not begin one.
-	silent := max(4, int(h.s.lease.Length/8/lagging))
+	silent := max(4, int(h.s.Lease()/8/lagging))
 	for tries := 0; ; tries++ {
 		h.mu.Lock()
 		if h.link != l || h.ended {
@@ -261,7 +261,7 @@ func (h *hub) flush(ctx context.Context, l *link, rev int64) error {
 			return nil
 		}
 		moved := h.moved
-		if lagging*time.Duration(tries) > h.s.lease.Length/2 {
+		if lagging*time.Duration(tries) > h.s.Lease()/2 {
 			h.mu.Unlock()
 			return errNoProgress
 		}

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
 	"github.com/go-coord/coord/internal/outbox"
 )
@@ -27,8 +26,8 @@ func TestClose_WaitsForTheComparisonOfClusters(t *testing.T) {
 			},
 		}
 		servers := contact.NewServers([]string{"127.0.0.1:1", "127.0.0.1:2"}, nil, time.Second)
-		s := &session{cfg: cfg, log: outbox.NewLogger(nil), phase: backend.PhaseConnected, changed: make(chan struct{}), done: make(chan struct{}), bare: true, servers: servers}
-		s.hub = newHub(s)
+		s := &session{cfg: cfg, log: outbox.NewLogger(nil), bare: true, servers: servers}
+		s.Life, s.hub = contact.NewLife(contact.Clock(), s.end), newHub(s)
 		l := &link{target: servers.Targets()[0], cluster: 1, raw: nowhere{}}
 		l.ctx, l.cancel = context.WithCancelCause(t.Context())
 		s.link = l

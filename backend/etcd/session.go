@@ -23,13 +23,12 @@ import (
 // next call: then the commit has been applied, or it never will be. Deletions that compare nothing
 // are repeated with it, see send.
 type session struct {
+	*contact.Life
 	cfg     *config
 	id      int64 // of the lease
 	bare    bool  // there is no lease, see openBare
 	key     string
-	timeout time.Duration
 	now     func() contact.Instant
-	done    chan struct{}
 	work    sync.WaitGroup
 	hub     *hub
 	servers *contact.Servers
@@ -37,18 +36,11 @@ type session struct {
 	log     *outbox.Logger // never blocks
 
 	mu       sync.Mutex
-	lease    contact.Lease
-	phase    backend.Phase
-	changed  chan struct{} // closed and replaced at each change of phase
-	err      error
 	link     *link              // nil without contact
 	ending   map[*link]struct{} // links that take no more requests, and may still answer some
 	relinked chan struct{}      // closed and replaced when there is another link, or another refusal
 	attempts int                // to connect that have begun
 	denial   denial
-	closing  bool
-	idle     chan struct{} // closed when a closing session has no call under way
-	calls    int
 	commits  map[*commit]struct{} // under way
 	left     map[*commit]struct{} // commits under way that their callers have given up
 	epoch    int64
@@ -63,20 +55,14 @@ type session struct {
 	known   *cache
 	keys    *keyring
 	emptied *emptied
-	pauses  contact.Pauses
 	foreign sync.Once // the log has named a key that is none of a node
 
 	uncollected sync.Once // the log has named a container that cannot be removed
 }
 
 func (s *session) ID() int64                  { return s.id }
-func (s *session) Timeout() time.Duration     { return s.timeout }
 func (s *session) Features() backend.Features { return s.cfg.has }
 func (s *session) CheckPath(p string) error   { return checkPath(p) }
-func (s *session) Done() <-chan struct{}      { return s.done }
-
-// TellPauses sets the function that is told of pauses of the process, see contact.Pauses.
-func (s *session) TellPauses(f func(late time.Duration, asleep bool)) { s.pauses.Tell(f) }
 
 // maxOps is the number of operations of one commit. A server takes 128 compares, and 128
 // operations, by default. Each operation needs at most two by the nodes as they are, and the epoch one; a
@@ -87,66 +73,40 @@ func (s *session) Limits() backend.Limits {
 	return backend.Limits{Ops: maxOps, Bytes: backend.MaxRequest, Sequence: math.MaxInt64}
 }
 
-func (s *session) Status() (backend.Phase, <-chan struct{}) {
-	s.checkLease()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.phase, s.changed
-}
-
-func (s *session) Err() error {
-	s.checkLease()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-// setPhase needs the mutex.
-func (s *session) setPhase(p backend.Phase) {
-	s.phase = p
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
 // end ends the session, once. No request of the session reaches the service afterwards.
 func (s *session) end(err error) {
 	s.mu.Lock()
-	if s.err != nil {
+	why := s.Finish(err, func(why error) {
+		if !errors.Is(why, backend.ErrClosed) && !s.bare {
+			s.cfg.lost.Add(s.id) // before a caller can learn of the loss and open the next session
+		}
+	})
+	if why == nil {
 		s.mu.Unlock()
 		return
 	}
-	if s.closing {
-		err = backend.ErrClosed
-	}
-	s.err = err
 	links := slices.Collect(maps.Keys(s.ending))
 	if s.link != nil {
 		links = append(links, s.link)
 	}
 	s.link = nil
-	s.setPhase(backend.PhaseLost)
-	if !errors.Is(err, backend.ErrClosed) && !s.bare {
-		s.cfg.lost.add(s.id) // before a caller can learn of the loss and open the next session
-	}
-	close(s.done)
 	s.mu.Unlock()
 	for _, l := range links {
-		l.fail(err)
+		l.fail(why)
 	}
 	s.hub.end()
-	if errors.Is(err, backend.ErrClosed) {
+	if errors.Is(why, backend.ErrClosed) {
 		s.log.Info("coord: session closed", "session", hex(s.id))
 	}
 }
 
 // run keeps contact until the session is over. l is the first link.
 func (s *session) run(l *link) {
-	defer s.work.Done()
 	for l != nil {
 		select {
 		case <-l.leaving:
 		case <-l.ctx.Done():
-		case <-s.done:
+		case <-s.Done():
 			l.fail(s.Err())
 		}
 		if l.ctx.Err() == nil {
@@ -179,7 +139,7 @@ func (s *session) relieve(old *link) *link {
 		<-detached
 	}
 	s.work.Go(func() {
-		limit := newDeadline(s.now(), s.lease.Length/2)
+		limit := newDeadline(s.now(), s.Lease()/2)
 		timer := time.NewTimer(limit.next)
 		defer timer.Stop()
 		for over := false; !over && old.inUse.Load() > 0; {
@@ -187,7 +147,7 @@ func (s *session) relieve(old *link) *link {
 			case <-old.unused:
 			case <-old.ctx.Done():
 				over = true
-			case <-s.done:
+			case <-s.Done():
 				over = true
 			case <-timer.C:
 				next := limit.look(s.now())
@@ -208,11 +168,11 @@ func (s *session) relieve(old *link) *link {
 func (s *session) detach(l *link) {
 	s.hub.detach(l)
 	s.mu.Lock()
-	suspended := s.link == l && s.err == nil
+	suspended := s.link == l
 	if suspended {
 		s.outage.Begins(s.now())
 		s.link = nil
-		s.setPhase(backend.PhaseSuspended)
+		s.Turn(backend.PhaseSuspended)
 	}
 	s.mu.Unlock()
 	if suspended {
@@ -224,7 +184,7 @@ func (s *session) detach(l *link) {
 func (s *session) connected(l *link) {
 	s.servers.Answered(l.target)
 	s.outage.Over()
-	s.log.Info("coord: session connected", "session", hex(s.id), "server", l.target.String(), "timeout", s.timeout)
+	s.log.Info("coord: session connected", "session", hex(s.id), "server", l.target.String(), "timeout", s.Timeout())
 }
 
 // failed records a failed attempt to connect to a server. While no server can be reached, it logs
@@ -239,23 +199,14 @@ func (s *session) failed(t contact.Target, why error) {
 // times returns how long an attempt to connect may take, and after which time the next one begins
 // beside it: each address gets its chance within the rest of the lease.
 func (s *session) times(addresses int) (budget, step time.Duration) {
-	left := s.checkLease()
-	return min(max(left/2, s.timeout/10), 5*time.Second), max(left/time.Duration(addresses+1), s.timeout/10)
+	left := s.Left()
+	return min(max(left/2, s.Timeout()/10), 5*time.Second), max(left/time.Duration(addresses+1), s.Timeout()/10)
 }
 
 // connect makes the next link. It returns nil when the session is over.
 func (s *session) connect() *link {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(s.Context())
 	defer cancel()
-	over := make(chan struct{})
-	defer close(over)
-	s.work.Go(func() {
-		select {
-		case <-s.done:
-			cancel()
-		case <-over:
-		}
-	})
 	failed := func(t contact.Target, err error) error {
 		if s.Err() == nil {
 			s.failed(t, err)
@@ -308,15 +259,13 @@ func (s *session) attach(ctx context.Context, l *link) error {
 	s.hub.reconnected(l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
-		return s.err
+	if err := s.Ended(); err != nil {
+		return err
 	}
 	s.link = l
 	close(s.relinked)
 	s.relinked = make(chan struct{})
-	if s.phase != backend.PhaseConnected {
-		s.setPhase(backend.PhaseConnected)
-	}
+	s.Turn(backend.PhaseConnected)
 	return nil
 }
 
@@ -331,33 +280,18 @@ const (
 )
 
 func (s *session) Close() error {
-	s.mu.Lock()
-	first := !s.closing
-	s.closing = true
-	l := s.link
-	var idle chan struct{}
-	if first && s.calls > 0 && l != nil && s.err == nil {
-		idle = make(chan struct{})
-		s.idle = idle
-	}
-	over := s.err != nil
-	s.mu.Unlock()
-	if !first {
-		<-s.done
+	if !s.Closing() {
+		<-s.Done()
 		s.work.Wait()
 		return nil
 	}
-	if idle != nil {
-		timer := time.NewTimer(closeCalls)
-		select {
-		case <-idle:
-		case <-timer.C:
-		case <-s.done:
-		case <-l.ctx.Done():
-		}
-		timer.Stop()
+	s.mu.Lock()
+	l := s.link
+	s.mu.Unlock()
+	if l != nil {
+		s.Drain(l.ctx, closeCalls)
 	}
-	if !over && l != nil && !s.bare {
+	if l != nil && !s.bare {
 		ctx, cancel := context.WithTimeout(l.ctx, closeRevoke)
 		_, _ = l.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: s.id}) // else it ends by its timeout
 		cancel()

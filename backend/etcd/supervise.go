@@ -141,7 +141,7 @@ func (s *session) hung(kind requestKind) {
 
 // adopt makes a link one of the session, before the session uses it.
 func (s *session) adopt(l *link) {
-	l.patience, l.now = s.lease.Length/2, s.now
+	l.patience, l.now = s.Lease()/2, s.now
 	l.hung = s.hung
 	l.silent = &s.silent
 	l.past, l.changed = &s.past, s.another
@@ -190,7 +190,7 @@ const pulses = 12
 // which is a write: there fence is true. An error means that there was no proof for
 // half the lease.
 func (h *hub) prove(l *link) (fence bool, err error) {
-	now, lease := h.s.now(), h.s.lease.Length
+	now, lease := h.s.now(), h.s.Lease()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := &h.pulse

@@ -87,7 +87,7 @@ func TestSupervise_AStreamDuringAPause(t *testing.T) {
 	for _, what := range []string{"a proof", "a watcher"} {
 		now := contact.Instant{Wall: 1000 * time.Second}
 		st := newStage(t, true)
-		st.h.s.lease.Length = lease
+		st.h.s.Grant(0, contact.Lease{Length: lease})
 		st.h.s.now = func() contact.Instant { return now }
 		st.h.pulse, st.h.looked = pulse{proved: now}, now
 		w := st.h.watcherLocked(watchKey{nodeRange, "p//n"})
@@ -178,8 +178,8 @@ func TestSupervise_WhichRefusalOfAWatchIsOneOfTheUser(t *testing.T) {
 
 // A session ends while an earlier link still answers requests. When its loss is known, that link sends nothing more.
 func TestSupervise_TheEndOfASessionEndsAllItsLinks(t *testing.T) {
-	s := &session{cfg: &config{}, phase: backend.PhaseConnected, changed: make(chan struct{}), relinked: make(chan struct{}), done: make(chan struct{}), servers: contact.NewServers([]string{"a"}, nil, time.Second)}
-	s.hub = newHub(s)
+	s := &session{cfg: &config{}, relinked: make(chan struct{}), servers: contact.NewServers([]string{"a"}, nil, time.Second)}
+	s.Life, s.hub = contact.NewLife(contact.Clock(), s.end), newHub(s)
 	var links []*link
 	for range 3 {
 		l := &link{raw: nowhere{}}
@@ -187,7 +187,7 @@ func TestSupervise_TheEndOfASessionEndsAllItsLinks(t *testing.T) {
 		links = append(links, l)
 	}
 	s.link, s.ending = links[0], map[*link]struct{}{links[1]: {}, links[2]: {}}
-	s.end(errUnheard)
+	s.end(contact.ErrUnheard)
 	for i, l := range links {
 		if !errors.Is(l.reason(), backend.ErrSessionLost) {
 			t.Errorf("link %d: %v", i, l.reason())
@@ -205,7 +205,7 @@ func TestSupervise_AnEarlierLinkNeedsNoProof(t *testing.T) {
 	} {
 		now := contact.Instant{Wall: 1000 * time.Second}
 		st := newStage(t, true)
-		st.h.s.lease.Length = lease
+		st.h.s.Grant(0, contact.Lease{Length: lease})
 		st.h.s.now = func() contact.Instant { return now }
 		st.h.pulse, st.h.looked = pulse{proved: now}, now
 		st.h.watcherLocked(watchKey{nodeRange, "p//n"}).users[&interest{}] = struct{}{}

@@ -116,10 +116,10 @@ func (s *session) stage(ctx context.Context, exec execer, ops []backend.Op, part
 	if err := s.checkOps(ops); err != nil {
 		return err
 	}
-	if err := s.enter(); err != nil {
+	if err := s.Enter(); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.Leave()
 	s.mu.Lock()
 	epoch := s.epoch
 	s.mu.Unlock()
@@ -148,7 +148,7 @@ func (s *session) elsewhere(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.Timeout())
 	defer cancel()
 	// It has ended, or that is not known. After errMoved it lives, and attaches again.
 	if err := s.renew(ctx, l, s.now()); err != nil && !errors.Is(err, errMoved) {

@@ -58,10 +58,10 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	if err := s.contextError(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.enter(); err != nil {
+	if err := s.Enter(); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.Leave()
 	args := encode(ops)
 	alone := false
 	for tries := 0; ; tries++ {
@@ -109,14 +109,11 @@ func (s *session) send(ctx context.Context, l *link, r *request) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-	case <-s.life.Done():
+	case <-s.Done():
 	}
 	select {
 	case <-r.done:
-		s.checkLease()
-		s.mu.Lock()
-		err := s.err
-		s.mu.Unlock()
+		err := s.Err()
 		if err != nil && (r.unsure || r.err == nil) {
 			err = backend.Uncertain(err)
 		}

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"net"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // script is the server's end of a link; the test is the server.
@@ -94,8 +94,7 @@ func silent(*link, string) {}
 // program notifies of is no event.
 func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
 	s := &session{id: 5, cfg: new(config)}
-	s.life, s.kill = context.WithCancel(t.Context())
-	defer s.kill()
+	s.Life = contact.NewLife(contact.Clock(), s.end)
 	s.hub = newHub(s)
 	l, server := newScript(t, false, s.hub.heard)
 	attached := make(chan error, 1)
@@ -123,8 +122,8 @@ func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
 	if s.hub.reached(8) != nil {
 		t.Error("a reply at position 8 has to wait for its events")
 	}
-	if w.Kind() != 0 || s.life.Err() != nil || s.hub.position() != 8 {
-		t.Errorf("after notifications of another program the watch is %v, the session has ended: %v, the position is %d", w.Kind(), s.life.Err() != nil, s.hub.position())
+	if w.Kind() != 0 || s.Ended() != nil || s.hub.position() != 8 {
+		t.Errorf("after notifications of another program the watch is %v, the session is over: %v, the position is %d", w.Kind(), s.Ended(), s.hub.position())
 	}
 }
 

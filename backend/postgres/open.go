@@ -43,10 +43,10 @@ func (c *config) open(ctx context.Context) (*session, error) {
 			return nil, outage.Error(err, now())
 		}
 		s := &session{
-			cfg: c, id: newID(), timeout: c.times.Timeout, now: now, outage: outage, log: log,
-			phase: backend.PhaseSuspended, changed: make(chan struct{}), refused: make(chan struct{}), commits: make(map[*request]struct{}),
+			cfg: c, id: newID(), now: now, outage: outage, log: log,
+			refused: make(chan struct{}), commits: make(map[*request]struct{}),
 		}
-		s.life, s.kill = context.WithCancel(context.Background())
+		s.Life = contact.NewLife(now, s.end)
 		s.hub = newHub(s)
 		outage.Trying(c.target, now())
 		attempt, cancel := context.WithTimeout(ctx, budget)
@@ -55,7 +55,6 @@ func (c *config) open(ctx context.Context) (*session, error) {
 		if err == nil {
 			return s, nil
 		}
-		s.kill()
 		if contact.Cut(ctx) {
 			sleep(ctx, firstPause)
 			continue
@@ -89,8 +88,7 @@ func (s *session) open(ctx context.Context) error {
 		return err
 	}
 	s.connected()
-	s.pauses.Next(s.now(), 1, s.timeout) // at once
-	s.work.Go(s.watchLease)
+	s.Watch(s.work.Go)
 	s.work.Go(func() { s.run(l) })
 	return nil
 }
@@ -102,19 +100,20 @@ func (s *session) begin(ctx context.Context, l *link) error {
 	if _, err := s.insist(ctx, l, nil, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
 		return err
 	}
-	for _, id := range s.cfg.lost.all() {
-		if _, err := s.insist(ctx, l, nil, "k_finish", int8(id)); err != nil {
-			return err
-		}
-		s.cfg.lost.remove(id)
+	if err := s.cfg.lost.End(func(id int64) error {
+		_, err := s.insist(ctx, l, nil, "k_finish", int8(id))
+		return err
+	}); err != nil {
+		return err
 	}
-	length := s.cfg.times.Lease(s.timeout)
+	timeout := s.cfg.times.Timeout
+	length := s.cfg.times.Lease(timeout)
 	sent := s.now()
-	r, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0]), string(r[2])) }, "k_open", int8(s.id), int4(int32(s.timeout.Milliseconds())), int4(int32((s.timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
+	r, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0]), string(r[2])) }, "k_open", int8(s.id), int4(int32(timeout.Milliseconds())), int4(int32((timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
 	if err != nil {
 		return err
 	}
-	s.lease = contact.Lease{From: sent, Length: length}
+	s.Grant(timeout, contact.Lease{From: sent, Length: length})
 	return s.attach(l, sent, 1, r[1])
 }
 
@@ -141,13 +140,13 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock := max(s.timeout/8, 10*time.Millisecond)
+	lock := max(c.times.Timeout/8, 10*time.Millisecond)
 	var texts map[string]string
 	if c.poll > 0 {
 		texts = unprepared(c.schema, lockTimeout(min(lock, mostPooledWait)))
 		err = c.preparePooled(ctx, conn, create)
 	} else if err = pooler.check(ctx, pg, conn); err == nil {
-		err = c.prepare(ctx, conn, settingsFor(lock, s.timeout), create)
+		err = c.prepare(ctx, conn, settingsFor(lock, c.times.Timeout), create)
 	}
 	if err != nil {
 		discard(conn)
@@ -352,28 +351,4 @@ func refusal(err error) error {
 		}
 	}
 	return nil
-}
-
-// lostSessions are those that are lost for their clients and were not seen to end.
-type lostSessions struct {
-	mu  sync.Mutex
-	ids []int64
-}
-
-func (x *lostSessions) add(id int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.ids = append(x.ids, id)
-}
-
-func (x *lostSessions) all() []int64 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Clone(x.ids)
-}
-
-func (x *lostSessions) remove(id int64) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.ids = slices.DeleteFunc(x.ids, func(other int64) bool { return other == id })
 }

@@ -180,7 +180,7 @@ type config struct {
 	poll     time.Duration // 0: the sessions listen
 	early    bool
 	logger   *slog.Logger // nil: silence
-	lost     lostSessions
+	lost     contact.Lost
 }
 
 func newConfig(connString string, o *Options) (*config, error) {

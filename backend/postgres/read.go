@@ -18,10 +18,10 @@ func (s *session) read(ctx context.Context, statement string, args [][]byte, see
 	if err := s.contextError(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.enter(); err != nil {
+	if err := s.Enter(); err != nil {
 		return nil, err
 	}
-	defer s.leave()
+	defer s.Leave()
 	for tries := 0; ; tries++ {
 		l, _, err := s.contact(ctx)
 		if err != nil {
@@ -69,7 +69,7 @@ func (s *session) await(ctx context.Context, done <-chan struct{}) error {
 		case <-done:
 		case <-ctx.Done():
 			return s.over(ctx)
-		case <-s.life.Done():
+		case <-s.Done():
 		}
 	}
 	return s.Err()

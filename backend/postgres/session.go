@@ -20,32 +20,22 @@ import (
 // A session is a row of the table session. Its epoch is that of its connection: each commit compares it, so the
 // database refuses every commit of an earlier connection, and of a session that has ended.
 type session struct {
-	cfg     *config
-	id      int64
-	timeout time.Duration
-	now     func() contact.Instant
-	life    context.Context // ends with the session
-	kill    context.CancelFunc
-	work    sync.WaitGroup
-	hub     *hub
-	outage  *contact.Outage
-	log     *outbox.Logger // never blocks
-	pauses  contact.Pauses
+	*contact.Life
+	cfg    *config
+	id     int64
+	now    func() contact.Instant
+	work   sync.WaitGroup
+	hub    *hub
+	outage *contact.Outage
+	log    *outbox.Logger // never blocks
 
 	mu       sync.Mutex
-	lease    contact.Lease
-	phase    backend.Phase
-	changed  chan struct{} // closed and replaced at each change of phase
-	err      error
 	link     *link // nil without contact
 	epoch    int32
 	history  []byte        // in which it has seen the latest position
 	refused  chan struct{} // closed and replaced when the service refuses the user
 	attempts int           // to connect that have begun
 	denial   denial
-	closing  bool
-	idle     chan struct{} // closed when a closing session has no call under way
-	calls    int
 	commits  map[*request]struct{} // under way, or given up and without an answer
 }
 
@@ -56,101 +46,38 @@ type denial struct {
 }
 
 var (
-	errUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
 	errMoved   = errors.New("postgres: the history of the database is another one")
 	errRevoked = fmt.Errorf("%w: the session has expired in the database, or was ended there", backend.ErrSessionLost)
 )
 
 func (s *session) ID() int64                  { return s.id }
-func (s *session) Timeout() time.Duration     { return s.timeout }
 func (s *session) Features() backend.Features { return s.cfg.has }
 func (s *session) CheckPath(p string) error   { return backend.CheckPath(p) }
-func (s *session) Done() <-chan struct{}      { return s.life.Done() }
 
 func (s *session) Limits() backend.Limits {
 	return backend.Limits{Bytes: backend.MaxRequest, Sequence: math.MaxInt64}
 }
 
-// TellPauses sets the function that is told of pauses of the process, see contact.Pauses.
-func (s *session) TellPauses(f func(late time.Duration, asleep bool)) { s.pauses.Tell(f) }
-
-func (s *session) Status() (backend.Phase, <-chan struct{}) {
-	s.checkLease()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.phase, s.changed
-}
-
-func (s *session) Err() error {
-	s.checkLease()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
-
-// checkLease ends the session if its lease has passed, and returns the rest of the lease otherwise.
-func (s *session) checkLease() time.Duration {
-	now := s.now()
-	s.mu.Lock()
-	left := s.lease.Left(now)
-	alive := s.err == nil
-	s.mu.Unlock()
-	if alive && left <= 0 {
-		s.end(errUnheard)
-	}
-	return left
-}
-
-// watchLease checks the lease until the session is over.
-func (s *session) watchLease() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-s.life.Done():
-			s.pauses.Look(s.now()) // the end of the session can be noticed before the timer fires
-			return
-		case <-timer.C:
-			left := s.checkLease()
-			s.pauses.Look(s.now())
-			wait := contact.Soon(left, s.timeout)
-			s.pauses.Next(s.now(), wait, s.timeout)
-			timer.Reset(wait)
-		}
-	}
-}
-
-// setPhase needs the mutex.
-func (s *session) setPhase(p backend.Phase) {
-	s.phase = p
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
 // end ends the session, once. No request of the session is sent afterwards.
 func (s *session) end(err error) {
 	s.mu.Lock()
-	if s.err != nil {
+	why := s.Finish(err, func(why error) {
+		if !errors.Is(why, backend.ErrClosed) {
+			s.cfg.lost.Add(s.id) // before a caller can learn of the loss and open the next session
+		}
+	})
+	if why == nil {
 		s.mu.Unlock()
 		return
 	}
-	if s.closing {
-		err = backend.ErrClosed
-	}
-	s.err = err
 	l := s.link
 	s.link = nil
-	s.setPhase(backend.PhaseLost)
-	if !errors.Is(err, backend.ErrClosed) {
-		s.cfg.lost.add(s.id) // before a caller can learn of the loss and open the next session
-	}
-	s.kill()
 	s.mu.Unlock()
 	if l != nil {
-		l.fail(err)
+		l.fail(why)
 	}
 	s.hub.end()
-	if errors.Is(err, backend.ErrClosed) {
+	if errors.Is(why, backend.ErrClosed) {
 		s.log.Info("coord: session closed", "session", hexID(s.id))
 	}
 }
@@ -160,7 +87,7 @@ func (s *session) run(l *link) {
 	for l != nil {
 		select {
 		case <-l.ctx.Done():
-		case <-s.life.Done():
+		case <-s.Done():
 			l.fail(s.Err())
 		}
 		s.detach(l)
@@ -172,11 +99,11 @@ func (s *session) run(l *link) {
 func (s *session) detach(l *link) {
 	s.hub.detach(l)
 	s.mu.Lock()
-	suspended := s.link == l && s.err == nil
+	suspended := s.link == l
 	if suspended {
 		s.outage.Begins(s.now())
 		s.link = nil
-		s.setPhase(backend.PhaseSuspended)
+		s.Turn(backend.PhaseSuspended)
 	}
 	s.mu.Unlock()
 	if suspended {
@@ -187,7 +114,7 @@ func (s *session) detach(l *link) {
 // connected records that there is contact.
 func (s *session) connected() {
 	s.outage.Over()
-	s.log.Info("coord: session connected", "session", hexID(s.id), "server", s.cfg.target.String(), "timeout", s.timeout)
+	s.log.Info("coord: session connected", "session", hexID(s.id), "server", s.cfg.target.String(), "timeout", s.Timeout())
 }
 
 // failed records a failed attempt to connect. It logs that at growing intervals.
@@ -207,9 +134,9 @@ const (
 // connect makes the next link. It returns nil when the session is over.
 func (s *session) connect() *link {
 	for tries := 1; ; tries++ {
-		sleep(s.life, contact.Growing(firstPause, min(mostPause, s.timeout/8), tries))
-		left := s.checkLease()
-		if s.life.Err() != nil {
+		sleep(s.Context(), contact.Growing(firstPause, min(mostPause, s.Timeout()/8), tries))
+		left := s.Left()
+		if s.Context().Err() != nil {
 			return nil
 		}
 		s.mu.Lock()
@@ -217,14 +144,14 @@ func (s *session) connect() *link {
 		attempt := s.attempts
 		s.mu.Unlock()
 		s.outage.Trying(s.cfg.target, s.now())
-		ctx, cancel := context.WithTimeout(s.life, min(max(left/2, s.timeout/10), 5*time.Second))
+		ctx, cancel := context.WithTimeout(s.Context(), min(max(left/2, s.Timeout()/10), 5*time.Second))
 		l, err := s.reattach(ctx, int32(attempt)+1)
 		cancel()
 		if err == nil {
 			s.connected()
 			return l
 		}
-		if s.life.Err() != nil {
+		if s.Context().Err() != nil {
 			return nil
 		}
 		s.failed(err)
@@ -289,15 +216,11 @@ func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []b
 	l.expect(history)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.err != nil:
-		return s.err
-	case s.lease.Left(s.now()) <= 0:
-		return errUnheard
+	if err := s.Renew(sent); err != nil {
+		return err
 	}
-	s.lease.Renew(sent)
 	s.link, s.epoch, s.history = l, epoch, history
-	s.setPhase(backend.PhaseConnected)
+	s.Turn(backend.PhaseConnected)
 	l.work.Add(1)
 	go s.beat(l)
 	if s.cfg.poll > 0 {
@@ -311,26 +234,26 @@ func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []b
 func (s *session) beat(l *link) {
 	defer l.work.Done()
 	renew, reap := s.now(), s.now()
-	due := s.timeout / 8
+	due := s.Timeout() / 8
 	for {
 		now := s.now()
-		wait := min(s.timeout/8-renew.To(now), due-reap.To(now))
+		wait := min(s.Timeout()/8-renew.To(now), due-reap.To(now))
 		if wait > 0 {
 			sleep(l.ctx, wait)
 		}
 		if l.ctx.Err() != nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(l.ctx, s.lease.Length/2)
+		ctx, cancel := context.WithTimeout(l.ctx, s.Lease()/2)
 		err := error(nil)
-		if sent := s.now(); renew.To(sent) >= s.timeout/8 {
+		if sent := s.now(); renew.To(sent) >= s.Timeout()/8 {
 			err = s.renew(ctx, l, sent)
 			renew = sent
 		}
 		if sent := s.now(); err == nil && reap.To(sent) >= due {
 			var r row
 			if r, err = l.ask(ctx, nil, "k_reap", int8(s.cfg.interval.Milliseconds())); err == nil {
-				due = min(s.timeout/8, max(time.Duration(integer(r[0]))*time.Millisecond, leastReap))
+				due = min(s.Timeout()/8, max(time.Duration(integer(r[0]))*time.Millisecond, leastReap))
 			}
 			reap = sent
 		}
@@ -339,7 +262,7 @@ func (s *session) beat(l *link) {
 		switch {
 		case err == nil, errors.As(err, &e) && l.ctx.Err() == nil && (transient(e) || errors.Is(translate(e), backend.ErrNoSpace)):
 		case errors.Is(err, context.DeadlineExceeded) && !errors.As(err, &e):
-			l.fail(fmt.Errorf("%s: no answer within %v", s.cfg.target, s.lease.Length/2))
+			l.fail(fmt.Errorf("%s: no answer within %v", s.cfg.target, s.Lease()/2))
 		default:
 			l.fail(err)
 		}
@@ -359,39 +282,16 @@ func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) erro
 		return errRevoked
 	case r[1] == nil:
 		return errMoved
-	case s.checkLease() <= 0: // an answer that comes too late revives nothing
-		return errUnheard
+	case s.Left() <= 0: // an answer that comes too late revives nothing
+		return contact.ErrUnheard
+	}
+	if err := s.Renew(sent); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lease.Renew(sent)
 	s.history = r[1]
 	return nil
-}
-
-// enter begins a call, and returns the error of a session that is over or closing.
-func (s *session) enter() error {
-	s.checkLease()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.err != nil:
-		return s.err
-	case s.closing:
-		return backend.ErrClosed
-	}
-	s.calls++
-	return nil
-}
-
-func (s *session) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls--
-	if s.calls == 0 && s.idle != nil {
-		close(s.idle)
-		s.idle = nil
-	}
 }
 
 // contact waits for a link. Like Open it returns earlier when the service refuses the user, but only if an
@@ -401,11 +301,12 @@ func (s *session) contact(ctx context.Context) (*link, int32, error) {
 	before := s.attempts
 	s.mu.Unlock()
 	for {
+		_, changed := s.Status()
 		if err := s.over(ctx); err != nil {
 			return nil, 0, err
 		}
 		s.mu.Lock()
-		l, changed, refused, epoch, denial := s.link, s.changed, s.refused, s.epoch, s.denial
+		l, refused, epoch, denial := s.link, s.refused, s.epoch, s.denial
 		s.mu.Unlock()
 		switch {
 		case l != nil && l.ctx.Err() == nil:
@@ -441,17 +342,13 @@ func (s *session) contextError(ctx context.Context) error {
 // NoContact returns the error of a context that has ended. If there is no contact, or the answer to a
 // keep-alive is overdue, it says so.
 func (s *session) NoContact(err error) error {
-	now := s.now()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	silent := s.lease.From.To(now)
-	switch {
-	case s.link == nil || s.link.ctx.Err() != nil:
-		return &backend.NoContactError{Err: err, For: s.outage.Since(now), Why: s.outage.Error(nil, now).Error()}
-	case silent >= s.timeout/8+s.lease.Length/8:
-		return &backend.NoContactError{Err: err, For: silent, Why: s.cfg.target.String() + ": no answer"}
+	l := s.link
+	s.mu.Unlock()
+	if l == nil || l.ctx.Err() != nil {
+		return s.outage.NoContact(err, s.now())
 	}
-	return err
+	return s.NoAnswer(err, s.cfg.target)
 }
 
 // pause waits before a request that could not be run at the moment is sent again, longer each time.
@@ -461,7 +358,7 @@ func (s *session) pause(ctx context.Context, tries int) {
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-	case <-s.life.Done():
+	case <-s.Done():
 	}
 }
 
@@ -524,33 +421,16 @@ const (
 )
 
 func (s *session) Close() error {
-	s.mu.Lock()
-	first := !s.closing
-	s.closing = true
-	l := s.link
-	var idle chan struct{}
-	if first && s.calls > 0 && l != nil && s.err == nil {
-		idle = make(chan struct{})
-		s.idle = idle
-	}
-	over := s.err != nil
-	s.mu.Unlock()
-	if !first {
-		<-s.life.Done()
+	if !s.Closing() {
+		<-s.Done()
 		s.work.Wait()
 		return nil
 	}
-	if idle != nil {
-		timer := time.NewTimer(closeCalls)
-		select {
-		case <-idle:
-		case <-timer.C:
-		case <-s.life.Done():
-		case <-l.ctx.Done():
-		}
-		timer.Stop()
-	}
-	if !over && l != nil {
+	s.mu.Lock()
+	l := s.link
+	s.mu.Unlock()
+	if l != nil {
+		s.Drain(l.ctx, closeCalls)
 		ctx, cancel := context.WithTimeout(l.ctx, closeFinish)
 		_, err := s.insist(ctx, l, nil, "k_finish", int8(s.id)) // else it ends by its timeout
 		cancel()

@@ -155,7 +155,7 @@ func (s *session) noContactLocked(err error, now instant) error {
 	if s.linked {
 		return err
 	}
-	return &backend.NoContactError{Err: err, For: s.trouble.Since(now), Why: s.trouble.Error(nil, now).Error()}
+	return s.trouble.NoContact(err, now)
 }
 
 // queueUp puts a call at the end of the queue, unless the session is over or ctx has ended.

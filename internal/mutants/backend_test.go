@@ -175,7 +175,7 @@ var backendMutants = []mutant{
 		"case x.Servers.isAddress(server):", "case x.Servers.isAddress(server) || len(x.Servers.knownOf(server)) > 0:",
 		"TestRace_NamesAreLookedUpInEachRound"},
 	{"a call without contact does not say so", "noContactLocked",
-		"if s.linked { return err }; return &backend.NoContactError", "if s.linked || err != nil { return err }; return &backend.NoContactError",
+		"if s.linked { return err }", "if s.linked || err != nil { return err }",
 		"zookeeper.TestServers_ACallWithoutContactSaysSo"},
 	{"a wait without contact is given up without a word", "ContextError",
 		"if phase == backend.PhaseConnected || IsClosed(lost) {", "if phase > 0 || IsClosed(lost) {",

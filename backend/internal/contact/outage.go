@@ -189,6 +189,11 @@ func silence(accepted bool, d time.Duration) error {
 	return fmt.Errorf("no connection within %v", d)
 }
 
+// NoContact returns the error of a context that has ended while there was no contact.
+func (o *Outage) NoContact(err error, now Instant) error {
+	return &backend.NoContactError{Err: err, For: o.Since(now), Why: o.Error(nil, now).Error()}
+}
+
 // Since returns how long there has been no contact.
 func (o *Outage) Since(now Instant) time.Duration {
 	o.mu.Lock()

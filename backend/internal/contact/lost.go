@@ -1,0 +1,36 @@
+package contact
+
+import (
+	"slices"
+	"sync"
+)
+
+// Lost are the sessions of a backend that are lost for their clients and were not seen to end. The next session of the backend ends them
+// first: after that, each of their commits is applied or never will be. The zero value is ready for use.
+type Lost struct {
+	mu  sync.Mutex
+	ids []int64
+}
+
+// Add adds a session.
+func (x *Lost) Add(id int64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.ids = append(x.ids, id)
+}
+
+// End calls end for each session and forgets those that have ended. The first error ends it.
+func (x *Lost) End(end func(id int64) error) error {
+	x.mu.Lock()
+	ids := slices.Clone(x.ids)
+	x.mu.Unlock()
+	for _, id := range ids {
+		if err := end(id); err != nil {
+			return err
+		}
+		x.mu.Lock()
+		x.ids = slices.DeleteFunc(x.ids, func(other int64) bool { return other == id })
+		x.mu.Unlock()
+	}
+	return nil
+}
