@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -137,7 +138,7 @@ func (s *session) committed(r *request) {
 	delete(s.commits, r)
 }
 
-// encode returns the arguments of a commit.
+// encode returns the arguments of a commit: one array for each field of the operations.
 func encode(ops []backend.Op) [][]byte {
 	n := len(ops)
 	kinds, modes, versions := make([]int32, n), make([]int32, n), make([]int32, n)
@@ -147,6 +148,24 @@ func encode(ops []backend.Op) [][]byte {
 		paths[i], dirs[i], datas[i] = op.Path, parent(op.Path), op.Data
 	}
 	return [][]byte{int4s(kinds), texts(paths), texts(dirs), byteas(datas), int4s(modes), int4s(versions)}
+}
+
+// joined returns the arguments that make several commits, by the arguments of each.
+func joined(commits []*request) [][]byte {
+	const own = 3 // arguments that all have in common
+	sizes := make([]int32, len(commits))
+	for i, r := range commits {
+		sizes[i] = int32(lengthOf(r.args[own]))
+	}
+	args := append(slices.Clone(commits[0].args[:own]), int4s(sizes))
+	for i := own; i < len(commits[0].args); i++ {
+		arrays := make([][]byte, len(commits))
+		for j, r := range commits {
+			arrays[j] = r.args[i]
+		}
+		args = append(args, concat(arrays))
+	}
+	return args
 }
 
 // refusals are the statuses of commits that are refused.

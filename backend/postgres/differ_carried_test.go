@@ -30,11 +30,11 @@ type carried struct {
 // results makes apply keep the results of carried commits, which no caller gets otherwise.
 const results = `ALTER FUNCTION {s}.apply RENAME TO apply_only;
 CREATE TABLE {s}.result (z bigint, names text[], siblings int[], stats bigint[]);
-CREATE FUNCTION {s}.apply(sid bigint, z bigint, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
+CREATE FUNCTION {s}.apply(sid bigint, z bigint, first int, last int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
 	OUT status text, OUT at int, OUT names text[], OUT siblings int[], OUT stats bigint[], OUT events text[])
 LANGUAGE plpgsql AS $$
 BEGIN
-	SELECT a.* INTO status, at, names, siblings, stats, events FROM {s}.apply_only(sid, z, kinds, paths, dirs, datas, modes, versions) a;
+	SELECT a.* INTO status, at, names, siblings, stats, events FROM {s}.apply_only(sid, z, first, last, kinds, paths, dirs, datas, modes, versions) a;
 	IF sid = 0 AND status = 'ok' THEN
 		INSERT INTO {s}.result VALUES (CASE WHEN cardinality(events) = 0 THEN z - 1 ELSE z END, names, siblings, stats);
 	END IF;

@@ -44,7 +44,7 @@ func TestGuard_DefectsAreFound(t *testing.T) {
 		{"the end of a session waits for the guard of a directory", "finish", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", (*shop).besideGuards, "lock timeout"},
 		{"the end of a session tries no lock that fits the deletion", "finish", "owner <> 0 FOR UPDATE SKIP LOCKED", "owner <> 0 FOR KEY SHARE SKIP LOCKED", (*shop).besideGuards, "lock timeout"},
 		{"a deletion waits for a guard", "apply", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", (*shop).besideGuards, "lock timeout"},
-		{"new data wait for a guard", "apply", "WHERE path = p FOR NO KEY UPDATE SKIP LOCKED", "WHERE path = p", (*shop).besideGuards, "lock timeout"},
+		{"new data wait for a guard", "apply", "version) FOR NO KEY UPDATE SKIP LOCKED", "version)", (*shop).besideGuards, "lock timeout"},
 		{"a creation conflicts with the guard of its directory", "apply", "path = d FOR NO KEY UPDATE SKIP LOCKED", "path = d FOR UPDATE SKIP LOCKED", (*shop).besideGuards, "create in dir"},
 		{"a creation waits for the guard of its directory", "apply", "path = d FOR NO KEY UPDATE SKIP LOCKED", "path = d", (*shop).besideGuards, "lock timeout"},
 		{"the collection of containers waits for a guard", "collect", "WHERE path = d FOR NO KEY UPDATE SKIP LOCKED", "WHERE path = d", (*shop).besideGuards, "lock timeout"},

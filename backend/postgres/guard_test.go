@@ -93,7 +93,7 @@ func (sh *shop) finish(session int64) (gone bool, err error) {
 // commit applies an operation in the name of a session, as its client would, and returns its status.
 func (sh *shop) commit(session int64, op backend.Op) (string, error) {
 	return ask[string](sh, `SELECT c.status FROM {s}.session s,
-		LATERAL {s}.commit(sid => s.id, ep => s.epoch, early => false, kinds => ARRAY[$2::int], paths => ARRAY[$3::text], dirs => ARRAY[$4::text],
+		LATERAL {s}.commit(sid => s.id, ep => s.epoch, early => false, sizes => '{1}', kinds => ARRAY[$2::int], paths => ARRAY[$3::text], dirs => ARRAY[$4::text],
 			datas => ARRAY[$5::bytea], modes => ARRAY[$6::int], versions => ARRAY[$7::int]) c WHERE s.id = $1`,
 		session, int(op.Kind), op.Path, path.Dir(op.Path), op.Data, int(op.Mode), op.Version)
 }
@@ -874,8 +874,8 @@ func (sh *shop) roleCanCheckOnly() error {
 		"SELECT FROM {s}.node FOR KEY SHARE", "UPDATE {s}.session SET expires = now()", "DELETE FROM {s}.node", "TRUNCATE {s}.node",
 		"INSERT INTO {s}.node VALUES ('/mine', '/', NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 0)",
 		"SELECT {s}.open(1, 60000, 20000, false)", "SELECT {s}.attach(1, 2, 0, gen_random_uuid())", "SELECT {s}.beat(1)", "SELECT {s}.finish(1)", "SELECT {s}.reap(0)", "SELECT {s}.collect(0)",
-		"SELECT {s}.commit(1, 1, false, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
-		"SELECT {s}.apply(1, 1, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
+		"SELECT {s}.commit(1, 1, false, '{1}', '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
+		"SELECT {s}.apply(1, 1, 1, 1, '{3}', '{/lock}', '{/}', '{NULL}', '{0}', '{-1}')",
 		"CREATE TABLE {s}.mine ()",
 	} {
 		var e *pgconn.PgError

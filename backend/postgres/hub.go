@@ -56,7 +56,7 @@ func newHub(s *session) *hub {
 	return &hub{s: s, paths: make(map[string][]*armed), polls: s.cfg.poll > 0, wanted: make(chan struct{}, 1)}
 }
 
-// sealOf is seal of schema.sql.
+// sealOf is the seal of tell in schema.sql.
 func sealOf(secret, payload string) string {
 	sum := sha256.Sum256([]byte(secret + payload + secret))
 	return hex.EncodeToString(sum[:16])

@@ -8,7 +8,6 @@ import (
 	"net"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,9 +51,9 @@ type link struct {
 // group is what is between two Sync messages: reads and keep-alives alone, commits together.
 type group struct {
 	requests []*request
-	answered int // of the requests
+	commits  []*request // the last of the requests makes them: each has one of its rows; nil: of no group of commits
+	answered int        // of the requests
 	err      error
-	commits  bool
 	early    bool   // its answers count when those of the next group do
 	before   *group // that group before this one, if it is committed
 }
@@ -65,7 +64,6 @@ type request struct {
 	args      [][]byte
 	see       func(r *request) // called with the rows, at least one, in the order of the stream; can be nil
 	alone     bool             // in a group of its own
-	setting   bool             // nobody waits for it
 	rows      []row
 	ended     func(r *request) // called at the end, before done is closed; can be nil
 	done      chan struct{}
@@ -176,7 +174,7 @@ func (g *group) abandon(sent bool) {
 	if g.before != nil {
 		g.before.abandon(true)
 	}
-	for _, r := range g.requests {
+	for _, r := range slices.Concat(g.requests, g.commits) {
 		r.unsure = sent
 		r.end(errBroken)
 	}
@@ -247,7 +245,7 @@ func (l *link) together() {
 	for !l.waiting[0].alone && n < min(len(l.waiting), mostTogether) && !l.waiting[n].alone {
 		n++
 	}
-	g := &group{requests: l.waiting[:n:n], commits: true, early: l.early}
+	g := &group{commits: l.waiting[:n:n], early: l.early}
 	l.waiting = l.waiting[n:]
 	l.queue = append(l.queue, g)
 	if l.early {
@@ -326,32 +324,20 @@ func (l *link) write() {
 	}
 }
 
-// put puts a group into the buffer, up to its Sync. What several commits execute comes behind all their arguments, in a
-// few bytes: the server keeps the turn from the first Execute to the Sync, and a client that is paused, or cut off, while it sends
-// is most likely to be so in the arguments.
+// put puts a group into the buffer, up to its Sync. The server keeps the turn from the Execute of commits to the Sync. These are
+// few bytes behind the arguments of all the commits: a client that is paused, or cut off, while it sends is most likely to be so in the arguments.
 func (l *link) put(g *group) {
-	parsed := ""
-	var executes []*pgproto3.Execute
 	for i, r := range g.requests {
-		name, portal := r.statement, ""
+		if len(g.commits) > 0 && i == len(g.requests)-1 {
+			r.args = joined(g.commits)
+		}
+		name := r.statement
 		if l.texts != nil {
-			if parsed != name {
-				l.front.SendParse(&pgproto3.Parse{Query: l.texts[name]})
-			}
-			parsed, name = name, ""
+			name = ""
+			l.front.SendParse(&pgproto3.Parse{Query: l.texts[r.statement]})
 		}
-		if g.commits && !r.setting {
-			portal = "p" + strconv.Itoa(i)
-		}
-		l.front.SendBind(&pgproto3.Bind{PreparedStatement: name, DestinationPortal: portal, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
-		if portal != "" {
-			executes = append(executes, &pgproto3.Execute{Portal: portal})
-		} else {
-			l.front.SendExecute(&pgproto3.Execute{})
-		}
-	}
-	for _, e := range executes {
-		l.front.SendExecute(e)
+		l.front.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
+		l.front.SendExecute(&pgproto3.Execute{})
 	}
 }
 
@@ -371,24 +357,30 @@ func (l *link) take() []*group {
 	groups := slices.Concat(l.urgent[:first], l.queue[:n])
 	l.urgent, l.queue = l.urgent[first:], l.queue[n:]
 	for _, g := range groups {
-		kept := g.requests[:0:0]
+		g.requests, g.commits = kept(g.requests), kept(g.commits)
+		if len(g.commits) > 0 {
+			g.requests = append(g.requests, newRequest("c_commit"))
+		}
 		if l.texts != nil {
-			r := newRequest("k_local", l.history)
-			r.setting = true
-			kept = append(kept, r)
+			g.requests = append([]*request{newRequest("k_local", l.history)}, g.requests...)
 		}
-		for _, r := range g.requests {
-			if r.dropped {
-				r.end(context.Canceled)
-				continue
-			}
-			r.sent = true
-			kept = append(kept, r)
-		}
-		g.requests = kept
 		l.sent = append(l.sent, g)
 	}
 	return groups
+}
+
+// kept marks requests as sent, except those that were withdrawn, which it ends.
+func kept(all []*request) []*request {
+	rest := all[:0:0]
+	for _, r := range all {
+		if r.dropped {
+			r.end(context.Canceled)
+			continue
+		}
+		r.sent = true
+		rest = append(rest, r)
+	}
+	return rest
 }
 
 func (l *link) read() {
@@ -462,6 +454,15 @@ func (l *link) ready() error {
 	if g.err == nil && g.answered != len(g.requests) {
 		return fmt.Errorf("postgres: %d answers to %d requests", g.answered, len(g.requests))
 	}
+	if n := len(g.commits); g.err == nil && n > 0 {
+		all := g.requests[len(g.requests)-1].rows
+		if len(all) != n {
+			return fmt.Errorf("postgres: %d answers to %d commits", len(all), n)
+		}
+		for i, r := range g.commits {
+			r.rows = all[i : i+1]
+		}
+	}
 	l.sent = l.sent[1:]
 	if len(l.urgent)+len(l.queue) > 0 {
 		l.stir()
@@ -471,7 +472,7 @@ func (l *link) ready() error {
 	} else {
 		g.end()
 	}
-	if g.commits {
+	if g.commits != nil {
 		l.committing = false
 		l.stir()
 	}
@@ -494,8 +495,8 @@ func (g *group) end() {
 	} else if b != nil {
 		b.abandon(true)
 	}
-	for _, r := range g.requests {
-		r.shared = g.commits && !(len(g.requests) == 1 || len(g.requests) == 2 && g.requests[0].setting)
+	for _, r := range slices.Concat(g.requests, g.commits) {
+		r.shared = len(g.commits) > 1
 		r.end(g.err)
 	}
 }

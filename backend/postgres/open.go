@@ -224,7 +224,7 @@ func (c *config) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 		SELECT p || ' on table ' || t.relname AS lacks FROM pg_class t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
 			WHERE t.relnamespace = n.oid AND t.relname IN ('clock', 'epoch', 'session', 'reaper', 'node', 'change') AND NOT has_table_privilege(t.oid, p)
 		UNION ALL SELECT 'EXECUTE on function ' || f.proname FROM pg_proc f WHERE f.pronamespace = n.oid
-			AND f.proname IN ('open', 'attach', 'beat', 'reap', 'finish', 'collect', 'commit', 'apply', 'tell', 'seal', 'take_turn', 'see_history', 'same_history', 'identity', 'now')
+			AND f.proname IN ('open', 'attach', 'beat', 'reap', 'finish', 'collect', 'commit', 'apply', 'tell', 'take_turn', 'see_history', 'same_history', 'identity', 'now')
 			AND NOT has_function_privilege(f.oid, 'EXECUTE')) x)
 		FROM pg_namespace n WHERE n.nspname = `+literal(c.schema)).ReadAll()
 	if err != nil {

@@ -105,45 +105,42 @@ $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 
 -- take_turn orders the commits: each begins when the one before has ended. Whoever has the turn waits for
 -- no lock but that of a session's row, which nobody keeps.
-CREATE FUNCTION {s}.take_turn() RETURNS void LANGUAGE sql AS
-$$ SELECT pg_advisory_xact_lock(hashtextextended({l}, 7401)) $$;
+CREATE FUNCTION {s}.take_turn() RETURNS bool LANGUAGE sql AS
+$$ SELECT pg_advisory_xact_lock(hashtextextended({l}, 7401)) IS NULL $$;
 
--- seal shows those who know the secret that a notification is one of tell.
-CREATE FUNCTION {s}.seal(secret text, payload text) RETURNS text LANGUAGE sql IMMUTABLE AS
-$$ SELECT left(encode(sha256(convert_to(secret || payload || secret, 'UTF8')), 'hex'), 32) || ' ' || payload $$;
-
--- tell notifies of a commit, and stores its events if a session polls. The end of a session comes before the end of its nodes. A notification has less than 8000 bytes, so a commit can have several
--- parts; '.' ends the last one. The number of the part keeps PostgreSQL from making one of two equal parts.
-CREATE FUNCTION {s}.tell(z bigint, events text[]) RETURNS void LANGUAGE plpgsql AS $$
+-- tell notifies of a commit, and stores its events, at least one, if a session polls: polled and secret are those of the
+-- clock. The end of a session comes before the end of its nodes. A notification has less than 8000 bytes, so a commit can have several
+-- parts; '.' ends the last one. The number of the part keeps PostgreSQL from making one of two equal parts. The seal before it
+-- shows those who know the secret that it is one of tell.
+CREATE FUNCTION {s}.tell(polled bool, secret text, z bigint, events text[]) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
+	n int := cardinality(events);
 	body text := '';
 	part int := 0;
-	e text;
-	c record;
+	told bool;
 BEGIN
-	SELECT polled, secret INTO c FROM {s}.clock;
-	IF c.polled THEN
+	IF polled THEN
 		INSERT INTO {s}.change VALUES (z, events);
 	END IF;
-	FOREACH e IN ARRAY events LOOP
-		IF octet_length(body) + octet_length(e) > 7800 THEN
-			PERFORM pg_notify({c}, {s}.seal(c.secret, z || ' ' || part || '+' || body));
+	FOR i IN 1..n LOOP
+		body := body || E'\n' || events[i];
+		IF i = n OR octet_length(body) + octet_length(events[i + 1]) > 7800 THEN
+			body := z || ' ' || part || CASE WHEN i = n THEN '.' ELSE '+' END || body;
+			told := pg_notify({c}, left(encode(sha256(convert_to(secret || body || secret, 'UTF8')), 'hex'), 32) || ' ' || body) IS NULL;
 			part := part + 1;
 			body := '';
 		END IF;
-		body := body || E'\n' || e;
 	END LOOP;
-	PERFORM pg_notify({c}, {s}.seal(c.secret, z || ' ' || part || '.' || body));
+	RETURN told;
 END $$;
 
--- apply applies operations, and returns the status and the index of the operation that is to blame. If
+-- apply applies the operations from first to last, and returns the status and the index of the operation that is to blame. If
 -- the status is not ok, the operations before that one are applied, and it is not. A row that a transaction of
 -- a user holds makes the status busy.
-CREATE FUNCTION {s}.apply(sid bigint, z bigint, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
+CREATE FUNCTION {s}.apply(sid bigint, z bigint, first int, last int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
 	OUT status text, OUT at int, OUT names text[], OUT siblings int[], OUT stats bigint[], OUT events text[])
 LANGUAGE plpgsql AS $$
 DECLARE
-	n int := cardinality(kinds);
 	k int;
 	p text;
 	d text;
@@ -155,12 +152,12 @@ DECLARE
 	due bool := false;     -- it is still to be written: once for all its children, since each version that a transaction writes slows the reads of the next
 BEGIN
 	events := '{}';
-	FOR i IN 1..n LOOP
+	FOR i IN first..last LOOP
 		k := kinds[i];
 		p := paths[i];
 		d := dirs[i];
-		at := i - 1;
-		IF due AND (k IN (1, 3) AND d <> dir.path OR k IN (2, 6) AND p = dir.path) THEN
+		at := i - first;
+		IF due AND (k IN (1, 3) AND d <> dir.path OR k = 2 AND p = dir.path) THEN
 			UPDATE {s}.node SET children = dir.children, created = dir.created, pzxid = z, changed = now WHERE path = dir.path;
 			due := false;
 		END IF;
@@ -172,41 +169,40 @@ BEGIN
 			END IF;
 		END IF;
 		IF k = 1 THEN -- create
-			num := dir.created;
 			IF modes[i] IN (2, 3) THEN
-				p := p || CASE WHEN num < 10000000000 THEN lpad(num::text, 10, '0') ELSE num::text END;
+				p := p || CASE WHEN dir.created < 10000000000 THEN lpad(dir.created::text, 10, '0') ELSE dir.created::text END;
 			END IF;
-			status := CASE WHEN dir.path IS NULL THEN 'notfound' WHEN dir.owner <> 0 THEN 'nochildren'
-				WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' WHEN NOT held THEN 'busy' END;
-			IF status IS NOT NULL THEN
+			IF held AND dir.owner = 0 THEN
+				INSERT INTO {s}.node VALUES (p, d, datas[i], z, z, z, now, now, 0, CASE WHEN modes[i] IN (1, 3) THEN sid ELSE 0 END, modes[i] = 4, 0, 0, now)
+					ON CONFLICT DO NOTHING;
+				IF NOT FOUND THEN
+					status := 'exists';
+					RETURN;
+				END IF;
+			ELSE
+				status := CASE WHEN dir.path IS NULL THEN 'notfound' WHEN dir.owner <> 0 THEN 'nochildren'
+					WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' ELSE 'busy' END;
 				RETURN;
 			END IF;
 			dir.children := dir.children + 1;
 			dir.created := dir.created + 1;
 			due := true;
-			INSERT INTO {s}.node VALUES (p, d, datas[i], z, z, z, now, now, 0, CASE WHEN modes[i] IN (1, 3) THEN sid ELSE 0 END, modes[i] = 4, 0, 0, now);
-			names[i] := p;
-			siblings[i] := dir.children;
+			names[at+1] := p;
+			siblings[at+1] := dir.children;
 			events := events || ('c' || p);
 		ELSIF k = 3 THEN -- delete
-			SELECT * INTO x FROM {s}.node WHERE path = p FOR UPDATE SKIP LOCKED;
-			IF NOT FOUND THEN
+			IF held THEN
+				DELETE FROM {s}.node WHERE ctid = (SELECT ctid FROM {s}.node
+					WHERE path = p AND children = 0 AND (versions[i] < 0 OR versions[i] = version) FOR UPDATE SKIP LOCKED);
+			END IF;
+			IF NOT held OR NOT FOUND THEN
 				SELECT * INTO x FROM {s}.node WHERE path = p;
-				status := CASE WHEN FOUND THEN 'busy' ELSE 'notfound' END;
-			END IF;
-			IF versions[i] >= 0 AND versions[i] <> x.version THEN
-				status := 'badversion';
-			ELSIF x.children > 0 THEN
-				status := 'notempty';
-			ELSIF status IS NULL AND NOT held THEN
-				status := 'busy';
-			END IF;
-			IF status IS NOT NULL THEN
+				status := CASE WHEN NOT FOUND THEN 'notfound' WHEN versions[i] >= 0 AND versions[i] <> x.version THEN 'badversion'
+					WHEN x.children > 0 THEN 'notempty' ELSE 'busy' END;
 				RETURN;
 			END IF;
 			dir.children := dir.children - 1;
 			due := true;
-			DELETE FROM {s}.node WHERE path = p;
 			events := events || ('d' || p);
 		ELSIF k = 5 THEN -- absent
 			SELECT owner INTO num FROM {s}.node WHERE path = d;
@@ -221,21 +217,34 @@ BEGIN
 				RETURN;
 			END IF;
 		ELSE -- set, carry
-			SELECT * INTO x FROM {s}.node WHERE path = p;
-			status := CASE WHEN NOT FOUND THEN 'notfound'
-				WHEN versions[i] >= 0 AND versions[i] <> x.version OR k = 6 AND coalesce(x.data, '') <> coalesce(datas[i], '') THEN 'badversion' END;
-			IF status IS NULL AND k = 2 THEN
+			IF k = 2 THEN
 				UPDATE {s}.node SET data = datas[i], version = version + 1, mzxid = z, mtime = now
-					WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = p FOR NO KEY UPDATE SKIP LOCKED) RETURNING * INTO x;
+					WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = p AND (versions[i] < 0 OR versions[i] = version) FOR NO KEY UPDATE SKIP LOCKED) RETURNING * INTO x;
 				IF NOT FOUND THEN
-					status := 'busy';
+					SELECT version INTO num FROM {s}.node WHERE path = p;
+					status := CASE WHEN NOT FOUND THEN 'notfound' WHEN versions[i] >= 0 AND versions[i] <> num THEN 'badversion' ELSE 'busy' END;
+					RETURN;
 				END IF;
 				events := events || ('s' || p);
+				IF p = dir.path THEN
+					dir := x;
+				END IF;
+			ELSIF p = dir.path THEN
+				x := dir;
+				IF due THEN
+					x.pzxid := z;
+				END IF;
+			ELSE
+				SELECT * INTO x FROM {s}.node WHERE path = p;
 			END IF;
-			IF status IS NOT NULL THEN
-				RETURN;
+			IF k = 6 THEN
+				status := CASE WHEN x.path IS NULL THEN 'notfound'
+					WHEN versions[i] >= 0 AND versions[i] <> x.version OR coalesce(x.data, '') <> coalesce(datas[i], '') THEN 'badversion' END;
+				IF status IS NOT NULL THEN
+					RETURN;
+				END IF;
 			END IF;
-			stats[11*i-10:11*i] := ARRAY[x.czxid, x.mzxid, x.pzxid, x.ctime, x.mtime, x.version,
+			stats[11*at+1:11*at+11] := ARRAY[x.czxid, x.mzxid, x.pzxid, x.ctime, x.mtime, x.version,
 				2*x.created - x.children, x.owner, coalesce(octet_length(x.data), 0), x.children, x.container::int];
 		END IF;
 	END LOOP;
@@ -244,61 +253,78 @@ BEGIN
 	IF due THEN
 		UPDATE {s}.node SET children = dir.children, created = dir.created, pzxid = z, changed = now WHERE path = dir.path;
 	END IF;
-	IF n > 1 THEN -- the siblings are those after the whole commit
-		FOR i IN 1..n LOOP
+	IF last > first THEN -- the siblings are those after the whole commit
+		FOR i IN first..last LOOP
 			IF kinds[i] = 1 THEN
 				IF dirs[i] IS DISTINCT FROM dir.path THEN
 					SELECT * INTO dir FROM {s}.node WHERE path = dirs[i];
 				END IF;
-				siblings[i] := dir.children;
+				siblings[i-first+1] := dir.children;
 			END IF;
 		END LOOP;
 	END IF;
 END $$;
 
--- commit applies the operations of a session, all or none. Its refusals are statuses, not errors, so that
--- several commits can share a transaction. With early, the turn ends before the transaction is durable, and the caller
--- waits for that by a transaction of its own.
-CREATE FUNCTION {s}.commit(sid bigint, ep int, early bool, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
+-- commit makes commits of a session, of as many operations as sizes says, each of which applies all its operations or none.
+-- Refusals are statuses, not errors, so that several commits can share a transaction. With early, the turn ends before the transaction is
+-- durable, and the caller waits for that by a transaction of its own.
+CREATE FUNCTION {s}.commit(sid bigint, ep int, early bool, sizes int[], kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
 	OUT status text, OUT at int, OUT z bigint, OUT names text[], OUT siblings int[], OUT stats bigint[])
-LANGUAGE plpgsql AS $$
+RETURNS SETOF record LANGUAGE plpgsql AS $$
 DECLARE
-	events text[];
+	done bool;
+	before bigint;
+	latest bigint;
+	polled bool;
+	secret text;
 	same bool;
+	refused text;
+	n int;
+	first int := 1;
+	r record;
 BEGIN
 	IF early THEN
 		PERFORM set_config('synchronous_commit', 'off', true);
 	END IF;
-	PERFORM {s}.take_turn();
-	SELECT c.zxid + 1, s.home = c.tableoid INTO z, same
+	done := {s}.take_turn();
+	SELECT c.zxid, c.polled, c.secret, s.home = c.tableoid INTO before, polled, secret, same
 		FROM {s}.clock c JOIN {s}.session s ON s.id = sid AND s.epoch = ep AND NOT s.ended;
-	IF NOT FOUND THEN
-		status := 'lost';
-		RETURN;
-	END IF;
-	IF NOT same THEN
-		status := 'moved';
-		RETURN;
-	END IF;
-	IF cardinality(kinds) = 1 THEN -- nothing to undo
-		SELECT a.* INTO status, at, names, siblings, stats, events FROM {s}.apply(sid, z, kinds, paths, dirs, datas, modes, versions) a;
-	ELSE
-		BEGIN
-			SELECT a.* INTO status, at, names, siblings, stats, events FROM {s}.apply(sid, z, kinds, paths, dirs, datas, modes, versions) a;
-			IF status <> 'ok' THEN
-				RAISE SQLSTATE 'CO001';
-			END IF;
-		EXCEPTION WHEN SQLSTATE 'CO001' THEN -- undo what the operations before have done
-		END;
-	END IF;
-	IF status <> 'ok' THEN
-		RETURN;
-	END IF;
-	IF cardinality(events) = 0 THEN
-		z := z - 1; -- nothing has changed
-	ELSE
-		UPDATE {s}.clock SET zxid = z;
-		PERFORM {s}.tell(z, events);
+	refused := CASE WHEN NOT FOUND THEN 'lost' WHEN NOT same THEN 'moved' END;
+	latest := before;
+	FOREACH n IN ARRAY sizes LOOP
+		IF refused IS NOT NULL THEN
+			status := refused;
+			RETURN NEXT;
+			CONTINUE;
+		END IF;
+		z := latest + 1;
+		IF n = 1 THEN -- nothing to undo
+			r := {s}.apply(sid, z, first, first, kinds, paths, dirs, datas, modes, versions);
+		ELSE
+			BEGIN
+				r := {s}.apply(sid, z, first, first + n - 1, kinds, paths, dirs, datas, modes, versions);
+				IF r.status <> 'ok' THEN
+					RAISE SQLSTATE 'CO001';
+				END IF;
+			EXCEPTION WHEN SQLSTATE 'CO001' THEN -- undo what the operations before have done
+			END;
+		END IF;
+		first := first + n;
+		status := r.status;
+		at := r.at;
+		names := r.names;
+		siblings := r.siblings;
+		stats := r.stats;
+		IF status = 'ok' AND cardinality(r.events) > 0 THEN
+			done := {s}.tell(polled, secret, z, r.events);
+			latest := z;
+		ELSE
+			z := latest; -- nothing has changed
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+	IF latest > before THEN
+		UPDATE {s}.clock SET zxid = latest;
 	END IF;
 END $$;
 
@@ -306,6 +332,7 @@ END $$;
 -- false if a transaction of a user holds one of them; a later call deletes them.
 CREATE FUNCTION {s}.finish(sid bigint) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
+	c {s}.clock;
 	z bigint;
 	gone text[];
 	locked bigint;
@@ -323,14 +350,15 @@ BEGIN
 	IF locked < (SELECT count(DISTINCT parent) FROM {s}.node WHERE owner = sid AND owner <> 0) THEN
 		RETURN false;
 	END IF;
-	SELECT zxid + 1 INTO z FROM {s}.clock;
+	SELECT * INTO c FROM {s}.clock;
+	z := c.zxid + 1;
 	DELETE FROM {s}.session WHERE id = sid;
 	WITH d AS (DELETE FROM {s}.node WHERE owner = sid AND owner <> 0 RETURNING path, parent),
 		g AS (SELECT parent, count(*) AS n FROM d GROUP BY parent),
 		u AS (UPDATE {s}.node SET children = children - g.n, pzxid = z, changed = {s}.now() FROM g WHERE path = g.parent)
 	SELECT array_agg('d' || path ORDER BY path) INTO gone FROM d;
 	UPDATE {s}.clock SET zxid = z;
-	PERFORM {s}.tell(z, ('x' || sid) || coalesce(gone, '{}'));
+	PERFORM {s}.tell(c.polled, c.secret, z, ('x' || sid) || coalesce(gone, '{}'));
 	-- The last session that polls must still find the event of its end.
 	UPDATE {s}.clock SET polled = false WHERE polled AND NOT EXISTS (SELECT FROM {s}.session WHERE polls);
 	RETURN true;
@@ -350,7 +378,7 @@ BEGIN
 	IF FOUND THEN
 		INSERT INTO {s}.epoch VALUES (next, z, gen_random_uuid());
 		UPDATE {s}.clock SET zxid = next << 40, identity = here, home = tableoid;
-		PERFORM {s}.tell(next << 40, ARRAY['e']); -- for those who wait for all events up to a position that they have read
+		PERFORM {s}.tell(polled, secret, zxid, ARRAY['e']) FROM {s}.clock; -- for those who wait for all events up to a position that they have read
 	END IF;
 END $$;
 
@@ -463,7 +491,6 @@ CREATE FUNCTION {s}.collect(idle bigint) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
 	n int := 0;
 	p text;
-	z bigint;
 	d text;
 BEGIN
 	FOR p IN SELECT path FROM {s}.node WHERE container AND children = 0 AND changed < {s}.now() - idle ORDER BY path DESC LIMIT 100 LOOP
@@ -474,8 +501,8 @@ BEGIN
 			WHERE ctid = (SELECT ctid FROM {s}.node WHERE path = d FOR NO KEY UPDATE SKIP LOCKED);
 		CONTINUE WHEN NOT FOUND;
 		DELETE FROM {s}.node WHERE path = p;
-		UPDATE {s}.clock SET zxid = zxid + 1 RETURNING zxid INTO z;
-		PERFORM {s}.tell(z, ARRAY['d' || p]);
+		UPDATE {s}.clock SET zxid = zxid + 1;
+		PERFORM {s}.tell(polled, secret, zxid, ARRAY['d' || p]) FROM {s}.clock;
 		n := n + 1;
 	END LOOP;
 	RETURN n;
@@ -573,25 +600,22 @@ CREATE CONSTRAINT TRIGGER unstage AFTER INSERT ON {s}.staged DEFERRABLE INITIALL
 CREATE FUNCTION {s}.carry() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-	z bigint;
-	status text;
-	at int;
-	events text[];
+	c {s}.clock;
+	r record;
 BEGIN
 	PERFORM {s}.take_turn();
 	PERFORM {s}.see_history(0); -- no session need have been on this server
-	SELECT zxid + 1 INTO z FROM {s}.clock;
-	SELECT a.status, a.at, a.events INTO status, at, events
-		FROM {s}.apply(0, z, OLD.kinds, OLD.paths, OLD.dirs, OLD.datas, OLD.modes, OLD.versions) a;
-	IF status <> 'ok' THEN
-		RAISE EXCEPTION USING ERRCODE = 'CO002', MESSAGE = format('coord refuses the transaction: %s: %s', OLD.paths[at + 1], status),
-			DETAIL = json_build_object('status', status, 'index', at, 'kind', OLD.kinds[at + 1], 'path', OLD.paths[at + 1], 'part', OLD.parts[at + 1]::json);
+	SELECT * INTO c FROM {s}.clock;
+	r := {s}.apply(0, c.zxid + 1, 1, cardinality(OLD.kinds), OLD.kinds, OLD.paths, OLD.dirs, OLD.datas, OLD.modes, OLD.versions);
+	IF r.status <> 'ok' THEN
+		RAISE EXCEPTION USING ERRCODE = 'CO002', MESSAGE = format('coord refuses the transaction: %s: %s', OLD.paths[r.at + 1], r.status),
+			DETAIL = json_build_object('status', r.status, 'index', r.at, 'kind', OLD.kinds[r.at + 1], 'path', OLD.paths[r.at + 1], 'part', OLD.parts[r.at + 1]::json);
 	END IF;
-	IF cardinality(events) = 0 THEN
+	IF cardinality(r.events) = 0 THEN
 		PERFORM pg_notify({c}, ''); -- so that PREPARE TRANSACTION fails, which would keep the turn
 	ELSE
-		UPDATE {s}.clock SET zxid = z;
-		PERFORM {s}.tell(z, events);
+		UPDATE {s}.clock SET zxid = c.zxid + 1;
+		PERFORM {s}.tell(c.polled, c.secret, c.zxid + 1, r.events);
 	END IF;
 	RETURN NULL;
 END $$;

@@ -41,7 +41,7 @@ var statements = map[string]string{
 		" coalesce(sum(CASE WHEN q.kids THEN n.children * 50 ELSE octet_length(n.data) END) OVER (ORDER BY q.i ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > " + mostReply + ", false) AS cut" +
 		" FROM unnest($1::text[], $2::bool[]) WITH ORDINALITY AS q(asked, kids, i) LEFT JOIN {s}.node n ON n.path = q.asked) n ORDER BY n.i",
 
-	"c_commit": "SELECT * FROM {s}.commit($1::bigint, $2::int, $3::bool, $4::int[], $5::text[], $6::text[], $7::bytea[], $8::int[], $9::int[])",
+	"c_commit": "SELECT * FROM {s}.commit($1::bigint, $2::int, $3::bool, $4::int[], $5::int[], $6::text[], $7::text[], $8::bytea[], $9::int[], $10::int[])",
 
 	// Waits until all commits before are durable. A transaction that writes nothing would not be waited for.
 	"k_flush": "SELECT pg_logical_emit_message(true, 'coord', '')::text",

@@ -19,8 +19,11 @@ const (
 func int4(v int32) []byte { return be.AppendUint32(nil, uint32(v)) }
 func int8(v int64) []byte { return be.AppendUint64(nil, uint64(v)) }
 
-// array encodes a one-dimensional array. A nil element is NULL.
-func array[T any](oid uint32, all []T, element func(T) []byte) []byte {
+// headOfArray is the length of what comes before the elements of an array that is not empty.
+const headOfArray = 20
+
+// array encodes a one-dimensional array. put appends an element, or returns nil for NULL.
+func array[T any](oid uint32, all []T, put func(b []byte, e T) []byte) []byte {
 	dimensions := uint32(1)
 	if len(all) == 0 {
 		dimensions = 0
@@ -34,20 +37,40 @@ func array[T any](oid uint32, all []T, element func(T) []byte) []byte {
 	b = be.AppendUint32(b, uint32(len(all)))
 	b = be.AppendUint32(b, 1) // the lower bound
 	for _, e := range all {
-		v := element(e)
-		if v == nil {
-			b = be.AppendUint32(b, ^uint32(0))
-			continue
+		begin := len(b)
+		b = be.AppendUint32(b, ^uint32(0))
+		if more := put(b, e); more != nil {
+			b = more
+			be.PutUint32(b[begin:], uint32(len(b)-begin-4))
 		}
-		b = be.AppendUint32(b, uint32(len(v)))
-		b = append(b, v...)
 	}
 	return b
 }
 
-func int4s(all []int32) []byte { return array(oidInt4, all, int4) }
+// concat returns the array of the elements of several arrays of one type. None of these is empty.
+func concat(arrays [][]byte) []byte {
+	size, n := headOfArray, 0
+	for _, a := range arrays {
+		size += len(a) - headOfArray
+		n += lengthOf(a)
+	}
+	b := append(make([]byte, 0, size), arrays[0][:headOfArray]...)
+	be.PutUint32(b[headOfArray-8:], uint32(n))
+	for _, a := range arrays {
+		b = append(b, a[headOfArray:]...)
+	}
+	return b
+}
+
+// lengthOf returns the number of elements of an array that is not empty.
+func lengthOf(array []byte) int { return int(be.Uint32(array[headOfArray-8:])) }
+
+func int4s(all []int32) []byte {
+	return array(oidInt4, all, func(b []byte, v int32) []byte { return be.AppendUint32(b, uint32(v)) })
+}
+
 func texts(all []string) []byte {
-	return array(oidText, all, func(s string) []byte { return append([]byte{}, s...) })
+	return array(oidText, all, func(b []byte, s string) []byte { return append(b, s...) })
 }
 
 func bool1(v bool) []byte {
@@ -58,16 +81,16 @@ func bool1(v bool) []byte {
 }
 
 func bools(all []bool) []byte {
-	return array(oidBool, all, bool1)
+	return array(oidBool, all, func(b []byte, v bool) []byte { return append(b, bool1(v)...) })
 }
 
 // byteas encodes empty data as NULL.
 func byteas(all [][]byte) []byte {
-	return array(oidBytea, all, func(b []byte) []byte {
-		if len(b) == 0 {
+	return array(oidBytea, all, func(b, v []byte) []byte {
+		if len(v) == 0 {
 			return nil
 		}
-		return b
+		return append(b, v...)
 	})
 }
 
