@@ -5,9 +5,7 @@ package etcd_test
 import (
 	"context"
 	"net"
-	"slices"
 	"strings"
-	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -19,23 +17,10 @@ import (
 
 // line is a proxy of requests, behind one of bytes.
 type line struct {
-	*zkproxy.Proxy
+	ensemble.Requests
 	requests *grpc.Server
 	server   *grpc.ClientConn
 	served   chan struct{}
-
-	mu     sync.Mutex
-	tell   func(zkproxy.Frame)
-	faults []*lineFault // armed
-}
-
-// lineFault is the fault of one request.
-type lineFault struct {
-	line          *line
-	match         func(zkproxy.Frame) bool
-	what          zkproxy.DropWhat
-	hit, release  chan struct{}
-	once, unhands sync.Once
 }
 
 func newLine(server string) (*line, error) {
@@ -63,61 +48,6 @@ func (l *line) Close() error {
 	<-l.served
 	l.server.Close()
 	return err
-}
-
-func (l *line) OnFrame(f func(zkproxy.Frame)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tell = f
-}
-
-func (l *line) said(f zkproxy.Frame) {
-	l.mu.Lock()
-	tell := l.tell
-	l.mu.Unlock()
-	if tell != nil {
-		tell(f)
-	}
-}
-
-func (l *line) Drop(match func(zkproxy.Frame) bool, what zkproxy.DropWhat) ensemble.Fault {
-	f := &lineFault{line: l, match: match, what: what, hit: make(chan struct{}), release: make(chan struct{})}
-	l.arm(f)
-	return f
-}
-
-func (l *line) arm(f *lineFault) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	select {
-	case <-f.release: // canceled
-	default:
-		l.faults = append(l.faults, f)
-	}
-}
-
-func (f *lineFault) Hit() <-chan struct{} { return f.hit }
-
-func (f *lineFault) Cancel() {
-	f.unhands.Do(func() { close(f.release) })
-	f.line.mu.Lock()
-	defer f.line.mu.Unlock()
-	f.line.faults = slices.DeleteFunc(f.line.faults, func(o *lineFault) bool { return o == f })
-}
-
-func (f *lineFault) happened() { f.once.Do(func() { close(f.hit) }) }
-
-// claim returns the fault that takes a request, or nil.
-func (l *line) claim(frame zkproxy.Frame) *lineFault {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, f := range l.faults {
-		if f.match(frame) {
-			l.faults = slices.Delete(l.faults, i, i+1)
-			return f
-		}
-	}
-	return nil
 }
 
 // frameOf tells a request as a frame of ZooKeeper.
@@ -154,18 +84,18 @@ func (l *line) handle(_ any, client grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	pending := make(chan *lineFault, 1)                   // the fault of the next reply
+	pending := make(chan *ensemble.RequestFault, 1)       // the fault of the next reply
 	go l.up(ctx, cancel, client, server, method, pending) // it ends with the call
 	err = l.down(ctx, client, server, method, pending)
 	select {
 	case f := <-pending: // its reply will not come
-		l.arm(f)
+		f.Arm()
 	default:
 	}
 	return err
 }
 
-func (l *line) up(ctx context.Context, cancel func(), client grpc.ServerStream, server grpc.ClientStream, method string, pending chan *lineFault) {
+func (l *line) up(ctx context.Context, cancel func(), client grpc.ServerStream, server grpc.ClientStream, method string, pending chan *ensemble.RequestFault) {
 	for {
 		var body []byte
 		if err := client.RecvMsg(&body); err != nil {
@@ -173,22 +103,17 @@ func (l *line) up(ctx context.Context, cancel func(), client grpc.ServerStream, 
 			return
 		}
 		frame := frameOf(method, body)
-		l.said(frame)
-		f := l.claim(frame)
+		l.Tell(frame)
+		f := l.Claim(frame)
 		switch {
 		case f == nil:
-		case f.what == zkproxy.DropRequest:
+		case f.What == zkproxy.DropRequest:
 			l.Cut()
 			cancel()
-			f.happened()
+			f.Happened()
 			return
-		case f.what == zkproxy.HoldRequest:
-			f.happened()
-			select {
-			case <-f.release:
-			case <-ctx.Done():
-			}
-			if ctx.Err() != nil {
+		case f.What == zkproxy.HoldRequest:
+			if !f.Hold(ctx.Done()) {
 				return
 			}
 		default:
@@ -200,40 +125,35 @@ func (l *line) up(ctx context.Context, cancel func(), client grpc.ServerStream, 
 	}
 }
 
-func (l *line) down(ctx context.Context, client grpc.ServerStream, server grpc.ClientStream, method string, pending chan *lineFault) error {
+func (l *line) down(ctx context.Context, client grpc.ServerStream, server grpc.ClientStream, method string, pending chan *ensemble.RequestFault) error {
 	for {
 		var body []byte
 		err := server.RecvMsg(&body)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		var f *lineFault
+		var f *ensemble.RequestFault
 		select {
 		case f = <-pending:
 		default:
 		}
 		if err == nil && strings.HasSuffix(method, "/LeaseKeepAlive") {
-			l.said(zkproxy.Frame{Dir: zkproxy.Down, Opcode: zkproxy.OpPing})
+			l.Tell(zkproxy.Frame{Dir: zkproxy.Down, Opcode: zkproxy.OpPing})
 		}
 		if err == nil && strings.HasSuffix(method, "/LeaseGrant") {
 			var r pb.LeaseGrantResponse
 			if r.Unmarshal(body) == nil {
-				l.said(zkproxy.Frame{Dir: zkproxy.Down, Opcode: zkproxy.OpConnect, Session: r.ID})
+				l.Tell(zkproxy.Frame{Dir: zkproxy.Down, Opcode: zkproxy.OpConnect, Session: r.ID})
 			}
 		}
 		switch {
 		case f == nil:
-		case f.what == zkproxy.DropReply:
+		case f.What == zkproxy.DropReply:
 			l.Cut()
-			f.happened()
+			f.Happened()
 			return errLost
-		default:
-			f.happened()
-			select {
-			case <-f.release:
-			case <-ctx.Done():
-				return errLost
-			}
+		case !f.Hold(ctx.Done()):
+			return errLost
 		}
 		if err != nil {
 			return end(err)

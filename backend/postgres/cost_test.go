@@ -104,7 +104,7 @@ func (x *costs) of(what string, c *costClient, do func()) {
 	x.quiet()
 	x.s.trips.reset()
 	do()
-	level, requests := x.s.trips.of(c.link)
+	level, requests := x.s.trips.of(c.link.line)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.levels[what] = append(x.levels[what], level)

@@ -29,7 +29,7 @@ var Ensembles = &ensemble.Service{
 		})
 	},
 	One:  func(*testing.T) string { return os.Getenv("COORD_POSTGRES_SERVER") },
-	Line: func(server string) (ensemble.Line, error) { return newLine(server) },
+	Line: func(server string) (ensemble.Line, error) { return newLine(server, nil) },
 	Expire: func(ctx context.Context, server string, session int64) error {
 		conn, err := pgx.Connect(ctx, pgtest.URL(server, ""))
 		if err != nil {

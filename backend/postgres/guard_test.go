@@ -346,7 +346,7 @@ func (sh *shop) play(c scene, lock string) (out outcome, err error) {
 			return status == "ok", err
 		}
 	case paused, dead:
-		sh.link(lock + "a").bytes.Blackhole(true)
+		sh.link(lock + "a").line.Blackhole(true)
 		end = func() (bool, error) { return sh.finish(session) }
 	}
 	if c.event != lives {
@@ -544,7 +544,7 @@ func TestGuard_AnExpiredSessionEndsAfterTheTransaction(t *testing.T) {
 	o := sh.opts
 	o.SessionTimeout = 4 * time.Second
 	l := sh.link("a")
-	holder, err := coord.Open(t.Context(), postgres.New(pgtest.URL(l.bytes.Addr(), ""), &o), nil)
+	holder, err := coord.Open(t.Context(), postgres.New(pgtest.URL(l.line.Addr(), ""), &o), nil)
 	must(t, err)
 	t.Cleanup(func() {
 		l.Heal()
@@ -555,7 +555,7 @@ func TestGuard_AnExpiredSessionEndsAfterTheTransaction(t *testing.T) {
 	tx := sh.begin("pgx", pgx.ReadCommitted)
 	must(t, tx.check(h.Guard(), &postgres.CheckOptions{Idle: -1}))
 	must(t, tx.exec(payment, "a"))
-	l.bytes.Blackhole(true)
+	l.line.Blackhole(true)
 	granted := make(chan error, 1)
 	go func() {
 		_, err := coord.NewMutex(next, "/lock", nil).Lock(context.Background())

@@ -26,14 +26,14 @@ func TestHosts_ASilentOneIsPassedOver(t *testing.T) {
 	t.Parallel()
 	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 10 * time.Second})
 	l := s.link("a")
-	b := postgres.New(urlOf([]string{silentHost(t), l.bytes.Addr()}), &s.opts)
+	b := postgres.New(urlOf([]string{silentHost(t), l.line.Addr()}), &s.opts)
 	a, err := b.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
 	_, changed := a.Status()
-	l.bytes.Cut()
+	l.line.Cut()
 	<-changed
 	if err := a.Sync(t.Context(), "/"); err != nil {
 		t.Fatal(err)

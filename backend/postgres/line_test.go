@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
-	"slices"
 	"sync"
 
 	"github.com/go-coord/coord/internal/ensemble"
@@ -15,26 +15,16 @@ import (
 
 // line is a proxy of requests, behind one of bytes. A request is one group of messages.
 type line struct {
-	*zkproxy.Proxy
+	ensemble.Requests
 	server   string
+	trips    *trips // or nil
 	messages net.Listener
 	work     sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
 	conns  map[*lineConn]struct{}
-	tell   func(zkproxy.Frame)
-	faults []*lineFault // armed
-	broken error        // what was no message
-}
-
-// lineFault is the fault of one request.
-type lineFault struct {
-	line          *line
-	match         func(zkproxy.Frame) bool
-	what          zkproxy.DropWhat
-	hit, release  chan struct{}
-	once, unhands sync.Once
+	broken error // what was no message
 }
 
 // lineConn is a connection of the client, and its continuation to the server.
@@ -50,11 +40,23 @@ type lineConn struct {
 
 type lineRequest struct {
 	zkproxy.Frame
-	fault *lineFault // of the reply, or nil
+	kind  kind
+	trip  trip
+	fault *ensemble.RequestFault // of the reply, or nil
 }
 
-func newLine(server string) (*line, error) {
-	l := &line{server: server, conns: make(map[*lineConn]struct{})}
+// kind is what a request is for.
+type kind string
+
+const (
+	keeps   kind = "" // it opens, keeps or closes a session
+	reads   kind = "read"
+	commits kind = "commit"
+)
+
+// newLine returns a line to a server. t counts its round trips, and can be nil.
+func newLine(server string, t *trips) (*line, error) {
+	l := &line{server: server, trips: t, conns: make(map[*lineConn]struct{})}
 	var err error
 	if l.messages, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
 		return nil, err
@@ -101,65 +103,23 @@ func (l *line) Close() error {
 	return errors.Join(err, l.broken)
 }
 
-func (l *line) OnFrame(f func(zkproxy.Frame)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tell = f
-}
-
-func (l *line) said(f zkproxy.Frame) {
-	l.mu.Lock()
-	tell := l.tell
-	l.mu.Unlock()
-	if tell != nil {
-		tell(f)
+// kindOf returns the kind of a request by a Bind, or by the Parse of a statement that is not prepared.
+func kindOf(m []byte) kind {
+	_, name, _ := bytes.Cut(m[5:], []byte{0}) // of a Bind the portal; of a Parse the name, which is empty
+	name = bytes.TrimPrefix(name, []byte("/*"))
+	switch {
+	case bytes.HasPrefix(name, []byte("r_")):
+		return reads
+	case bytes.HasPrefix(name, []byte("c_")):
+		return commits
 	}
+	return keeps
 }
 
-func (l *line) Drop(match func(zkproxy.Frame) bool, what zkproxy.DropWhat) ensemble.Fault {
-	f := &lineFault{line: l, match: match, what: what, hit: make(chan struct{}), release: make(chan struct{})}
-	l.arm(f)
-	return f
-}
-
-func (l *line) arm(f *lineFault) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	select {
-	case <-f.release: // canceled
-	default:
-		l.faults = append(l.faults, f)
-	}
-}
-
-func (f *lineFault) Hit() <-chan struct{} { return f.hit }
-
-func (f *lineFault) Cancel() {
-	f.unhands.Do(func() { close(f.release) })
-	f.line.mu.Lock()
-	defer f.line.mu.Unlock()
-	f.line.faults = slices.DeleteFunc(f.line.faults, func(o *lineFault) bool { return o == f })
-}
-
-func (f *lineFault) happened() { f.once.Do(func() { close(f.hit) }) }
-
-// claim returns the fault that takes a request, or nil.
-func (l *line) claim(frame zkproxy.Frame) *lineFault {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, f := range l.faults {
-		if f.match(frame) {
-			l.faults = slices.Delete(l.faults, i, i+1)
-			return f
-		}
-	}
-	return nil
-}
-
-// frameOf tells a request as a frame of ZooKeeper, by a Bind. Session is that of a request which
+// frameOf tells a request as a frame of ZooKeeper, by the same message. Session is that of a request which
 // opens it or goes on with it.
-func frameOf(bind []byte) (f zkproxy.Frame) {
-	_, rest, _ := bytes.Cut(bind[5:], []byte{0}) // the name of the portal
+func frameOf(m []byte) (f zkproxy.Frame) {
+	_, rest, _ := bytes.Cut(m[5:], []byte{0})
 	statement, rest, _ := bytes.Cut(rest, []byte{0})
 	f = zkproxy.Frame{Dir: zkproxy.Up, Opcode: zkproxy.OpAuth}
 	switch name := string(statement); name {
@@ -185,7 +145,7 @@ func frameOf(bind []byte) (f zkproxy.Frame) {
 	case "r_sync":
 		f.Opcode = zkproxy.OpSync
 	default:
-		if kindOf(bind) != keeps {
+		if kindOf(m) != keeps {
 			f.Opcode = zkproxy.OpMulti
 		}
 	}
@@ -203,7 +163,7 @@ func (c *lineConn) serve() {
 	down.Wait()
 	for _, r := range c.requests { // their replies will not come
 		if r.fault != nil {
-			c.line.arm(r.fault)
+			r.fault.Arm()
 		}
 	}
 	c.line.mu.Lock()
@@ -226,21 +186,6 @@ func (c *lineConn) failed(err error) {
 	}
 }
 
-// held waits until a fault is over. It returns false if the connection has ended.
-func (c *lineConn) held(f *lineFault) bool {
-	f.happened()
-	select {
-	case <-f.release:
-	case <-c.ended:
-	}
-	select {
-	case <-c.ended:
-		return false
-	default:
-		return true
-	}
-}
-
 // up passes requests on until one side ends, or one is lost.
 func (c *lineConn) up() error {
 	start, err := readMessage(c.client, 0)
@@ -251,34 +196,36 @@ func (c *lineConn) up() error {
 		return err
 	}
 	var group []byte
-	frame := zkproxy.Frame{Dir: zkproxy.Up, Opcode: zkproxy.OpAuth}
+	other := zkproxy.Frame{Dir: zkproxy.Up, Opcode: zkproxy.OpAuth}
+	frame, what := other, keeps
 	for {
 		m, err := readMessage(c.client, 1)
 		if err != nil {
 			return err
 		}
 		group = append(group, m...)
-		if m[0] == 'B' {
-			frame = frameOf(m)
+		if k := kindOf(m); (m[0] == 'B' || m[0] == 'P') && (k != keeps || what == keeps) {
+			frame, what = frameOf(m), k
 		}
 		switch m[0] {
 		case 'S', 'Q': // Sync, or a Query, which needs none
-			r := &lineRequest{Frame: frame}
-			c.line.said(frame)
-			f := c.line.claim(frame)
+			r := &lineRequest{Frame: frame, kind: what}
+			c.line.Tell(frame)
+			f := c.line.Claim(frame)
 			switch {
 			case f == nil:
-			case f.what == zkproxy.DropRequest:
+			case f.What == zkproxy.DropRequest:
 				c.line.Cut()
-				f.happened()
+				f.Happened()
 				return nil
-			case f.what == zkproxy.HoldRequest:
-				if !c.held(f) {
+			case f.What == zkproxy.HoldRequest:
+				if !f.Hold(c.ended) {
 					return nil
 				}
 			default:
 				r.fault = f
 			}
+			r.trip = c.line.trips.sent(c.line, what)
 			c.mu.Lock()
 			c.requests = append(c.requests, r)
 			c.mu.Unlock()
@@ -289,7 +236,7 @@ func (c *lineConn) up() error {
 		if _, err := c.server.Write(group); err != nil {
 			return err
 		}
-		group, frame = group[:0], zkproxy.Frame{Dir: zkproxy.Up, Opcode: zkproxy.OpAuth}
+		group, frame, what = group[:0], other, keeps
 	}
 }
 
@@ -302,9 +249,13 @@ func (c *lineConn) down() error {
 			_, _ = c.client.Write(group) // the client may have ended
 			return err
 		}
-		// Messages of the start, and those that belong to no request.
+		// Messages of the start, and those that belong to no request: NotificationResponse,
+		// NoticeResponse and ParameterStatus.
 		alone := !started || len(group) == 0 && bytes.IndexByte([]byte("ANS"), m[0]) >= 0
 		group = append(group, m...)
+		if m[0] == 'A' {
+			c.line.trips.notified(c.line)
+		}
 		switch {
 		case m[0] == 'Z' && started:
 			r, err := c.answered()
@@ -313,17 +264,18 @@ func (c *lineConn) down() error {
 			}
 			switch {
 			case r.Opcode == zkproxy.OpPing, r.Opcode == zkproxy.OpConnect:
-				c.line.said(zkproxy.Frame{Dir: zkproxy.Down, Opcode: r.Opcode, Session: r.Session})
+				c.line.Tell(zkproxy.Frame{Dir: zkproxy.Down, Opcode: r.Opcode, Session: r.Session})
 			}
 			switch {
 			case r.fault == nil:
-			case r.fault.what == zkproxy.DropReply:
+			case r.fault.What == zkproxy.DropReply:
 				c.line.Cut()
-				r.fault.happened()
+				r.fault.Happened()
 				return nil
-			case !c.held(r.fault):
+			case !r.fault.Hold(c.ended):
 				return nil
 			}
+			c.line.trips.answered(c.line, r)
 		case m[0] == 'Z':
 			started = true
 		case !alone:
@@ -346,4 +298,21 @@ func (c *lineConn) answered() (*lineRequest, error) {
 	r := c.requests[0]
 	c.requests = c.requests[1:]
 	return r, nil
+}
+
+var errNoMessage = errors.New("this begins no message of PostgreSQL")
+
+// readMessage reads one message, whose length comes after a type of so many bytes.
+func readMessage(from io.Reader, kind int) ([]byte, error) {
+	head := make([]byte, kind+4)
+	if _, err := io.ReadFull(from, head); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[kind:])
+	if n < 4 || n > 1<<30 {
+		return nil, fmt.Errorf("%q: %w", head, errNoMessage)
+	}
+	m := append(head, make([]byte, n-4)...)
+	_, err := io.ReadFull(from, m[kind+4:])
+	return m, err
 }

@@ -15,8 +15,8 @@ import (
 type trips struct {
 	mu       sync.Mutex
 	round    int
-	levels   map[*link]int
-	requests map[*link]map[kind]int
+	levels   map[*line]int
+	requests map[*line]map[kind]int
 	write    int // the highest level of a commit
 	seen     int // messages in all rounds
 }
@@ -29,12 +29,12 @@ func (t *trips) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.round++
-	t.levels, t.requests = make(map[*link]int), make(map[*link]map[kind]int)
+	t.levels, t.requests = make(map[*line]int), make(map[*line]map[kind]int)
 	t.write = 0
 }
 
 // sent records a request before the server gets it.
-func (t *trips) sent(l *link, what kind) trip {
+func (t *trips) sent(l *line, what kind) trip {
 	if t == nil || what == keeps {
 		return trip{}
 	}
@@ -56,7 +56,7 @@ func (t *trips) sent(l *link, what kind) trip {
 }
 
 // answered records a reply before the client gets it.
-func (t *trips) answered(l *link, r request) {
+func (t *trips) answered(l *line, r *lineRequest) {
 	if t == nil || r.kind == keeps {
 		return
 	}
@@ -69,7 +69,7 @@ func (t *trips) answered(l *link, r request) {
 }
 
 // notified records a notification before the client gets it.
-func (t *trips) notified(l *link) {
+func (t *trips) notified(l *line) {
 	if t == nil {
 		return
 	}
@@ -82,7 +82,7 @@ func (t *trips) notified(l *link) {
 }
 
 // of returns the round trips of a client, and its requests.
-func (t *trips) of(l *link) (level int, requests map[kind]int) {
+func (t *trips) of(l *line) (level int, requests map[kind]int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.levels[l], maps.Clone(t.requests[l])
