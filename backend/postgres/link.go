@@ -424,6 +424,13 @@ func (l *link) read() {
 				l.sent[0].err = e
 			}
 			l.mu.Unlock()
+		case *pgproto3.NoticeResponse:
+			if m.Routine == "SyncRepWaitForLSN" {
+				// An administrator has canceled the wait for the standby. The commit is not durable yet: the request that connects
+				// the session again waits for that.
+				l.fail(fmt.Errorf("postgres: %s", m.Message))
+				return
+			}
 		case *pgproto3.ReadyForQuery:
 			if err := l.ready(); err != nil {
 				l.fail(err)

@@ -204,6 +204,27 @@ func TestLink_AnEarlyCommitIsAnsweredWhenItIsDurable(t *testing.T) {
 	}
 }
 
+// A commit whose wait for the standby was canceled is uncertain, although the server says that it is committed.
+func TestLink_ACommitWithoutItsStandbyIsUnsure(t *testing.T) {
+	l, server := newScript(t, false, silent)
+	r := newRequest("c_commit")
+	l.commit(r)
+	server.group("c_commit")
+	answers := answer(1, int8(1))
+	server.say(answers[:len(answers)-1]...)
+	server.back.Send(&pgproto3.NoticeResponse{SeverityUnlocalized: "WARNING", Code: "01000", Routine: "SyncRepWaitForLSN"})
+	server.back.Send(answers[len(answers)-1])
+	_ = server.back.Flush() // the client may close the connection before it has read all
+	select {
+	case <-r.done:
+	case <-l.ctx.Done():
+		l.close()
+	}
+	if !r.unsure {
+		t.Errorf("%v, unsure %v", r.err, r.unsure)
+	}
+}
+
 // A keep-alive goes before what is not sent yet, and little is sent and unanswered.
 func TestLink_AKeepAliveOvertakesReads(t *testing.T) {
 	l, server := newScript(t, false, silent)
