@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,5 +119,25 @@ func TestExpiry_NotBeforeTheTimeout(t *testing.T) {
 	gone(t, living, "/dead")
 	if err := s.exec(fmt.Sprintf("DO $$ BEGIN ASSERT (SELECT count(*) = 1 AND bool_and(expires <= clock_timestamp()) FROM %s.last), 'too early'; END $$", s.opts.Schema)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A session renews its lease also where LossMargin leaves less of the timeout than an eighth.
+func TestExpiry_ALongMarginLeavesTimeToRenew(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 40 * time.Second, LossMargin: 36 * time.Second})
+	session := opened(t, s.link("a"))
+	if err := s.exec(fmt.Sprintf("CREATE TABLE %[1]s.first AS SELECT expires FROM %[1]s.session", s.opts.Schema)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		err := s.exec(fmt.Sprintf("DO $$ BEGIN ASSERT (SELECT s.expires > f.expires FROM %[1]s.session s, %[1]s.first f), 'not yet'; END $$", s.opts.Schema))
+		if err == nil {
+			break
+		}
+		if session.Err() != nil || !strings.Contains(err.Error(), "not yet") {
+			t.Fatalf("%v, the session %v", err, session.Err())
+		}
+		time.Sleep(20 * time.Millisecond) // nothing signals a renewal
 	}
 }

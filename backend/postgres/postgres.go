@@ -7,8 +7,8 @@
 //
 // # Sessions
 //
-// A session is a row, and one connection that nothing else uses. It sends a keep-alive every eighth of the timeout, and the
-// lease is counted from the moment at which the latest answered one was sent. Keep-alives are not flushed to disk: after a
+// A session is a row, and one connection that nothing else uses. It sends a keep-alive every eighth of the timeout, or every quarter
+// of the lease if that is less. The lease is counted from the moment at which the latest answered keep-alive was sent. Keep-alives are not flushed to disk: after a
 // crash of the server all timeouts begin again. On each connection the session begins a new epoch, which its commits
 // compare; so nothing that was sent on an earlier connection is applied any more.
 //

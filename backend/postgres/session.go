@@ -230,14 +230,17 @@ func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []b
 	return nil
 }
 
+// beatInterval is the time between two keep-alives.
+func (s *session) beatInterval() time.Duration { return min(s.Timeout()/8, s.Lease()/4) }
+
 // beat renews the session, and ends those of others that have expired.
 func (s *session) beat(l *link) {
 	defer l.work.Done()
 	renew, reap := s.now(), s.now()
-	due := s.Timeout() / 8
+	interval, due := s.beatInterval(), s.Timeout()/8
 	for {
 		now := s.now()
-		wait := min(s.Timeout()/8-renew.To(now), due-reap.To(now))
+		wait := min(interval-renew.To(now), due-reap.To(now))
 		if wait > 0 {
 			sleep(l.ctx, wait)
 		}
@@ -246,7 +249,7 @@ func (s *session) beat(l *link) {
 		}
 		ctx, cancel := context.WithTimeout(l.ctx, s.Lease()/2)
 		err := error(nil)
-		if sent := s.now(); renew.To(sent) >= s.Timeout()/8 {
+		if sent := s.now(); renew.To(sent) >= interval {
 			err = s.renew(ctx, l, sent)
 			renew = sent
 		}
