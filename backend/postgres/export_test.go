@@ -33,3 +33,8 @@ func CommitTogether(ctx context.Context, conn *pgconn.PgConn, schema string, ses
 	r := conn.ExecParams(ctx, fill(statements["c_commit"], schema), joined(all), nil, []int16{1}, []int16{1}).Read()
 	return r.Rows, r.Err
 }
+
+// CheckRights is checkRights of a session in a schema.
+func CheckRights(ctx context.Context, conn *pgconn.PgConn, schema string) error {
+	return (&config{schema: schema}).checkRights(ctx, conn)
+}

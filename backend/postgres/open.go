@@ -164,17 +164,28 @@ func lockTimeout(d time.Duration) string { return strconv.FormatInt(d.Millisecon
 
 // preparePooled makes the layout if it is missing, on a connection to a pool, which has no settings of its own.
 func (c *config) preparePooled(ctx context.Context, conn *pgconn.PgConn, create bool) error {
-	isolation, err := conn.Exec(ctx, "SHOW default_transaction_isolation").ReadAll()
+	results, err := conn.Exec(ctx, "SELECT current_setting('default_transaction_isolation'), current_setting('server_encoding')").ReadAll()
 	if err != nil {
 		return err
 	}
-	if level := string(isolation[0].Rows[0][0]); level != "read committed" {
+	row := results[0].Rows[0]
+	if level := string(row[0]); level != "read committed" {
 		return contact.Invalid("default_transaction_isolation is %q: through a pool it must be \"read committed\" for the role", level)
+	}
+	if err := checkEncoding(string(row[1])); err != nil {
+		return err
 	}
 	if err := c.ensureLayout(ctx, conn, create); err != nil || !create {
 		return err
 	}
 	return c.checkRights(ctx, conn)
+}
+
+func checkEncoding(encoding string) error {
+	if encoding != "UTF8" {
+		return contact.Invalid("the encoding of the database is %s, want UTF8", encoding)
+	}
+	return nil
 }
 
 // prepare makes the settings of a connection, the layout if it is missing, listens, and prepares the statements. A wait for a
@@ -183,8 +194,8 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings stri
 	if err := conn.Exec(ctx, settings).Close(); err != nil {
 		return err
 	}
-	if encoding := conn.ParameterStatus("server_encoding"); encoding != "UTF8" {
-		return contact.Invalid("the encoding of the database is %s, want UTF8", encoding)
+	if err := checkEncoding(conn.ParameterStatus("server_encoding")); err != nil {
+		return err
 	}
 	if err := c.ensureLayout(ctx, conn, create); err != nil {
 		return err
@@ -229,6 +240,9 @@ func (c *config) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 		FROM pg_namespace n WHERE n.nspname = `+literal(c.schema)).ReadAll()
 	if err != nil {
 		return err
+	}
+	if len(results[0].Rows) == 0 {
+		return fmt.Errorf("postgres: schema %q was dropped meanwhile", c.schema)
 	}
 	if lacks := results[0].Rows[0][0]; lacks != nil {
 		return fmt.Errorf("%w: the role lacks rights in schema %q: %s", backend.ErrDenied, c.schema, lacks)

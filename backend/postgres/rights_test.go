@@ -5,6 +5,9 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
@@ -49,5 +52,36 @@ func TestOpen_NamesTheRightsThatARoleLacks(t *testing.T) {
 	}
 	if err := open(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A schema that is dropped while Open checks the rights is an error, after which Open tries again.
+func TestOpen_ASchemaDroppedMeanwhile(t *testing.T) {
+	t.Parallel()
+	conn, err := pgconn.Connect(t.Context(), shared.Get(t).URL(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if err := postgres.CheckRights(t.Context(), conn, "dropped"); err == nil || errors.Is(err, backend.ErrDenied) || errors.Is(err, backend.ErrInvalid) {
+		t.Errorf("the rights in a schema that does not exist: %v", err)
+	}
+}
+
+// Paths are UTF-8, so a database with another encoding is refused.
+func TestOpen_RefusesAnotherEncoding(t *testing.T) {
+	t.Parallel()
+	server := shared.Get(t)
+	if _, err := server.Exec(t.Context(), "", "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"); err != nil {
+		t.Fatal(err)
+	}
+	for _, poll := range []time.Duration{0, time.Second} {
+		s, err := postgres.New(server.URL("latin"), &postgres.Options{Poll: poll}).Open(t.Context())
+		if err == nil {
+			s.Close()
+		}
+		if !errors.Is(err, backend.ErrInvalid) {
+			t.Errorf("Poll %v: %v, want ErrInvalid", poll, err)
+		}
 	}
 }
