@@ -91,7 +91,7 @@ func TestExpiry_AShortMarginKeepsNoSessionAlive(t *testing.T) {
 	// A row, since a busy machine loses such a session before it has a node.
 	err := s.exec(fmt.Sprintf(`DO $$ BEGIN
 		PERFORM %[1]s.open(7, 100, 10, false);
-		PERFORM %[1]s.commit(7, 1, false, '{1}', '{/short}', '{/}', '{NULL}', '{1}', '{-1}');
+		PERFORM %[1]s.commit(7, 1, false, '{1}', '{1}', '{/short}', '{/}', '{NULL}', '{1}', '{-1}');
 	END $$`, s.opts.Schema))
 	if err != nil {
 		t.Fatal(err)

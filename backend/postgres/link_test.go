@@ -207,7 +207,7 @@ func TestLink_AnEarlyCommitIsAnsweredWhenItIsDurable(t *testing.T) {
 // A commit whose wait for the standby was canceled is uncertain, although the server says that it is committed.
 func TestLink_ACommitWithoutItsStandbyIsUnsure(t *testing.T) {
 	l, server := newScript(t, false, silent)
-	r := newRequest("c_commit")
+	r := commitRequest()
 	l.commit(r)
 	server.group("c_commit")
 	answers := answer(1, int8(1))
