@@ -47,7 +47,7 @@ func contract(t *testing.T, o postgres.Options) {
 		Parallel:       true,
 		Collects:       true,
 		New: func(t *testing.T) backendtest.Service {
-			return newService(t, server.Addr(), o)
+			return used.newService(t, server.Addr(), o)
 		},
 	})
 }

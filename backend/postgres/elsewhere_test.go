@@ -26,7 +26,7 @@ import (
 )
 
 func New(t *testing.T, interval time.Duration) (s backendtest.Service, revisions bool) {
-	return newService(t, os.Getenv("COORD_POSTGRES_SERVER"), postgres.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval}), false
+	return used.newService(t, os.Getenv("COORD_POSTGRES_SERVER"), postgres.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval}), false
 }
 `,
 }

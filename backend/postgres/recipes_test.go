@@ -18,7 +18,7 @@ func TestTheRecipes(t *testing.T) {
 	server := shared.Get(t)
 	on := func(interval time.Duration) func(t *testing.T) backendtest.Service {
 		return func(t *testing.T) backendtest.Service {
-			return newService(t, server.Addr(), postgres.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval})
+			return used.newService(t, server.Addr(), postgres.Options{SessionTimeout: coordtest.RealTimeout, ContainerInterval: interval})
 		}
 	}
 	services := recipetest.Services{Name: "postgres", New: on(0), Collecting: on(200 * time.Millisecond), Spares: true}

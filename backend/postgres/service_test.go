@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 
 // service is a schema of its own on a server. The schema stays until the server is removed.
 type service struct {
+	again  bool // another test can use the schema after this one
 	tb     testing.TB
 	server string // its address
 	pool   string // the address of a pool that the links lead to; "" for none
@@ -46,11 +48,59 @@ func newService(tb testing.TB, server string, opts postgres.Options) *service {
 	return s
 }
 
+// emptied are schemas of tests that have ended.
+type emptied struct {
+	mu      sync.Mutex
+	schemas map[string][]string // by server
+}
+
+var used = emptied{schemas: make(map[string][]string)}
+
+// newService returns a service whose schema can have been that of an earlier test, with positions above 0. Each schema slows
+// down all connections of its database, whose functions have the same names.
+func (e *emptied) newService(tb testing.TB, server string, opts postgres.Options) *service {
+	tb.Helper()
+	s := newService(tb, server, opts)
+	s.again = true
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if free := e.schemas[server]; len(free) > 0 {
+		s.opts.Schema = free[len(free)-1]
+		e.schemas[server] = free[:len(free)-1]
+	}
+	return s
+}
+
+// add makes the schema of a service whose links are closed as it was. No process of the server uses it any more.
+func (e *emptied) add(s *service) {
+	err := s.exec(strings.ReplaceAll(`DO $$ BEGIN
+		PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = '{s}';
+		IF to_regclass('{s}.node') IS NULL THEN
+			RETURN;
+		END IF;
+		DELETE FROM {s}.session;
+		DELETE FROM {s}.change;
+		DELETE FROM {s}.node WHERE path <> '/';
+		UPDATE {s}.node SET data = NULL, mzxid = 0, pzxid = 0, mtime = 0, version = 0, children = 0, created = 0;
+		UPDATE {s}.clock SET polled = false;
+	END $$`, "{s}", s.opts.Schema))
+	if err != nil {
+		s.tb.Errorf("empty the schema: %v", err)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.schemas[s.server] = append(e.schemas[s.server], s.opts.Schema)
+}
+
 func (s *service) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.links {
 		l.close()
+	}
+	if s.again && !s.tb.Failed() {
+		used.add(s)
 	}
 }
 
@@ -103,7 +153,7 @@ func newLink(s *service) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{Backend: postgres.New(pgtest.URL(line.Addr(), ""), &s.opts), service: s, line: line}, nil
+	return &link{Backend: postgres.New(pgtest.URL(line.Addr(), "")+"&application_name="+s.opts.Schema, &s.opts), service: s, line: line}, nil
 }
 
 // close ends all connections, and waits for their goroutines.

@@ -113,7 +113,7 @@ func (m Module) Run(t *testing.T, folder string, env []string, args ...string) (
 	cmd.Args = append(cmd.Args, ".")
 	cmd.Dir = filepath.Join(root, folder)
 	// Without Java the tests that start a ZooKeeper of their own are skipped.
-	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"), "GOFLAGS=-buildvcs=false -trimpath", "JAVA_HOME=/none", "COORD_REQUIRE_ZK=")
+	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(root, "go.work"), "GOFLAGS=-buildvcs=false "+os.Getenv("GOFLAGS"), "JAVA_HOME=/none", "COORD_REQUIRE_ZK=")
 	cmd.Env = append(cmd.Env, env...)
 	var said bytes.Buffer
 	cmd.Stdout = &said

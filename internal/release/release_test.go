@@ -204,7 +204,7 @@ func newUser(t *testing.T, proxy, cache string) *user {
 	known, usual, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	u := &user{t: t, dir: t.TempDir(), env: append(os.Environ(),
 		"GOWORK=off",
-		"GOFLAGS=-mod=mod -modcacherw",
+		"GOFLAGS=-mod=mod -modcacherw -trimpath "+os.Getenv("GOFLAGS"), // of another folder each time: it compiles what is new only
 		"GOMODCACHE="+cache,
 		"GOPROXY=file://"+filepath.ToSlash(proxy)+",file://"+filepath.ToSlash(filepath.Join(known, "cache", "download"))+","+usual,
 		"GOSUMDB=off",
