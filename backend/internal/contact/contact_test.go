@@ -190,9 +190,14 @@ func TestAnOutageNamesEachServerAndMatchesTheCauseOnly(t *testing.T) {
 		!errors.Is(err, backend.ErrNoContact) || errors.Is(o.Error(backend.ErrDenied, now), backend.ErrNoContact) {
 		t.Errorf("%v matches wrong errors", err)
 	}
+	var cut *backend.NoContactError
+	if errors.As(o.Error(backend.ErrDenied, now), &cut) || !errors.As(o.Error(context.Canceled, Instant{Mono: 3 * time.Second}), &cut) ||
+		!errors.Is(cut, context.Canceled) || cut.For != 3*time.Second {
+		t.Fatalf("as a NoContactError: %+v", cut)
+	}
 	for _, server := range []string{"a: no connection", "b: permission denied"} {
-		if !strings.Contains(err.Error(), server) {
-			t.Errorf("%q does not name %q", err, server)
+		if !strings.Contains(err.Error(), server) || !strings.Contains(cut.Why, server) {
+			t.Errorf("%q or %q does not name %q", err, cut.Why, server)
 		}
 	}
 	o.Over()

@@ -169,6 +169,9 @@ func (o *Outage) Error(cause error, now Instant) error {
 
 func (o *Outage) error(cause error, now Instant) error {
 	e := &outageError{cause: cause}
+	if o.known {
+		e.lasting = o.since.To(now)
+	}
 	for _, t := range o.tried {
 		err := o.last[t]
 		if err == nil {
@@ -206,6 +209,7 @@ func (o *Outage) Since(now Instant) time.Duration {
 
 type outageError struct {
 	cause    error
+	lasting  time.Duration
 	servers  []string
 	failures []error
 }
@@ -230,6 +234,16 @@ func (e *outageError) Error() string {
 // Is reports whether target is backend.ErrNoContact, if the cause is the end of a context.
 func (e *outageError) Is(target error) bool {
 	return target == backend.ErrNoContact && (errors.Is(e.cause, context.Canceled) || errors.Is(e.cause, context.DeadlineExceeded))
+}
+
+// As makes a *backend.NoContactError of an error that matches backend.ErrNoContact.
+func (e *outageError) As(target any) bool {
+	cut, ok := target.(**backend.NoContactError)
+	if ok = ok && e.Is(backend.ErrNoContact); ok {
+		why := outageError{servers: e.servers, failures: e.failures}
+		*cut = &backend.NoContactError{Err: e.cause, For: e.lasting.Round(time.Millisecond), Why: why.Error()}
+	}
+	return ok
 }
 
 // Unwrap omits failures caused by the attempt's own deadline, or each error would match
