@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/go-coord/coord"
 )
 
 // The test binary is also the programs, see start.
@@ -15,4 +17,22 @@ func TestMain(m *testing.M) {
 		return
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// A transaction is repeated only where a new plan can succeed, or the loop of a booking would not end.
+func TestAgain(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"a bucket was closed", &coord.ConflictError{Op: "put", Err: coord.ErrBadVersion}, true},
+		{"the hold of a guard has ended", &coord.ConflictError{Op: "guard", Err: coord.ErrNotFound}, false},
+		{"the claim is lost", &coord.ConflictError{Op: "ack", Err: coord.ErrLost}, false},
+		{"no contact", coord.ErrNoContact, false},
+	} {
+		if got := again(test.err); got != test.want {
+			t.Errorf("%s: %t, want %t", test.name, got, test.want)
+		}
+	}
 }

@@ -41,7 +41,7 @@ func (s *shop) book(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case err == nil:
 			w.WriteHeader(http.StatusNoContent)
-		case errors.Is(err, coord.ErrConflict) && r.Context().Err() == nil:
+		case again(err) && r.Context().Err() == nil:
 			continue // the queue has changed since the plan of the put, and nothing is booked
 		default: // perhaps it is booked: the answer to the COMMIT can be lost
 			log.Printf("booking %s: %v", charge.Booking, err)
@@ -49,6 +49,12 @@ func (s *shop) book(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+}
+
+// again reports whether a transaction that was refused can succeed with a new plan. It cannot if the hold of its guard has ended, or the
+// claim of its job is lost.
+func again(err error) bool {
+	return errors.Is(err, coord.ErrConflict) && !errors.Is(err, coord.ErrFenced) && !errors.Is(err, coord.ErrLost)
 }
 
 // insert books the order and puts its charge into the queue, both or neither.

@@ -62,7 +62,7 @@ func placeAfter(ctx context.Context, pool *pgxpool.Pool, c *coord.Client, jobs *
 			}
 			return postgres.Commit(ctx, tx, coord.NewTxn(c).Add(jobs.PutOp(mailArgs{to})))
 		}))
-		if !errors.Is(err, coord.ErrConflict) {
+		if !errors.Is(err, coord.ErrConflict) || errors.Is(err, coord.ErrFenced) {
 			return err
 		}
 		// The queue has changed since the plan of the put. Nothing is stored: again.
