@@ -90,8 +90,10 @@ func (p Phase) String() string { return core.Phase(p).String() }
 
 // Open connects to the service. It waits until a session is open or ctx ends. If ctx ends
 // first, the error matches ErrNoContact and names each tried server with the reason. ctx
-// and Options.OpenTimeout bound the opening only. Errors: ErrInvalid and ErrBadPath for bad
-// options; ErrDenied, at once, if the service refuses the credentials.
+// and Options.OpenTimeout bound the opening only. Errors, at once: ErrInvalid and ErrBadPath
+// for bad options; ErrDenied if the service refuses the credentials. On PostgreSQL, also
+// ErrInvalid for a database or schema that a session cannot use, and ErrDenied if the role
+// lacks rights in the schema.
 func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 	var opts Options
 	if o != nil {
@@ -109,8 +111,8 @@ func Open(ctx context.Context, b backend.Backend, o *Options) (*Client, error) {
 // service; this frees at once everything that the session holds. Before that, Close
 // waits for the background clean-up of earlier calls, for two seconds at most and only
 // while there is contact; holds last until then. Close returns when every goroutine of
-// the client has ended: on ZooKeeper within eight seconds in all, whatever the servers
-// do, and at once if they answer. It may be called while a function of the user's runs
+// the client has ended: on ZooKeeper and PostgreSQL within eight seconds in all, whatever
+// the servers do, and at once if they answer. It may be called while a function of the user's runs
 // under a hold, and from that function, and does not wait for it. (It does wait for a
 // Codec.) Close gives the Logger and Trace together one second to receive pending lines
 // and events. If one of them blocks for longer, the rest is dropped, and the blocked

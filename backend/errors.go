@@ -49,7 +49,8 @@ var (
 	ErrBadPath = errors.New("bad path")
 	// ErrUnsupported: the service does not have this feature.
 	ErrUnsupported = errors.New("not supported by the backend")
-	// ErrInvalid: an argument or option makes no sense. Refused locally.
+	// ErrInvalid: an argument or option makes no sense. Refused locally, except a database or schema of
+	// PostgreSQL that a session cannot use.
 	ErrInvalid = errors.New("invalid argument")
 )
 

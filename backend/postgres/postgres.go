@@ -147,8 +147,9 @@ const (
 )
 
 // New returns a backend for the database of a connection string, in the form of a URL or of keywords and values, as
-// pgconn.ParseConfig takes them: hosts, TLS, user, password, and settings of the server. It does no I/O. Open reports an invalid
-// string and invalid options (backend.ErrInvalid).
+// pgconn.ParseConfig takes them: hosts, TLS, user, password, and settings of the server. What it does not say, the environment variables of
+// libpq do: an empty string leads to PGHOST, or to the local socket. New does no I/O. Open reports an invalid string and invalid
+// options (backend.ErrInvalid).
 //
 // With several hosts the session uses the one that accepts writes. The user needs the right to create
 // the schema, or the administrator makes it: see Migration. The connection must lead to the server itself, or through a pool

@@ -20,14 +20,15 @@ func (t *tool) postgresCommand() *cobra.Command {
 		name: "migrate", backend: "postgres", short: "make the schema, or update it for this version of the library",
 		long: `
 The schema is that of --schema, "coord" by default, in the database of --servers; see coordctl help
-config. It changes nothing in a schema that is not old. The role needs the right to create the
-schema, or must own it. Programs that use an older version of the library go on, unless their
+config. migrate changes nothing in a schema that is up to date. The role needs the right to create the
+schema, or must own it. Programs that use an older version of the library continue, unless their
 version cannot use the new layout: the notes of a release say so.
 
-Programs with another role than that of migrate need rights of their own:
+If the sessions of coord use another role, here coord, it needs rights of its own. A role whose
+transactions only check guards or carry commits, here app, needs USAGE:
 
-  GRANT USAGE ON SCHEMA coord TO app;
-  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA coord TO app;
+  GRANT USAGE ON SCHEMA coord TO coord, app;
+  GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA coord TO coord;
 
 With --print it prints the SQL instead, for psql -1, and needs no server. A program makes the schema
 itself if its role may do that; the other verbs of coordctl never make or change it.`,

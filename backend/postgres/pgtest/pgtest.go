@@ -16,7 +16,7 @@
 //   - DropRequest and DropReply act on commits, as on every service.
 //   - Expire ends the sessions in the database. When it returns, their nodes are deleted.
 //
-// It needs PostgreSQL 10 or later, see [Find]. Tests that need it are skipped when it is missing, or
+// It needs PostgreSQL 13 or later, see [Find]. Tests that need it are skipped when it is missing, or
 // fail with COORD_REQUIRE_ZK=1 in the environment.
 //
 // PostgreSQL refuses to run as root. For root the servers run as the user postgres, or nobody if there
