@@ -28,6 +28,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/costtest"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -164,7 +165,7 @@ type service struct {
 	mu    sync.Mutex
 	links map[string]*link
 	admin *grpc.ClientConn
-	trips *trips // of all links that are made afterwards
+	trips *costtest.Trips // of all links that are made afterwards
 }
 
 var prefixes atomic.Int64
@@ -242,7 +243,7 @@ type link struct {
 	reject    error // instead of passing the next commit on
 	silent    bool  // no response of a watch stream reaches the client
 	rewrite   func(*pb.WatchResponse)
-	trips     *trips
+	trips     *costtest.Trips
 }
 
 // rejectNext answers the next commit with an error; the server does not get it.
@@ -536,7 +537,7 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 		return err
 	}
 	lost := errLost
-	var call tripCall
+	var call costtest.Trip
 	counted := make(chan bool, 1) // of the first request
 	put := make(chan bool, 1)     // likewise: it writes
 	rejected := make(chan error, 1)
@@ -550,7 +551,7 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 			l.mu.Lock()
 			l.sent[method]++
 			l.mu.Unlock()
-			l.trips.sent(l, &call, method, body)
+			l.sentTrip(&call, method, body)
 			l.runHook(method, body)
 			if h := l.holds(method, body); h != nil {
 				close(h.hit)
@@ -628,7 +629,7 @@ func (l *link) handle(_ any, client grpc.ServerStream) error {
 			}
 		}
 		l.delay(method, body)
-		l.trips.answered(l, &call, method, body)
+		l.answeredTrip(&call, method, body)
 		if err := client.SendMsg(&body); err != nil {
 			return err
 		}

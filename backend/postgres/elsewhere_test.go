@@ -8,7 +8,6 @@ var module = elsewhere.Module{
 	Service: "postgresservice",
 	Files: map[string]string{
 		"service_test.go":  "",
-		"trips_test.go":    "",
 		"line_test.go":     "",
 		"ensemble_test.go": "",
 		"cluster_test.go":  "",

@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 
+	"github.com/go-coord/coord/internal/costtest"
 	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
@@ -17,7 +18,7 @@ import (
 type line struct {
 	ensemble.Requests
 	server   string
-	trips    *trips // or nil
+	trips    *costtest.Trips // or nil
 	messages net.Listener
 	work     sync.WaitGroup
 
@@ -41,7 +42,7 @@ type lineConn struct {
 type lineRequest struct {
 	zkproxy.Frame
 	kind  kind
-	trip  trip
+	trip  costtest.Trip
 	fault *ensemble.RequestFault // of the reply, or nil
 }
 
@@ -55,7 +56,7 @@ const (
 )
 
 // newLine returns a line to a server. t counts its round trips, and can be nil.
-func newLine(server string, t *trips) (*line, error) {
+func newLine(server string, t *costtest.Trips) (*line, error) {
 	l := &line{server: server, trips: t, conns: make(map[*lineConn]struct{})}
 	var err error
 	if l.messages, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
@@ -225,7 +226,9 @@ func (c *lineConn) up() error {
 			default:
 				r.fault = f
 			}
-			r.trip = c.line.trips.sent(c.line, what)
+			if what != keeps {
+				c.line.trips.Sent(c.line, &r.trip, string(what), what == commits)
+			}
 			c.mu.Lock()
 			c.requests = append(c.requests, r)
 			c.mu.Unlock()
@@ -254,7 +257,7 @@ func (c *lineConn) down() error {
 		alone := !started || len(group) == 0 && bytes.IndexByte([]byte("ANS"), m[0]) >= 0
 		group = append(group, m...)
 		if m[0] == 'A' {
-			c.line.trips.notified(c.line)
+			c.line.trips.Notified(c.line)
 		}
 		switch {
 		case m[0] == 'Z' && started:
@@ -275,7 +278,9 @@ func (c *lineConn) down() error {
 			case !r.fault.Hold(c.ended):
 				return nil
 			}
-			c.line.trips.answered(c.line, r)
+			if r.kind != keeps {
+				c.line.trips.Answered(c.line, &r.trip)
+			}
 		case m[0] == 'Z':
 			started = true
 		case !alone:

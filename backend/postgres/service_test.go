@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/costtest"
 	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
@@ -28,7 +29,7 @@ type service struct {
 	pool   string // the address of a pool that the links lead to; "" for none
 	opts   postgres.Options
 
-	trips *trips // of the links that are made later, or nil
+	trips *costtest.Trips // of the links that are made later, or nil
 
 	mu    sync.Mutex
 	links map[string]*link
