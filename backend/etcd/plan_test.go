@@ -7,6 +7,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // While a plan is made, a read of another goroutine shows another node at the path of a parent, which the
@@ -25,7 +26,7 @@ func TestAPlanSeesOneNodeAtAPath(t *testing.T) {
 		{[]backend.Op{absent, between, carry}, persistent, ephemeral},
 		{[]backend.Op{carry, between, child}, ephemeral, persistent},
 	} {
-		s := &session{cfg: &config{prefix: "p"}, id: 7, known: newCache(), keys: newKeyring(7)}
+		s := &session{cfg: &config{prefix: "p"}, id: 7, known: newCache(), keys: newKeyring(7), Life: contact.NewLife(contact.Clock(), nil)}
 		s.known.see("/x", tc.first)
 		s.known.see("/y", &record{key: "p//y", created: 2, mod: 2, puts: 1})
 		seen := &s.known.seen
