@@ -90,12 +90,18 @@ func (sh *shop) finish(session int64) (gone bool, err error) {
 	return ask[bool](sh, "SELECT {s}.finish($1)", session)
 }
 
-// commit applies an operation in the name of a session, as its client would, and returns its status.
-func (sh *shop) commit(session int64, op backend.Op) (string, error) {
+// commit applies operations in the name of a session, as its client would, and returns the status.
+func (sh *shop) commit(session int64, ops ...backend.Op) (string, error) {
+	var kinds, modes, versions []int32
+	var paths, dirs []string
+	var datas [][]byte
+	for _, op := range ops {
+		kinds, modes, versions = append(kinds, int32(op.Kind)), append(modes, int32(op.Mode)), append(versions, op.Version)
+		paths, dirs, datas = append(paths, op.Path), append(dirs, path.Dir(op.Path)), append(datas, op.Data)
+	}
 	return ask[string](sh, `SELECT c.status FROM {s}.session s,
-		LATERAL {s}.commit(sid => s.id, ep => s.epoch, early => false, sizes => '{1}', kinds => ARRAY[$2::int], paths => ARRAY[$3::text], dirs => ARRAY[$4::text],
-			datas => ARRAY[$5::bytea], modes => ARRAY[$6::int], versions => ARRAY[$7::int]) c WHERE s.id = $1`,
-		session, int(op.Kind), op.Path, path.Dir(op.Path), op.Data, int(op.Mode), op.Version)
+		LATERAL {s}.commit(sid => s.id, ep => s.epoch, early => false, sizes => ARRAY[cardinality($2::int[])], kinds => $2, paths => $3, dirs => $4,
+			datas => $5, modes => $6, versions => $7) c WHERE s.id = $1`, session, kinds, paths, dirs, datas, modes, versions)
 }
 
 func (sh *shop) amount(name string) (int, error) {
@@ -914,8 +920,8 @@ func (sh *shop) besideGuards() error {
 		if _, err := ask[int64](sh, "SELECT z FROM {s}.open($1, 600000, 200000, false)", owner); err != nil {
 			return err
 		}
-		commit := func(session int64, op backend.Op) func() (string, error) {
-			return func() (string, error) { return sh.commit(session, op) }
+		commit := func(session int64, ops ...backend.Op) func() (string, error) {
+			return func() (string, error) { return sh.commit(session, ops...) }
 		}
 		finish := func() (string, error) {
 			gone, err := sh.finish(owner)
@@ -1002,7 +1008,9 @@ func (sh *shop) besideGuards() error {
 			{"delete other", commit(s.ID(), backend.Delete(dir+"/other/new", backend.AnyVersion)), "ok"},
 		}
 		if g.on == "hold" { // also after the node has changed under the guard
-			steps = append(steps, step{"delete hold", commit(s.ID(), backend.Delete(dir+"/hold", backend.AnyVersion)), "busy"}, step{"finish again", finish, "false"})
+			steps = append(steps, step{"delete hold", commit(s.ID(), backend.Delete(dir+"/hold", backend.AnyVersion)), "busy"}, step{"finish again", finish, "false"},
+				step{"delete hold with others", commit(s.ID(), backend.Delete(dir+"/new", backend.AnyVersion), backend.Delete(dir+"/other", backend.AnyVersion),
+					backend.Delete(dir+"/hold", backend.AnyVersion), backend.Delete(dir+"/missing", backend.AnyVersion)), "busy"})
 		}
 		if err := run(name, steps); err != nil {
 			return err

@@ -134,13 +134,23 @@ BEGIN
 	RETURN told;
 END $$;
 
+-- name_of returns the path of a new node. n is the number of children that its parent has ever had.
+CREATE FUNCTION {s}.name_of(path text, mode int, n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
+$$ SELECT CASE WHEN mode NOT IN (2, 3) THEN path WHEN n < 10000000000 THEN path || lpad(n::text, 10, '0') ELSE path || n::text END $$;
+
 -- apply applies the operations from first to last, and returns the status and the index of the operation that is to blame. If
--- the status is not ok, the operations before that one are applied, and it is not. A row that a transaction of
+-- the status is not ok, the operations before that one are applied, and it is not; some behind it can be. A row that a transaction of
 -- a user holds makes the status busy.
+--
+-- Operations of one kind and one parent that follow each other are applied by one statement. If it finds that it cannot
+-- apply all of them, they are applied one by one.
 CREATE FUNCTION {s}.apply(sid bigint, z bigint, first int, last int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
 	OUT status text, OUT at int, OUT names text[], OUT siblings int[], OUT stats bigint[], OUT events text[])
 LANGUAGE plpgsql AS $$
 DECLARE
+	i int := first;
+	j int;                 -- the operations from i to j are applied together
+	single int;            -- those before this one are applied one by one
 	k int;
 	p text;
 	d text;
@@ -149,10 +159,13 @@ DECLARE
 	x {s}.node;
 	dir {s}.node;          -- the parent in use, as it will be
 	held bool;             -- it is locked
-	due bool := false;     -- it is still to be written: once for all its children, since each version that a transaction writes slows the reads of the next
+	due bool;              -- it is still to be written: once for all its children, since each version that a transaction writes slows the reads of the next
+	several bool;          -- it is not the first one
+	made text[];
+	rows tid[];
 BEGIN
 	events := '{}';
-	FOR i IN first..last LOOP
+	WHILE i <= last LOOP
 		k := kinds[i];
 		p := paths[i];
 		d := dirs[i];
@@ -162,57 +175,100 @@ BEGIN
 			due := false;
 		END IF;
 		IF k IN (1, 3) AND d IS DISTINCT FROM dir.path THEN
+			several := several IS NOT NULL;
 			SELECT * INTO dir FROM {s}.node WHERE path = d FOR NO KEY UPDATE SKIP LOCKED;
 			held := FOUND;
 			IF NOT held THEN
 				SELECT * INTO dir FROM {s}.node WHERE path = d;
 			END IF;
 		END IF;
+		j := i;
+		IF i + 3 <= last AND kinds[i+3] = k AND (i < single) IS NOT TRUE AND (k = 1 OR k IN (3, 4) AND versions[i] < 0) THEN -- worth it
+			WHILE j < last AND kinds[j+1] = k AND (k = 1 OR versions[j+1] < 0) AND (k = 4 OR dirs[j+1] = d) LOOP
+				j := j + 1;
+			END LOOP;
+		END IF;
 		IF k = 1 THEN -- create
-			IF modes[i] IN (2, 3) THEN
-				p := p || CASE WHEN dir.created < 10000000000 THEN lpad(dir.created::text, 10, '0') ELSE dir.created::text END;
-			END IF;
 			IF held AND dir.owner = 0 THEN
-				INSERT INTO {s}.node VALUES (p, d, datas[i], z, z, z, now, now, 0, CASE WHEN modes[i] IN (1, 3) THEN sid ELSE 0 END, modes[i] = 4, 0, 0, now)
-					ON CONFLICT DO NOTHING;
-				IF NOT FOUND THEN
-					status := 'exists';
-					RETURN;
+				IF j = i THEN
+					p := {s}.name_of(p, modes[i], dir.created);
+					INSERT INTO {s}.node VALUES (p, d, datas[i], z, z, z, now, now, 0, CASE WHEN modes[i] IN (1, 3) THEN sid ELSE 0 END, modes[i] = 4, 0, 0, now)
+						ON CONFLICT DO NOTHING;
+					IF NOT FOUND THEN
+						status := 'exists';
+						RETURN;
+					END IF;
+					names[at+1] := p;
+					events := events || ('c' || p);
+				ELSE
+					WITH n AS (INSERT INTO {s}.node
+							SELECT {s}.name_of(q.path, q.mode, dir.created + q.i - 1), d, q.data, z, z, z, now, now, 0, CASE WHEN q.mode IN (1, 3) THEN sid ELSE 0 END, q.mode = 4, 0, 0, now
+							FROM unnest(paths[i:j], datas[i:j], modes[i:j]) WITH ORDINALITY AS q(path, data, mode, i)
+							ON CONFLICT DO NOTHING RETURNING path)
+						SELECT array_agg(path) INTO made FROM n;
+					IF cardinality(made) IS DISTINCT FROM j - i + 1 THEN -- the first that is missing exists
+						FOR n IN i..j LOOP
+							at := n - first;
+							EXIT WHEN made[n-i+1] IS DISTINCT FROM {s}.name_of(paths[n], modes[n], dir.created + n - i);
+						END LOOP;
+						status := 'exists';
+						RETURN;
+					END IF;
+					names[at+1:at+j-i+1] := made;
+					events := events || string_to_array('c' || array_to_string(made, E'\nc'), E'\n'); -- no path has a line break
 				END IF;
 			ELSE
+				p := {s}.name_of(p, modes[i], dir.created);
 				status := CASE WHEN dir.path IS NULL THEN 'notfound' WHEN dir.owner <> 0 THEN 'nochildren'
 					WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' ELSE 'busy' END;
 				RETURN;
 			END IF;
-			dir.children := dir.children + 1;
-			dir.created := dir.created + 1;
+			dir.children := dir.children + j - i + 1;
+			dir.created := dir.created + j - i + 1;
 			due := true;
-			names[at+1] := p;
-			siblings[at+1] := dir.children;
-			events := events || ('c' || p);
 		ELSIF k = 3 THEN -- delete
-			IF held THEN
-				DELETE FROM {s}.node WHERE ctid = (SELECT ctid FROM {s}.node
-					WHERE path = p AND children = 0 AND (versions[i] < 0 OR versions[i] = version) FOR UPDATE SKIP LOCKED);
+			IF held AND j > i THEN
+				rows := ARRAY(SELECT ctid FROM {s}.node WHERE path = ANY (paths[i:j]) AND children = 0 FOR UPDATE SKIP LOCKED);
+				IF cardinality(rows) = j - i + 1 THEN
+					DELETE FROM {s}.node WHERE ctid = ANY (rows);
+					events := events || string_to_array('d' || array_to_string(paths[i:j], E'\nd'), E'\n');
+				ELSE
+					single := j + 1;
+					CONTINUE;
+				END IF;
+			ELSE
+				j := i;
+				IF held THEN
+					DELETE FROM {s}.node WHERE ctid = (SELECT ctid FROM {s}.node
+						WHERE path = p AND children = 0 AND (versions[i] < 0 OR versions[i] = version) FOR UPDATE SKIP LOCKED);
+				END IF;
+				IF held IS NOT TRUE OR NOT FOUND THEN
+					SELECT * INTO x FROM {s}.node WHERE path = p;
+					status := CASE WHEN NOT FOUND THEN 'notfound' WHEN versions[i] >= 0 AND versions[i] <> x.version THEN 'badversion'
+						WHEN x.children > 0 THEN 'notempty' ELSE 'busy' END;
+					RETURN;
+				END IF;
+				events := events || ('d' || p);
 			END IF;
-			IF NOT held OR NOT FOUND THEN
-				SELECT * INTO x FROM {s}.node WHERE path = p;
-				status := CASE WHEN NOT FOUND THEN 'notfound' WHEN versions[i] >= 0 AND versions[i] <> x.version THEN 'badversion'
-					WHEN x.children > 0 THEN 'notempty' ELSE 'busy' END;
-				RETURN;
-			END IF;
-			dir.children := dir.children - 1;
+			dir.children := dir.children - (j - i + 1);
 			due := true;
-			events := events || ('d' || p);
+		ELSIF k = 4 THEN -- check
+			IF j > i THEN
+				SELECT count(*) INTO num FROM {s}.node WHERE path = ANY (paths[i:j]);
+				IF num < j - i + 1 THEN
+					single := j + 1;
+					CONTINUE;
+				END IF;
+			ELSE
+				SELECT version INTO num FROM {s}.node WHERE path = p;
+				status := CASE WHEN NOT FOUND THEN 'notfound' WHEN versions[i] >= 0 AND versions[i] <> num THEN 'badversion' END;
+				IF status IS NOT NULL THEN
+					RETURN;
+				END IF;
+			END IF;
 		ELSIF k = 5 THEN -- absent
 			SELECT owner INTO num FROM {s}.node WHERE path = d;
 			status := CASE WHEN NOT FOUND THEN 'notfound' WHEN EXISTS (SELECT FROM {s}.node WHERE path = p) THEN 'exists' WHEN num <> 0 THEN 'nochildren' END;
-			IF status IS NOT NULL THEN
-				RETURN;
-			END IF;
-		ELSIF k = 4 THEN -- check
-			SELECT version INTO num FROM {s}.node WHERE path = p;
-			status := CASE WHEN NOT FOUND THEN 'notfound' WHEN versions[i] >= 0 AND versions[i] <> num THEN 'badversion' END;
 			IF status IS NOT NULL THEN
 				RETURN;
 			END IF;
@@ -229,15 +285,15 @@ BEGIN
 				IF p = dir.path THEN
 					dir := x;
 				END IF;
-			ELSIF p = dir.path THEN
-				x := dir;
-				IF due THEN
-					x.pzxid := z;
-				END IF;
 			ELSE
-				SELECT * INTO x FROM {s}.node WHERE path = p;
-			END IF;
-			IF k = 6 THEN
+				IF p = dir.path THEN
+					x := dir;
+					IF due THEN
+						x.pzxid := z;
+					END IF;
+				ELSE
+					SELECT * INTO x FROM {s}.node WHERE path = p;
+				END IF;
 				status := CASE WHEN x.path IS NULL THEN 'notfound'
 					WHEN versions[i] >= 0 AND versions[i] <> x.version OR coalesce(x.data, '') <> coalesce(datas[i], '') THEN 'badversion' END;
 				IF status IS NOT NULL THEN
@@ -247,13 +303,17 @@ BEGIN
 			stats[11*at+1:11*at+11] := ARRAY[x.czxid, x.mzxid, x.pzxid, x.ctime, x.mtime, x.version,
 				2*x.created - x.children, x.owner, coalesce(octet_length(x.data), 0), x.children, x.container::int];
 		END IF;
+		i := j + 1;
 	END LOOP;
 	status := 'ok';
 	at := -1;
 	IF due THEN
 		UPDATE {s}.node SET children = dir.children, created = dir.created, pzxid = z, changed = now WHERE path = dir.path;
 	END IF;
-	IF last > first THEN -- the siblings are those after the whole commit
+	-- The siblings are those after the whole commit.
+	IF names IS NOT NULL AND NOT several THEN
+		siblings := array_fill(dir.children, ARRAY[last-first+1]);
+	ELSIF names IS NOT NULL THEN
 		FOR i IN first..last LOOP
 			IF kinds[i] = 1 THEN
 				IF dirs[i] IS DISTINCT FROM dir.path THEN
