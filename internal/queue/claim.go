@@ -227,7 +227,10 @@ func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Claim, waiter string, fresh bool) (made []*Claim, faster bool, err error) {
 	for len(claims) > 0 {
 		var ops []backend.Op
-		var owner []int // for each operation, the index of its claim; -1: none
+		var owner []int             // for each operation, the index of its claim; -1: none
+		for i, cl := range claims { // together, for services that check many nodes at once
+			ops, owner = append(ops, backend.Check(cl.e.Path(), backend.AnyVersion)), append(owner, i)
+		}
 		for i, cl := range claims {
 			before := len(ops)
 			ops = cl.ops(ops)
@@ -273,10 +276,9 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 	return nil, faster, nil
 }
 
-// ops appends the operations that make the claim.
+// ops appends the operations that make the claim, beside the check of the item.
 func (cl *Claim) ops(ops []backend.Op) []backend.Op {
 	e := &cl.e
-	ops = append(ops, backend.Check(e.Path(), backend.AnyVersion))
 	count := layout.Attempts(cl.attempt, false)
 	if e.State {
 		ops = append(ops, backend.SetData(e.StateAt(), count, cl.before.version))
