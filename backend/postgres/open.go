@@ -191,8 +191,10 @@ func checkEncoding(encoding string) error {
 // prepare makes the settings of a connection, the layout if it is missing, listens, and prepares the statements. A wait for a
 // lock gives up after a time.
 func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings string, create bool) error {
-	if err := conn.Exec(ctx, settings).Close(); err != nil {
-		return err
+	for _, sql := range []string{"SET statement_timeout = 0", settings} { // a statement has the limit that was set before it
+		if err := conn.Exec(ctx, sql).Close(); err != nil {
+			return err
+		}
 	}
 	if err := checkEncoding(conn.ParameterStatus("server_encoding")); err != nil {
 		return err

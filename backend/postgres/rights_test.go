@@ -85,3 +85,19 @@ func TestOpen_RefusesAnotherEncoding(t *testing.T) {
 		}
 	}
 }
+
+// The time limits of a role do not bound the statements of its sessions, not even those of Open.
+func TestOpen_DespiteTheTimeoutOfTheRole(t *testing.T) {
+	t.Parallel()
+	s := newService(t, shared.Get(t).Addr(), postgres.Options{})
+	if err := s.exec(strings.ReplaceAll("CREATE ROLE {s} LOGIN SUPERUSER; ALTER ROLE {s} SET statement_timeout = 1", "{s}", s.opts.Schema)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	session, err := postgres.New(strings.Replace(pgtest.URL(s.server, ""), "postgres@", s.opts.Schema+"@", 1), &s.opts).Open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session.Close()
+}

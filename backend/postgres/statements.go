@@ -52,7 +52,7 @@ var statements = map[string]string{
 // that the keep-alive behind it is not late. New tables have no statistics, hence no sequential scans. The server ends a connection whose
 // client does not take data for the timeout, or is not there any more: it can have the turn.
 const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')," +
-	" ('enable_seqscan', 'off'), ('jit', 'off'), ('client_encoding', 'UTF8'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('statement_timeout', '0'), ('transaction_timeout', '0')," +
+	" ('enable_seqscan', 'off'), ('jit', 'off'), ('client_encoding', 'UTF8'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('transaction_timeout', '0')," +
 	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('tcp_user_timeout', '{patience}ms')," +
 	" ('tcp_keepalives_idle', '{idle}'), ('tcp_keepalives_interval', '{idle}'), ('tcp_keepalives_count', '3')," +
 	" ('synchronous_commit', " + durable + ")) v(name, value) JOIN pg_settings s USING (name)"
