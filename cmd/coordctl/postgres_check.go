@@ -116,7 +116,7 @@ func (t *tool) findVersion(ctx context.Context, conn *pgconn.PgConn) error {
 	case version < leastPostgres:
 		t.fail("database", "PostgreSQL %s is too old: want %d or later", row[1], leastPostgres/10000)
 	case row[2] != "UTF8":
-		t.warn("database", "%s as role %s has the encoding %s: paths and names with other characters fail", printable(row[3]), printable(row[4]), row[2])
+		t.fail("database", "%s as role %s has the encoding %s: want UTF8", printable(row[3]), printable(row[4]), row[2])
 	default:
 		t.fine("database", "%s as role %s", printable(row[3]), printable(row[4]))
 	}
@@ -267,7 +267,7 @@ func (t *tool) findDurability(ctx context.Context, conn *pgconn.PgConn) error {
 	case fsync == "off":
 		t.warn("durability", "fsync is off: after a crash of the machine the database can be broken")
 	case commit == "off":
-		t.warn("durability", "synchronous_commit is off for this role: after a crash of the server %s", missing)
+		t.fine("durability", "synchronous_commit is off for this role; coord sets it to on on its connections")
 	case commit == "local" && names != "":
 		t.warn("durability", "synchronous_commit is local for this role, so commits do not wait for %s: after a failover %s", printable(names), missing)
 	default:

@@ -138,9 +138,13 @@ func TestPostgres_CheckSaysWhatIsMissing(t *testing.T) {
 	sql(t, e, "ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE app SET statement_timeout = '30s'", "ALTER ROLE postgres CONNECTION LIMIT 1", "ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()")
 	eventually(t, "the server reads its settings", func() bool { return sql(t, e, "SHOW fsync") == "on" })
 	check(0, "ok      timeouts     statement_timeout 30s for this role; coord overrides them")
-	out = check(0, "WARN    durability   synchronous_commit is off for this role")
+	out = check(0, "ok      durability   synchronous_commit is off for this role; coord sets it to on")
 	if !strings.Contains(out, "ok      standbys     none connected") || !strings.Contains(out, "ok      connections  in use: ") {
 		t.Errorf("check:\n%s", out)
+	}
+	sql(t, e, "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+	if status, out, text := inProcess(t, "", "-backend", "postgres", "-servers", e.URL("latin"), "-wait", "1m", "check"); status != exitNo || !strings.Contains(out, "has the encoding LATIN1: want UTF8") {
+		t.Errorf("check of another encoding: %d, %s%s", status, out, text)
 	}
 	// Superusers may exceed the limit.
 	if status, out := ctl("postgres", "check"); status != 0 || !strings.Contains(out, "WARN    connections  in use: ") || !strings.Contains(out, " of 1 of the role") {
