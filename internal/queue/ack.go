@@ -26,8 +26,10 @@ const maxRefused = 3
 
 // acking is an Ack under way.
 type acking struct {
-	cl   *Claim
-	turn chan ackTurn // of capacity 1
+	cl    *Claim
+	turn  chan ackTurn // of capacity 1
+	wants func() bool  // reports whether the caller takes a next item; nil: it never does
+	next  *nextClaim   // that item, once the turn has been told; nil: none
 }
 
 // ackTurn is the message to a waiting Ack.
@@ -40,13 +42,13 @@ type ackTurn struct {
 // ackLine holds the Acks of one queue and session that wait for the Ack under way.
 type ackLine struct{ waiting []*acking }
 
-// ackInLine acknowledges the item. If an Ack of the session is under way, it shares
+// ackInLine acknowledges the item of the Ack. If an Ack of the session is under way, it shares
 // a commit with the others that wait for it.
-func (cl *Claim) ackInLine() error {
+func (a *acking) ackInLine() error {
+	cl, q := a.cl, a.cl.q
 	if cl.inTxn() {
 		return cl.commit(context.Background(), verbAck)
 	}
-	q, a := cl.q, newAcking(cl)
 	q.mu.Lock()
 	line := q.acks[cl.s]
 	if line == nil {
@@ -57,6 +59,9 @@ func (cl *Claim) ackInLine() error {
 		q.acks[cl.s] = line
 		q.mu.Unlock()
 		defer line.pass(cl)
+		if q.ackAndClaim([]*acking{a}) {
+			return a.outcome(<-a.turn)
+		}
 		return cl.commit(context.Background(), verbAck)
 	}
 	line.waiting = append(line.waiting, a)
@@ -71,7 +76,9 @@ func (cl *Claim) ackInLine() error {
 		batch := line.waiting[:n:n] // the first is a
 		line.waiting = line.waiting[n:]
 		q.mu.Unlock()
-		ackTogether(batch)
+		if !q.ackAndClaim(batch) {
+			ackTogether(batch)
+		}
 		turn = <-a.turn
 	}
 	return a.outcome(turn)
@@ -200,10 +207,20 @@ func ackAll(acks []*acking) {
 
 // Ack is Item.Ack of package coord.
 func (cl *Claim) Ack() error {
+	_, err := cl.ackFor(nil)
+	return err
+}
+
+// ackFor is Ack for a caller that takes the next item if wants reports true. It returns the claim on that
+// item if the commit of the Ack has made it. wants is called on any goroutine, and must not block.
+func (cl *Claim) ackFor(wants func() bool) (next *nextClaim, err error) {
 	if cl.decide(verbAck, 0) {
-		cl.hold.EndRelease(cl.end(context.Background(), cl.ackInLine()))
+		a := newAcking(cl)
+		a.wants = wants
+		cl.hold.EndRelease(cl.end(context.Background(), a.ackInLine()))
+		next = a.next
 	}
-	return errs.Op("ack", cl.e.Path(), cl.outcome(verbAck))
+	return next, errs.Op("ack", cl.e.Path(), cl.outcome(verbAck))
 }
 
 // AckClaims is Consumer.AckAll of package coord. A nil claim stands for a nil item, or an item of no queue.

@@ -218,8 +218,13 @@ func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 		}
 		cl.attempt, cl.before = r.n+1, r
 	}
-	cl.mark = e.Bucket + "/" + layout.MarkPrefix + e.ID + "-" + s.Client().NewGUID(e.ID)
+	cl.mark = newMark(s, &e)
 	return cl, false, nil
+}
+
+// newMark returns the path of a new mark on an item.
+func newMark(s *core.Session, e *layout.QueueEntry) string {
+	return e.Bucket + "/" + layout.MarkPrefix + e.ID + "-" + s.Client().NewGUID(e.ID)
 }
 
 // commitClaims commits the claims. If some cannot be committed, it commits the others.
@@ -251,14 +256,7 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 		switch {
 		case i < 0:
 			if backend.IsUncertain(err) && !errs.IsOver(err) {
-				// An outsider deleted the node that proves the commit. No item may
-				// stay claimed.
-				for _, cl := range claims {
-					s.CleanUp("remove", cl.mark, func(ctx context.Context) error {
-						defer q.forget() // a list from before shows the item as claimed
-						return s.Remove(ctx, cl.mark)
-					}).Note(q.items)
-				}
+				q.removeMarks(s, claims)
 			}
 			return nil, false, err
 		case owner[i] < 0:
@@ -274,6 +272,17 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 		}
 	}
 	return nil, faster, nil
+}
+
+// removeMarks removes the marks of claims whose commit has an unknown outcome, since an outsider deleted the node
+// that proves it. No item may stay claimed.
+func (q *Queue) removeMarks(s *core.Session, claims []*Claim) {
+	for _, cl := range claims {
+		s.CleanUp("remove", cl.mark, func(ctx context.Context) error {
+			defer q.forget() // a list from before shows the item as claimed
+			return s.Remove(ctx, cl.mark)
+		}).Note(q.items)
+	}
 }
 
 // ops appends the operations that make the claim, beside the check of the item.

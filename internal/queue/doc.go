@@ -10,7 +10,7 @@
 //	claim_end.go ends claims: Ack, Nack, release, loss, and the move to the dead letters
 //	take.go      Take, All and Items, with prefetched items in stock; work.go: Work, with handlers
 //	ack_txn.go   Ack as a part of a transaction
-//	ack.go       Acks that are called at the same time share a commit
+//	ack.go       Acks that are called at the same time share a commit; ack_next.go: which claims the next items for Work
 //	pop.go       Pop, which deletes an item without a claim if it can
 //	letters.go   dead letters; redrive.go: moves them back into the queue
 //	purge.go     Peek, Len and Purge; stats.go: Stats

@@ -32,8 +32,8 @@ type handOut struct {
 
 // request waits for at least one item and returns at most want. With try it fails with
 // ErrEmpty if no item is available. If ctx ends first, no claim is left behind for
-// the caller.
-func (q *Queue) request(ctx context.Context, op string, want int, try bool) (claims []*Claim, err error) {
+// the caller. The claims that Acks have made for the intake, which may be nil, come first.
+func (q *Queue) request(ctx context.Context, op string, want int, try bool, in *intake) (claims []*Claim, err error) {
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, err
 	}
@@ -49,6 +49,13 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool) (cla
 		}()
 	}
 	q.mu.Lock()
+	if claims := in.takeReady(want); len(claims) > 0 {
+		q.mu.Unlock()
+		return claims, nil
+	}
+	if in != nil {
+		in.request = a
+	}
 	q.requests = append(q.requests, a)
 	if q.feeding {
 		select {
@@ -158,24 +165,29 @@ func (cl *Claim) laterFor(v claimVerb, why deadReason) {
 func (q *Queue) begin() (done func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ending++; q.ending == 1 {
+	return q.beginLocked(&q.ending)
+}
+
+// beginLocked is begin for a caller that holds q.mu, and adds to the count of q.ending or q.beside.
+func (q *Queue) beginLocked(count *int) (done func()) {
+	if *count++; q.ending+q.beside == 1 {
 		q.ended = make(chan struct{})
 	}
 	return sync.OnceFunc(func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.ending--; q.ending == 0 {
+		if *count--; q.ending+q.beside == 0 {
 			close(q.ended)
 		}
 	})
 }
 
-// begun returns a channel that is closed when no claim is being given back any
+// begun returns a channel that is closed when no claim is being given back, or made beside an Ack, any
 // more, or nil if none is.
 func (q *Queue) begun() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ending == 0 {
+	if q.ending+q.beside == 0 {
 		return nil
 	}
 	return q.ended
@@ -184,28 +196,31 @@ func (q *Queue) begun() <-chan struct{} {
 // awaitGivenBack waits for the claims that are being given back, as long as a call
 // that is given up waits for its clean-up, see core.CleanUp.
 func (q *Queue) awaitGivenBack() {
-	if ended := q.begun(); ended != nil {
+	q.mu.Lock()
+	ending, ended := q.ending, q.ended
+	q.mu.Unlock()
+	if ending > 0 {
 		q.c.Present().WaitFor(ended, core.GiveUpWait)
 	}
 }
 
-// settle waits until no claim is being given back, and no claim that timed out is being
-// removed.
-func (f *feeder) settle(ctx context.Context) error {
+// settle waits until no claim is being given back, or made beside an Ack, and no claim that timed out is being
+// removed. It reports whether it has waited for such a claim: then the requests can be others.
+func (f *feeder) settle(ctx context.Context) (waited bool, err error) {
 	if err := f.s.Client().AwaitCleanUps(ctx, f.q.items, ""); err != nil {
-		return err
+		return false, err
 	}
 	ended := f.q.begun()
 	if ended == nil {
-		return nil
+		return false, nil
 	}
 	select {
 	case <-ended:
-		return nil
+		return true, nil
 	case <-f.s.Backend().Done():
-		return f.s.Backend().Err()
+		return false, f.s.Backend().Err()
 	case <-ctx.Done():
-		return f.s.ContextError(ctx)
+		return false, f.s.ContextError(ctx)
 	}
 }
 
@@ -295,8 +310,10 @@ func (f *feeder) run(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := f.settle(ctx); err != nil {
+		if waited, err := f.settle(ctx); err != nil {
 			return err
+		} else if waited {
+			continue
 		}
 		took, v, err := f.takeFor(ctx, requests, min(want, f.q.batch(f.s)), tries)
 		switch {
@@ -409,13 +426,13 @@ func (f *feeder) yields() bool {
 
 // takeAhead claims items that an earlier list has shown. It returns no claims if there is no such
 // list. If an item cannot be claimed, another consumer has had it, and takeAhead tries the next
-// item. It returns errs.ErrAgain after two failures, or if one of several items in a commit cannot be
+// item. It returns errs.ErrAgain after two failures, that of a commit of Acks included, or if one of several items in a commit cannot be
 // claimed: the other items of the commit precede the next item.
 func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 	if f.place.slot || f.stale {
 		return nil, nil
 	}
-	for tries := 1; ; tries++ {
+	for tries := f.q.tries(); ; tries++ {
 		found := f.q.next(f.s, want)
 		if len(found) == 0 {
 			if tries > 1 {
@@ -426,6 +443,7 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 		claims, _, err := f.q.claim(ctx, f.s, found, f.place.path, false)
 		switch {
 		case len(claims) > 0 && err == nil:
+			f.q.hit()
 			f.place.vacated()
 			return claims, nil
 		case errors.Is(err, errNotDue):

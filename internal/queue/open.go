@@ -183,15 +183,16 @@ func (cl *Claim) Nack(delay time.Duration, cause error) error {
 }
 
 // some takes at least one item and at most want. It calls decode with the bytes of each, and accept
-// with the claim if decode has returned nil; if some fails, no claim that was accepted stands.
-func (q *Queue) some(ctx context.Context, op string, want int, try bool, decode func(*Claim, []byte) error, accept func(*Claim)) error {
+// with the claim if decode has returned nil; if some fails, no claim that was accepted stands. in is the
+// intake of Work, or nil.
+func (q *Queue) some(ctx context.Context, op string, want int, try bool, in *intake, decode func(*Claim, []byte) error, accept func(*Claim)) error {
 	if err := q.path.Check(op); err != nil {
 		return err
 	}
 	u := q.c.BeginCleanUp()
 	defer u.End()
 	for {
-		claims, err := q.request(ctx, op, want, try)
+		claims, err := q.request(ctx, op, want, try, in)
 		if err != nil {
 			return errs.Op(op, q.path.Full(), err)
 		}

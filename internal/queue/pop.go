@@ -65,7 +65,7 @@ func (q *Queue) nextRead() (*core.Session, *readAhead) {
 	defer q.mu.Unlock()
 	a := &q.ahead
 	r := a.first
-	if r == nil || q.feeding || q.ending > 0 || len(a.items) == 0 || a.items[0].ID != r.e.ID {
+	if r == nil || q.feeding || q.ending+q.beside > 0 || len(a.items) == 0 || a.items[0].ID != r.e.ID {
 		return nil, nil
 	}
 	if len(q.nextLocked(s, 1)) == 0 {
@@ -137,7 +137,7 @@ func (q *Queue) listNext(ctx context.Context) {
 	s, gen := q.prompt, q.gen
 	a := &q.ahead
 	known := s != nil && a.s == s && len(a.items) > 0 && a.left > 0 && !time.Now().After(a.until)
-	calm := q.kind == layout.KindQueue && !q.feeding && q.ending == 0 && len(q.popping) == 0 && q.rivals == 0
+	calm := q.kind == layout.KindQueue && !q.feeding && q.ending+q.beside == 0 && len(q.popping) == 0 && q.rivals == 0
 	q.mu.Unlock()
 	if s == nil || !calm || s.Backend().Err() != nil {
 		return
@@ -216,7 +216,7 @@ func (q *Queue) Pop(ctx context.Context, decode func([]byte) error) error {
 			return nil
 		}
 		var cl *Claim
-		err = q.some(ctx, "pop", 1, false, func(_ *Claim, data []byte) error { return decode(data) }, func(x *Claim) { cl = x })
+		err = q.some(ctx, "pop", 1, false, nil, func(_ *Claim, data []byte) error { return decode(data) }, func(x *Claim) { cl = x })
 		if errs.Answers(err, backend.ErrNoSpace) && !backend.IsUncertain(err) {
 			if popped, err := q.popUnclaimed(ctx, decode); popped || err != nil {
 				return errs.Op("pop", q.path.Full(), err)

@@ -176,6 +176,27 @@ import (
 // or a Purge by the same queue value, which makes the Pop forget the names. On a service that has
 // no space for a claim, a Pop reads the first item after a Sync and deletes it in the same way.
 //
+// T10. A handler of Work that has returned nil wants the next item. If the client remembers such an item (T1),
+// the Ack claims it in its commit: {delete mark, state, item} of the old item, then {check(item), create its
+// state, create the mark} of the next one. So an item of a backlog costs one write. The Acks that share a commit
+// (ack.go) claim an item for each handler that wants one. The commit is applied if and only if each of its Acks
+// and claims would be, so the rules T2 to T4 hold for each of them.
+//
+//   - If the commit is refused, its Acks are sent again without claims (ack.go), so an Ack waits for one round trip
+//     more at most. A lost race counts as the first of the two failures of T1, and the client makes no such commit
+//     before it has claimed an item by a commit of its own: so consumers that compete for each item send no more
+//     requests than they would without these commits.
+//   - An unknown outcome is resolved as that of each commit (CommitOnce). If it stays unknown, each Ack returns
+//     the error, and the marks of the next items are removed.
+//   - The feeder decides about the next item if another caller waits for one, or if an item is being given back
+//     (T5, T8). It makes no claim while such a commit is under way, or its claim is on the way to Work: if that item
+//     is given back, no other caller of the queue value has passed over it.
+//   - The loop of Work decodes the item, as any other. If Work has ended meanwhile, the item is given back (T4)
+//     before Work returns, and before Close ends the session.
+//   - Only an item that was never claimed is taken in this way, and none if MaxAttempts is 1. So a session that
+//     is lost after the commit, before a handler has seen the item, cannot make it a dead letter.
+//   - Nothing is claimed in this way with Prefetch, since the items in stock come first.
+//
 // # Dead letters
 //
 // D1. A move to the dead letters is one commit, that of P1 with the deletion of the item and
@@ -358,7 +379,8 @@ type Queue struct {
 	idle     context.CancelFunc         // cancels the wait of feed; set while feed runs
 	more     chan struct{}              // of capacity 1: signals a new request
 	ending   int                        // number of claims that are being given back in the background
-	ended    chan struct{}              // closed when ending returns to 0
+	beside   int                        // number of claims that commits of Acks make, until their Work has them
+	ended    chan struct{}              // closed when ending and beside are 0 again
 	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see ack.go
 	head     string                     // the bucket that was first, "" if not known
 	ahead    ahead                      // the items of the last list that are not taken yet

@@ -34,7 +34,7 @@ type taken[I any] struct {
 // waiting.
 func (t *Taker[I]) Take(ctx context.Context, op string, try bool) (I, error) {
 	for {
-		items, err := t.some(ctx, op, 1, try)
+		items, err := t.some(ctx, op, 1, try, nil)
 		if err != nil {
 			var none I
 			return none, err
@@ -45,10 +45,10 @@ func (t *Taker[I]) Take(ctx context.Context, op string, try bool) (I, error) {
 	}
 }
 
-// some takes at least one item and at most want.
-func (t *Taker[I]) some(ctx context.Context, op string, want int, try bool) (items []*taken[I], err error) {
+// some takes at least one item and at most want. in is the intake of Work, or nil.
+func (t *Taker[I]) some(ctx context.Context, op string, want int, try bool, in *intake) (items []*taken[I], err error) {
 	var item I
-	err = t.q.some(ctx, op, want, try,
+	err = t.q.some(ctx, op, want, try, in,
 		func(cl *Claim, data []byte) (err error) {
 			item, err = t.open(cl, data)
 			return err
@@ -83,12 +83,12 @@ func (t *Taker[I]) All(ctx context.Context) iter.Seq2[I, error] {
 }
 
 func (t *Taker[I]) all(ctx context.Context) iter.Seq2[*taken[I], error] {
-	return t.each(ctx, "all", func() int { return t.q.prefetch })
+	return t.each(ctx, "all", func() int { return t.q.prefetch }, nil)
 }
 
-// each is the loop of All. It claims up to want items at a time. The body must call
-// receive when its caller gets an item.
-func (t *Taker[I]) each(ctx context.Context, op string, want func() int) iter.Seq2[*taken[I], error] {
+// each is the loop of All and Work. It claims up to want items at a time; in is the intake of Work, or nil. The
+// body must call receive when its caller gets an item.
+func (t *Taker[I]) each(ctx context.Context, op string, want func() int, in *intake) iter.Seq2[*taken[I], error] {
 	c := t.q.c
 	return func(yield func(*taken[I], error) bool) {
 		st := &stock[I]{}
@@ -96,6 +96,7 @@ func (t *Taker[I]) each(ctx context.Context, op string, want func() int) iter.Se
 		defer func() { over() }()
 		defer func() { // before Close continues
 			st.giveBack()
+			in.end()
 			t.q.awaitGivenBack()
 		}()
 		short := core.NewPauses(c)
@@ -106,7 +107,7 @@ func (t *Taker[I]) each(ctx context.Context, op string, want func() int) iter.Se
 				if n > 1 && alone {
 					alone, over = false, st.giveBackAtClose(c)
 				}
-				items, err := t.some(ctx, op, n, false)
+				items, err := t.some(ctx, op, n, false, in)
 				if errs.Answers(err, backend.ErrNoSpace) {
 					if short.Count() == 0 {
 						c.Log().Warn("coord: cannot claim items because the service has no space, retrying", "path", t.q.path.Full(), "error", err)

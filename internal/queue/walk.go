@@ -272,12 +272,13 @@ func (q *Queue) knownHead() string {
 
 // ahead is what a list has shown of the items that can be taken.
 type ahead struct {
-	s     *core.Session
-	items []layout.QueueEntry // in order
-	until time.Time           // the list is too old then
-	next  int64               // when the service's clock shows this time, the list is too old too: another item can be taken; 0: never
-	left  int                 // how many more claims may rely on the list
-	first *readAhead          // of the first item, or of an earlier item; may be nil
+	s      *core.Session
+	items  []layout.QueueEntry // in order
+	until  time.Time           // the list is too old then
+	next   int64               // when the service's clock shows this time, the list is too old too: another item can be taken; 0: never
+	left   int                 // how many more claims may rely on the list
+	missed bool                // a commit of Acks has failed to claim an item, and no claim was made since
+	first  *readAhead          // of the first item, or of an earlier item; may be nil
 }
 
 // The limits of the claims that rely on one list.
@@ -341,6 +342,33 @@ func (q *Queue) atOnce(items []layout.QueueEntry, want int) int {
 		}
 	}
 	return want
+}
+
+// noteMissed records that another consumer was faster with an item that a commit of Acks has tried to claim.
+func (q *Queue) noteMissed(s *core.Session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ahead.s == s {
+		q.ahead.missed = true
+	}
+}
+
+// tries returns the number of the next attempt to claim a remembered item, from 1 on: the failure of a commit
+// of Acks counts.
+func (q *Queue) tries() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ahead.missed {
+		return 2
+	}
+	return 1
+}
+
+// hit records that a remembered item was claimed.
+func (q *Queue) hit() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ahead.missed = false
 }
 
 // next returns remembered items to claim in one commit, want at most. It returns none if fewer items

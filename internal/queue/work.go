@@ -36,16 +36,20 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 		return errs.Op(op, q.path.Full(), fmt.Errorf("%w: the handler is nil", backend.ErrInvalid))
 	}
 	var running sync.WaitGroup
-	x := &crew{ctx: ctx, q: q, busy: make(map[*Claim]bool)}
+	x := &crew{ctx: ctx, q: q, in: intake{q: q}, busy: make(map[*Claim]bool)}
+	var stop context.CancelFunc
+	x.life, stop = context.WithCancel(ctx)
 	ending := make(chan struct{})
 	defer x.disbandLater(ctx.Done(), ending, q.drainTimeout)()
+	defer x.in.awaitGivenBack()
 	defer running.Wait()
 	defer close(ending)
+	defer stop()
 	busy := make(chan struct{}, n) // an element for each running handler, and one for the item that is awaited
 	busy <- struct{}{}
 	want := func() int { return max(q.prefetch, min(1+n-len(busy), maxBatch)) }
 	handlers := context.WithoutCancel(ctx)
-	for it, err := range t.each(ctx, op, want) {
+	for it, err := range t.each(ctx, op, want, &x.in) {
 		if err != nil {
 			return err
 		}
@@ -67,8 +71,10 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 
 // crew is the running handlers of one Work.
 type crew struct {
-	ctx context.Context // of Work
-	q   *Queue
+	ctx  context.Context // of Work
+	life context.Context // ends with ctx and with the loop of Work; its methods, unlike those of ctx, run no foreign code
+	q    *Queue
+	in   intake
 
 	mu   sync.Mutex
 	busy map[*Claim]bool // the items that handlers have; whether disband has ended the claim
@@ -149,7 +155,7 @@ func (x *crew) process(ctx context.Context, cl *Claim, handle func(context.Conte
 	gaveUp := false
 	defer func() {
 		cl.q.c.LogFailure("the handler of Work", []any{"path", cl.e.Path(), "attempt", cl.attempt}, err)
-		cl.settle(err, gaveUp, x.leave(cl))
+		x.settle(cl, err, gaveUp, x.leave(cl))
 	}()
 	usercode.Guard(&err, func() error {
 		err := handle(cl.hold.Context(ctx))
@@ -173,7 +179,7 @@ func (x *crew) endsWith(err error) bool {
 
 // settle ends the claim of an item whose handler has returned err, unless it has ended. gaveUp:
 // the handler has not failed, but Work ends. disbanded: Work has ended the claim.
-func (cl *Claim) settle(err error, gaveUp, disbanded bool) {
+func (x *crew) settle(cl *Claim, err error, gaveUp, disbanded bool) {
 	if ended := cl.hold.Err(); ended != nil {
 		if err == nil && !cl.ackedInTxn() && (disbanded || errors.Is(ended, errs.ErrLost)) {
 			cl.q.c.Log().Warn("coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again",
@@ -184,7 +190,7 @@ func (cl *Claim) settle(err error, gaveUp, disbanded bool) {
 	op := "ack"
 	switch {
 	case err == nil:
-		err = cl.Ack()
+		err = x.ack(cl)
 	case gaveUp:
 		op, err = "release", cl.hold.Release()
 	default:
@@ -193,6 +199,22 @@ func (cl *Claim) settle(err error, gaveUp, disbanded bool) {
 	if err != nil && !errs.IsClosed(err) && !errors.Is(err, errs.ErrReleased) {
 		cl.q.c.Log().Warn("coord: cannot end the claim of an item after its handler, retrying unless the claim is lost", "operation", op, "path", cl.e.Path(), "error", err)
 	}
+}
+
+// ack acknowledges the item of a handler that has succeeded. If the commit has claimed the next item, the loop
+// of Work gets that item before this handler is counted as free.
+func (x *crew) ack(cl *Claim) error {
+	next, err := cl.ackFor(x.wants)
+	if next != nil {
+		x.in.hand(x.life, next)
+	}
+	return err
+}
+
+// wants reports whether the handler that acknowledges its item takes another one. With Prefetch, that item would
+// come behind the items in stock, which the feeder claims many at a time.
+func (x *crew) wants() bool {
+	return x.q.prefetch <= 1 && x.life.Err() == nil && !x.q.c.IsClosing()
 }
 
 // retryDelay returns the delay after a failed attempt, counted from 1.

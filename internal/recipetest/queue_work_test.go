@@ -209,10 +209,13 @@ func TestQueue_WorkLeavesAClaimThatItsHandlerHasEnded(t *testing.T) {
 func TestQueue_WorkGoesOnWhenTheEndOfAClaimIsRefused(t *testing.T) {
 	for _, result := range []error{nil, errors.New("failed")} {
 		onMemory(t, func(w *world) {
-			var x coordtest.Nth
+			var on atomic.Bool
 			logged := make(chan string, 10)
-			c := coordtest.Open(w.T, backendtest.Intercept(w.Link("a"), backendtest.Hooks{Before: x.Before}),
-				&coord.Options{Logger: slog.New(onWarn(func(text string) { logged <- text }))})
+			c := coordtest.Open(w.T, backendtest.Intercept(w.Link("a"), *refuse(&on, coordtest.Deletes)),
+				&coord.Options{Logger: slog.New(onWarn(func(text string) {
+					on.Store(false)
+					logged <- text
+				}))})
 			q := coord.NewQueue[int](c, "/q", nil)
 			mustPut(w.T, q, 1, 2)
 			type call struct{ value, attempt int }
@@ -220,7 +223,7 @@ func TestQueue_WorkGoesOnWhenTheEndOfAClaimIsRefused(t *testing.T) {
 			wk := w.work(q, 1, func(_ context.Context, it *coord.Item[int]) error {
 				calls <- call{it.Value, it.Attempt}
 				if it.Value == 1 && it.Attempt == 1 {
-					x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error { return backend.ErrDenied })
+					on.Store(true)
 					return result
 				}
 				return nil

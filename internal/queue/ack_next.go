@@ -1,0 +1,280 @@
+package queue
+
+import (
+	"context"
+	"slices"
+
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
+
+	"github.com/go-coord/coord/backend"
+)
+
+// This file makes the commits that acknowledge items and claim the next ones. The rules are T10 in queue.go.
+
+// nextClaim is a claim that the commit of an Ack makes for the Work of the acknowledged item.
+type nextClaim struct {
+	cl      *Claim
+	read    chan backend.ReadResult // of capacity 1: the item, which is read beside the commit
+	cleanUp *core.CleanUp           // Close waits until Work has the claim, or has given it back
+	done    func()                  // the feeder waits for it
+}
+
+// drop ends what was begun for claims that were not made, or do not stand.
+func drop(next ...*nextClaim) {
+	for _, n := range next {
+		n.done()
+		n.cleanUp.End()
+	}
+}
+
+func claimsOf(next []*nextClaim) []*Claim {
+	claims := make([]*Claim, len(next))
+	for i, n := range next {
+		claims[i] = n.cl
+	}
+	return claims
+}
+
+// ackAndClaim acknowledges the items of a batch, which is of one session, and claims an item for each Ack that
+// wants one, as far as items are remembered: all in one commit. It sends the result to each Ack. It reports
+// false if nothing was committed. Then the caller acknowledges the items without claims, so an Ack waits for
+// one refusal at most.
+func (q *Queue) ackAndClaim(batch []*acking) bool {
+	s := batch[0].cl.s
+	var wanting []*acking
+	for _, a := range batch {
+		if a.cl.inTxn() {
+			return false // its mark can be gone, so it is sent alone
+		}
+		if a.wants != nil && a.wants() {
+			wanting = append(wanting, a)
+		}
+	}
+	if len(wanting) == 0 {
+		return false
+	}
+	var ops []backend.Op
+	for _, a := range batch {
+		ops = a.cl.ackOps(ops)
+	}
+	acks, counting := len(ops), q.counting(len(batch))
+	next := q.claimBeside(s, min(len(wanting), roomBeside(q, s, acks+len(counting))))
+	if len(next) == 0 {
+		return false
+	}
+	for _, n := range next { // together, as in commitClaims
+		ops = append(ops, backend.Check(n.cl.e.Path(), backend.AnyVersion))
+	}
+	for _, n := range next {
+		ops = n.cl.ops(ops)
+	}
+	cancel := q.readBeside(next)
+	// Not cancellable, so that the client always learns which items it acknowledged and claimed.
+	_, proof, err := s.CommitProof(context.Background(), append(ops, counting...)...)
+	switch i := errs.Blamed(err); {
+	case err == nil:
+		for i, n := range q.grantBeside(s, next, &proof) {
+			wanting[i].next = n
+		}
+	case backend.IsUncertain(err) && !errs.IsOver(err):
+		q.removeMarks(s, claimsOf(next)) // an outsider deleted the node that proves the commit
+		cancel()
+		drop(next...)
+	case errs.IsOver(err):
+		cancel()
+		drop(next...) // the marks go with the session
+	default:
+		if len(next) == 1 && i >= acks && i < len(ops) {
+			q.noteMissed(s) // another consumer has had the item
+		} else {
+			q.forget() // these items may still be free
+		}
+		cancel()
+		drop(next...)
+		return false
+	}
+	for _, a := range batch {
+		a.tell(ackTurn{err: err})
+	}
+	return true
+}
+
+// claimBeside returns claims on up to want remembered items, for the commit of Acks on the session s. It
+// returns none if the feeder has to find the next item:
+//   - another call of this queue value waits for items, and comes first;
+//   - an item is being given back, so it precedes the remembered items (T5, T8);
+//   - the latest commit of this kind has lost a race, and no claim has been made by these names since.
+//
+// It returns no claim on an item that was claimed before: such an item can be due for the dead letters. Nor
+// does it if MaxAttempts is 1: an item whose session is lost after the commit would become a dead letter that
+// no handler has seen.
+func (q *Queue) claimBeside(s *core.Session, want int) (next []*nextClaim) {
+	if want < 1 || q.maxAttempts == 1 || s.Backend().Err() != nil {
+		return nil
+	}
+	u := q.c.BeginCleanUp()
+	if u == nil {
+		return nil // the session is being ended
+	}
+	defer u.End()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := &q.ahead
+	if q.feeding || len(q.requests) > 0 || q.ending > 0 || a.s != s || a.missed || q.c.HasLeftovers(q.items) {
+		return nil
+	}
+	fresh := 0
+	for fresh < min(want, len(a.items)) && !a.items[fresh].State && a.items[fresh].PutOff == "" {
+		fresh++
+	}
+	if fresh == 0 {
+		return nil
+	}
+	for _, e := range q.nextLocked(s, fresh) {
+		next = append(next, &nextClaim{
+			cl:      &Claim{q: q, s: s, e: e, attempt: 1, mark: newMark(s, &e), read: backend.ReadResult{Err: errs.ErrAgain}},
+			read:    make(chan backend.ReadResult, 1),
+			cleanUp: q.c.BeginCleanUp(),
+			done:    q.beginLocked(&q.beside),
+		})
+	}
+	return next
+}
+
+// roomBeside returns how many claims a commit has room for that contains so many other operations.
+func roomBeside(q *Queue, s *core.Session, others int) int {
+	const claim = 3 // operations, one of them a check
+	l := s.Backend().Limits()
+	most := l.Bytes / (len(q.items) + 300)
+	if l.Ops > 0 {
+		most = min(most, l.Ops)
+	}
+	n := (most - others - 1) / claim // with the journal entry
+	if l.Checks > 0 {
+		n = min(n, l.Checks)
+	}
+	return n
+}
+
+// readBeside reads the items of the claims beside their commit. The returned function ends that.
+func (q *Queue) readBeside(next []*nextClaim) (cancel func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	if !q.c.GoWork(func() {
+		defer cancel()
+		for i, r := range readClaims(ctx, claimsOf(next)) {
+			next[i].read <- r
+		}
+	}) {
+		cancel() // the client is closed, so the commit fails
+	}
+	return cancel
+}
+
+// grantBeside turns the claims into holds, after their commit. It returns those that stand and were not early.
+func (q *Queue) grantBeside(s *core.Session, next []*nextClaim, proof *backend.Stat) (made []*nextClaim) {
+	claims, err := grantClaims(s, claimsOf(next), proof)
+	if err == nil {
+		claims, _ = q.returnEarly(claims) // none, if all were early
+	}
+	for _, n := range next {
+		if slices.Contains(claims, n.cl) {
+			made = append(made, n)
+		} else {
+			drop(n)
+		}
+	}
+	return made
+}
+
+// An intake is where one call of Work gets its items: from the feeder, and from the Acks of its handlers. The
+// items of both are decoded by the loop of Work, on the goroutine of its caller.
+type intake struct {
+	q *Queue
+
+	// Guarded by q.mu.
+	request *itemRequest // the latest request to the feeder
+	ready   []*nextClaim // claimed by Acks, in order
+	over    bool         // the loop of Work has ended
+	late    bool         // Work has to wait for an item that hand or end has given back
+}
+
+// hand gives a claim to the loop of Work, also if it waits for the feeder. If Work takes no more items, hand
+// gives the item back, before the feeder takes another one. life ends with the context of Work.
+func (in *intake) hand(life context.Context, n *nextClaim) {
+	q := in.q
+	select {
+	case n.cl.read = <-n.read:
+	case <-n.cl.hold.Done():
+	case <-life.Done():
+	case <-q.c.Closing():
+	}
+	q.mu.Lock()
+	waiting := slices.Index(q.requests, in.request)
+	over := in.over || life.Err() != nil
+	switch {
+	case over:
+		in.late = true
+	case waiting >= 0:
+		q.requests = slices.Delete(q.requests, waiting, waiting+1)
+		in.request.reply <- handOut{claims: []*Claim{n.cl}}
+		if len(q.requests) == 0 && q.idle != nil {
+			q.idle()
+		}
+		defer n.cleanUp.End()
+	default:
+		in.ready = append(in.ready, n)
+	}
+	q.mu.Unlock()
+	if over {
+		n.giveBack()
+	}
+	n.done()
+}
+
+// takeReady returns up to want of the claims that Acks have made. The caller holds q.mu, and has begun a
+// clean-up.
+func (in *intake) takeReady(want int) (claims []*Claim) {
+	if in == nil {
+		return nil
+	}
+	n := min(want, len(in.ready))
+	for _, r := range in.ready[:n] {
+		claims = append(claims, r.cl)
+		r.cleanUp.End()
+	}
+	in.ready = in.ready[n:]
+	return claims
+}
+
+// end is called when the loop of Work has ended. It gives the remaining items back.
+func (in *intake) end() {
+	if in == nil {
+		return
+	}
+	in.q.mu.Lock()
+	ready := in.ready
+	in.ready, in.over = nil, true
+	in.late = in.late || len(ready) > 0
+	in.q.mu.Unlock()
+	for _, n := range ready {
+		n.giveBack()
+	}
+}
+
+// awaitGivenBack is called after end, when no handler runs any more.
+func (in *intake) awaitGivenBack() {
+	in.q.mu.Lock()
+	late := in.late
+	in.q.mu.Unlock()
+	if late {
+		in.q.awaitGivenBack()
+	}
+}
+
+// giveBack gives back the item of a claim that Work has not taken.
+func (n *nextClaim) giveBack() {
+	n.cl.q.tellClaims(context.Background(), []*Claim{n.cl}, nil)
+	n.cl.later(verbGiveBack)
+	n.cleanUp.End()
+}
