@@ -2,7 +2,7 @@
 -- of its notifications as a literal. See layout.go for how layouts change.
 CREATE SCHEMA IF NOT EXISTS {s};
 
--- The layout, and the oldest version of the library's layout that can use it.
+-- The version of the layout, and the oldest version that a library must know to use it.
 CREATE TABLE {s}.layout (
 	one     bool PRIMARY KEY DEFAULT true CHECK (one),
 	version int NOT NULL,
@@ -14,14 +14,14 @@ INSERT INTO {s}.layout VALUES (true, 1, 1);
 CREATE TABLE {s}.clock (
 	one      bool PRIMARY KEY DEFAULT true CHECK (one),
 	zxid     bigint NOT NULL,     -- epoch in the upper bits, above 40
-	identity text NOT NULL,       -- of the server at the begin of the epoch
-	home     oid NOT NULL,        -- this table; a restored copy is another one
-	polled   bool NOT NULL,       -- a session does not listen: commits store their events
-	secret   text NOT NULL        -- of the notifications: every role that can connect can send some
+	identity text NOT NULL,       -- of the server when the epoch began
+	home     oid NOT NULL,        -- the oid of this table: a restored copy has another
+	polled   bool NOT NULL,       -- a session polls, so commits store their events
+	secret   text NOT NULL        -- seals notifications, since every role that can connect can send some
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- The epochs. Each after the first began since the history before it may lack commits that were made. Two histories that
--- were one can have epochs of the same number, which differ by the history.
+-- The epochs. A later epoch begins when the server may have lost commits. After a restore, two servers can have
+-- epochs of the same number. The column history tells them apart.
 CREATE TABLE {s}.epoch (
 	epoch   bigint PRIMARY KEY,
 	base    bigint NOT NULL,      -- the last position before this epoch
@@ -31,21 +31,21 @@ CREATE TABLE {s}.epoch (
 CREATE TABLE {s}.session (
 	id      bigint PRIMARY KEY,
 	epoch   int NOT NULL,         -- of its connection
-	home    oid NOT NULL,         -- the table clock when that began
+	home    oid NOT NULL,         -- the oid of the table clock when the connection began
 	timeout interval NOT NULL,
-	margin  interval NOT NULL,    -- by which its client gives it up before the timeout
+	margin  interval NOT NULL,    -- its client declares it lost so long before the timeout
 	expires timestamptz NOT NULL,
-	ended   bool NOT NULL,        -- it has ended, and a user's transaction holds one of its nodes
-	polls   bool NOT NULL         -- it does not listen
+	ended   bool NOT NULL,        -- it has ended, and the transaction of a user still locks one of its nodes
+	polls   bool NOT NULL         -- it asks for events and does not listen
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
--- The latest look at the sessions.
+-- The latest reap, which ended expired sessions.
 CREATE TABLE {s}.reaper (
 	one       bool PRIMARY KEY DEFAULT true CHECK (one),
 	at        timestamptz NOT NULL,
-	started   timestamptz NOT NULL, -- the server
-	collected timestamptz NOT NULL, -- the containers
-	trimmed   bigint NOT NULL       -- the events up to this position are not stored any more
+	started   timestamptz NOT NULL, -- when the server started
+	collected timestamptz NOT NULL, -- when empty containers were last deleted
+	trimmed   bigint NOT NULL       -- stored events up to this position were deleted
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 CREATE TABLE {s}.node (
@@ -61,8 +61,8 @@ CREATE TABLE {s}.node (
 	owner     bigint NOT NULL,    -- 0: not ephemeral
 	container bool NOT NULL,
 	children  int NOT NULL,
-	created   bigint NOT NULL,    -- children, ever
-	changed   bigint NOT NULL     -- when a child was created or deleted, like ctime
+	created   bigint NOT NULL,    -- how many children it has ever had
+	changed   bigint NOT NULL     -- when a child was last created or deleted, like ctime
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 2000);
 CREATE INDEX node_parent ON {s}.node (parent);
 CREATE INDEX node_owner ON {s}.node (owner) WHERE owner <> 0;
@@ -84,7 +84,7 @@ CREATE TABLE {s}.staged (
 	datas    bytea[] NOT NULL,
 	modes    int[] NOT NULL,
 	versions int[] NOT NULL,
-	parts    text[] NOT NULL      -- for the error of a refusal: JSON, as the client has given it
+	parts    text[] NOT NULL      -- JSON of the client, for the error of a refusal
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
 -- identity changes whenever the server may have lost commits: another cluster has another identifier, a promoted
@@ -103,15 +103,15 @@ INSERT INTO {s}.node VALUES ('/', NULL, NULL, 0, 0, 0, 0, 0, 0, 0, false, 0, 0, 
 CREATE FUNCTION {s}.now() RETURNS bigint LANGUAGE sql AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;
 
--- take_turn orders the commits: each begins when the one before has ended. Whoever has the turn waits for
--- no lock but that of a session's row, which nobody keeps.
+-- take_turn orders the commits: each begins when its predecessor has ended. A transaction that has the turn waits for
+-- no lock, except the row of a session, which other transactions lock only for a moment.
 CREATE FUNCTION {s}.take_turn() RETURNS bool LANGUAGE sql AS
 $$ SELECT pg_advisory_xact_lock(hashtextextended({l}, 7401)) IS NULL $$;
 
--- tell notifies of a commit, and stores its events, at least one, if a session polls: polled and secret are those of the
--- clock. The end of a session comes before the end of its nodes. A notification has less than 8000 bytes, so a commit can have several
--- parts; '.' ends the last one. The number of the part keeps PostgreSQL from making one of two equal parts. The seal before it
--- shows those who know the secret that it is one of tell.
+-- tell sends the events of a commit, at least one, to the sessions that listen, and stores them if a session polls.
+-- The event of a session's end precedes those of its nodes. polled and secret are columns of clock. A notification has
+-- less than 8000 bytes, so a commit can have several parts; '.' marks the last. PostgreSQL would merge equal parts, so
+-- each has a number. The seal in front proves that the sender knows the secret.
 CREATE FUNCTION {s}.tell(polled bool, secret text, z bigint, events text[]) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
 	n int := cardinality(events);
@@ -138,19 +138,19 @@ END $$;
 CREATE FUNCTION {s}.name_of(path text, mode int, n bigint) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT CASE WHEN mode NOT IN (2, 3) THEN path WHEN n < 10000000000 THEN path || lpad(n::text, 10, '0') ELSE path || n::text END $$;
 
--- apply applies the operations from first to last, and returns the status and the index of the operation that is to blame. If
--- the status is not ok, the operations before that one are applied, and it is not; some behind it can be. A row that a transaction of
--- a user holds makes the status busy.
+-- apply applies the operations from first to last. It returns a status, and the index of the operation that is
+-- refused. The caller undoes the others then: those before it are applied, and some behind it can be. The status is
+-- busy if the transaction of a user locks a row.
 --
--- Operations of one kind and one parent that follow each other are applied by one statement. If it finds that it cannot
--- apply all of them, they are applied one by one.
+-- One statement applies successive operations of one kind and one parent. If it cannot apply all of them, they are
+-- applied one by one.
 CREATE FUNCTION {s}.apply(sid bigint, z bigint, first int, last int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
 	OUT status text, OUT at int, OUT names text[], OUT siblings int[], OUT stats bigint[], OUT events text[])
 LANGUAGE plpgsql AS $$
 DECLARE
 	i int := first;
 	j int;                 -- the operations from i to j are applied together
-	single int;            -- those before this one are applied one by one
+	single int;            -- the operations before this one are applied one by one
 	k int;
 	p text;
 	d text;
@@ -159,8 +159,8 @@ DECLARE
 	x {s}.node;
 	dir {s}.node;          -- the parent in use, as it will be
 	held bool;             -- it is locked
-	due bool;              -- it is still to be written: once for all its children, since each version that a transaction writes slows the reads of the next
-	several bool;          -- it is not the first one
+	due bool;              -- its row is still to be written, once for all its children: each version slows down later reads
+	several bool;          -- it is not the first parent in use
 	made text[];
 	rows tid[];
 BEGIN
@@ -310,7 +310,7 @@ BEGIN
 	IF due THEN
 		UPDATE {s}.node SET children = dir.children, created = dir.created, pzxid = z, changed = now WHERE path = dir.path;
 	END IF;
-	-- The siblings are those after the whole commit.
+	-- The result has the siblings after the whole commit.
 	IF names IS NOT NULL AND NOT several THEN
 		siblings := array_fill(dir.children, ARRAY[last-first+1]);
 	ELSIF names IS NOT NULL THEN
@@ -325,9 +325,9 @@ BEGIN
 	END IF;
 END $$;
 
--- commit makes commits of a session, of as many operations as sizes says, each of which applies all its operations or none.
--- Refusals are statuses, not errors, so that several commits can share a transaction. With early, the turn ends before the transaction is
--- durable, and the caller waits for that by a transaction of its own.
+-- commit makes several commits of a session. sizes has the number of operations of each, which are applied all or
+-- none. Refusals are statuses, not errors, so that the commits can share a transaction. With early, the turn ends
+-- before the transaction is durable, and the caller waits for that by another transaction.
 CREATE FUNCTION {s}.commit(sid bigint, ep int, early bool, sizes int[], kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[],
 	OUT status text, OUT at int, OUT z bigint, OUT names text[], OUT siblings int[], OUT stats bigint[])
 RETURNS SETOF record LANGUAGE plpgsql AS $$
@@ -366,7 +366,7 @@ BEGIN
 				IF r.status <> 'ok' THEN
 					RAISE SQLSTATE 'CO001';
 				END IF;
-			EXCEPTION WHEN SQLSTATE 'CO001' THEN -- undo what the operations before have done
+			EXCEPTION WHEN SQLSTATE 'CO001' THEN -- undoes the operations before
 			END;
 		END IF;
 		first := first + n;
@@ -388,8 +388,8 @@ BEGIN
 	END IF;
 END $$;
 
--- finish ends a session: it makes no commit any more, and its nodes are deleted by one commit. It returns
--- false if a transaction of a user holds one of them; a later call deletes them.
+-- finish ends a session: its later commits are refused, and one commit deletes its nodes. It returns false if the
+-- transaction of a user locks one of them or a parent; a later call deletes them.
 CREATE FUNCTION {s}.finish(sid bigint) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
 	c {s}.clock;
@@ -398,7 +398,7 @@ DECLARE
 	locked bigint;
 BEGIN
 	PERFORM {s}.take_turn();
-	UPDATE {s}.session SET ended = true, expires = clock_timestamp() WHERE id = sid; -- the latest attempt
+	UPDATE {s}.session SET ended = true, expires = clock_timestamp() WHERE id = sid; -- reap orders by this time
 	IF NOT FOUND THEN
 		RETURN true;
 	END IF;
@@ -419,15 +419,15 @@ BEGIN
 	SELECT array_agg('d' || path ORDER BY path) INTO gone FROM d;
 	UPDATE {s}.clock SET zxid = z;
 	PERFORM {s}.tell(c.polled, c.secret, z, ('x' || sid) || coalesce(gone, '{}'));
-	-- The last session that polls must still find the event of its end.
+	-- After tell, so that the last session that polls finds the event of its end.
 	UPDATE {s}.clock SET polled = false WHERE polled AND NOT EXISTS (SELECT FROM {s}.session WHERE polls);
 	RETURN true;
 END $$;
 
--- see_history begins a new epoch if this history may lack commits that were made: the server is another one or was started
+-- see_history begins a new epoch if this server may lack commits that were made: it is another server or was started
 -- again, the tables are a restored copy, or a session has seen a position that was never reached here. Every
--- session begins its connection with open or attach. A connection that goes on over a restored copy notices it by its
--- commits and keep-alives, else it goes on with the server in the new epoch.
+-- connection of a session begins with open or attach, which call it. If the tables are replaced under a connection,
+-- the next commit or keep-alive on it finds another home. Otherwise a connection continues in the new epoch.
 CREATE FUNCTION {s}.see_history(seen bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	here text := {s}.identity();
@@ -438,12 +438,14 @@ BEGIN
 	IF FOUND THEN
 		INSERT INTO {s}.epoch VALUES (next, z, gen_random_uuid());
 		UPDATE {s}.clock SET zxid = next << 40, identity = here, home = tableoid;
-		PERFORM {s}.tell(polled, secret, zxid, ARRAY['e']) FROM {s}.clock; -- for those who wait for all events up to a position that they have read
+		-- A read waits for the events up to the position that it shows, so each position has a notification.
+		PERFORM {s}.tell(polled, secret, zxid, ARRAY['e']) FROM {s}.clock;
 	END IF;
 END $$;
 
--- same_history fails unless the history is the known one; null is any. A pool can send a session to another server, or to this one
--- after a restart, without ending its connection, so the transactions of a session that polls begin with this.
+-- same_history fails unless the history is the known one; null means any. A pool can send a session to another server,
+-- or to this one after a restart, without ending its connection, so each transaction of a session that polls calls it
+-- first.
 CREATE FUNCTION {s}.same_history(known uuid) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF known IS NOT NULL AND NOT EXISTS (SELECT FROM {s}.clock c JOIN {s}.epoch e ON e.epoch = c.zxid >> 40
@@ -463,9 +465,10 @@ BEGIN
 	INSERT INTO {s}.session VALUES (sid, 1, home, millis * interval '1 ms', margin * interval '1 ms', clock_timestamp() + millis * interval '1 ms', false, open.polls);
 END $$;
 
--- attach begins the epoch ep of a session's connection: no commit of an earlier one can be applied any more. It returns
--- no position if the session is over. A session that has seen commits which this history lacks is
--- over: what it holds, or has given up, may be something else here. known is the history in which it has seen the latest.
+-- attach begins the epoch ep of a session's connections: commits of earlier connections are refused from now on. It
+-- returns no position if the session is over. A session that has seen commits which this server lacks is over, since
+-- its holds and releases may be among them. seen is the highest position that it has seen, known the history in which
+-- it did.
 CREATE FUNCTION {s}.attach(sid bigint, ep int, seen bigint, known uuid, OUT z bigint, OUT history uuid, OUT secret text) LANGUAGE plpgsql AS $$
 DECLARE
 	since bigint;
@@ -482,9 +485,10 @@ BEGIN
 		WHERE id = sid AND NOT ended AND s.epoch < ep RETURNING c.zxid, e.history, c.secret INTO z, attach.history, attach.secret;
 END $$;
 
--- beat renews a session. It returns whether the session lives, and the history, which is null if the session must attach again. It need not be durable: after a crash the timeouts of all sessions begin again. But
--- where a standby may be promoted, the standby must have it: else a primary that was not told of the promotion would
--- go on renewing sessions that the new one ends.
+-- beat renews a session. It returns whether the session lives, and the history, which is null if the session must
+-- attach again. A renewal need not be durable: after a crash the timeouts of all sessions begin again. But it must
+-- reach a synchronous standby: otherwise a former primary that does not know of the promotion would renew sessions
+-- that the new primary ends.
 CREATE FUNCTION {s}.beat(sid bigint, OUT alive bool, OUT history uuid) LANGUAGE plpgsql AS $$
 BEGIN
 	IF current_setting('synchronous_standby_names') = '' THEN
@@ -496,11 +500,11 @@ BEGIN
 	alive := FOUND;
 END $$;
 
--- reap ends the sessions that have expired, and now and then collects containers. It returns after how many
--- milliseconds the next call is due. The clock of the database is one that can be set, and the server can be
--- down. So the time since the latest call counts against a session only as far as its margin, nearly, covers it: a
--- step of the clock ends no living session, and a dead one ends even if the calls are rare. If the server has started again, or the
--- clock went back, the timeouts of all sessions begin again. collect is how long a container stays empty.
+-- reap ends the sessions that have expired, and from time to time deletes empty containers; collect is how long these
+-- stay. It returns after how many milliseconds the next call is due. The clock of the database can be set, and the
+-- server can be down, so the time since the latest call counts against a session for 0.9 of its margin at most: a step
+-- of the clock ends no living session, and a dead session ends even if calls are rare. If the server has started
+-- again, or the clock went back, the timeouts of all sessions begin again.
 CREATE FUNCTION {s}.reap(collect bigint) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
 	now timestamptz := clock_timestamp();
@@ -523,7 +527,7 @@ BEGIN
 		RETURN due;
 	END IF;
 	IF EXISTS (SELECT FROM {s}.session WHERE ended OR expires < now OR margin * 0.9 < now - last.at) THEN
-		PERFORM {s}.take_turn(); -- before the rows of sessions, as attach
+		PERFORM {s}.take_turn(); -- before the rows of sessions, as in attach, or the two could deadlock
 		UPDATE {s}.session SET expires = least(expires + (now - last.at - margin * 0.9), now + timeout)
 			WHERE NOT ended AND margin * 0.9 < now - last.at;
 		FOR id IN SELECT s.id FROM {s}.session s WHERE s.ended OR s.expires < now ORDER BY s.ended, s.expires LIMIT 50 FOR UPDATE SKIP LOCKED LOOP
@@ -535,18 +539,18 @@ BEGIN
 		UPDATE {s}.reaper SET collected = now;
 		quiet := quiet AND {s}.collect(collect) = 0;
 	END IF;
-	IF last.trimmed < (SELECT zxid FROM {s}.clock) - 20000 THEN -- a session that lags behind finds that
+	IF last.trimmed < (SELECT zxid FROM {s}.clock) - 20000 THEN -- a session that has not read them yet compares trimmed
 		UPDATE {s}.reaper SET trimmed = (SELECT zxid FROM {s}.clock) - 10000 RETURNING trimmed INTO last.trimmed;
 		DELETE FROM {s}.change WHERE zxid <= last.trimmed;
 	END IF;
 	IF quiet THEN
-		PERFORM set_config('synchronous_commit', 'off', true); -- nothing to lose
+		PERFORM set_config('synchronous_commit', 'off', true); -- no session depends on these writes
 	END IF;
 	RETURN due;
 END $$;
 
--- collect deletes containers that have been empty for so many milliseconds, each by a commit of its own. It
--- returns their number.
+-- collect deletes the containers that have been empty for idle milliseconds, each by its own commit, and returns their
+-- number.
 CREATE FUNCTION {s}.collect(idle bigint) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
 	n int := 0;
@@ -569,14 +573,15 @@ BEGIN
 END $$;
 
 -- guard makes the transaction of its caller depend on nodes: it fails unless each exists, has its version if that is
--- not negative, and belongs to no session that has ended. Afterwards none of them is deleted, and no version that was compared changes,
--- before the transaction has ended. idle is the bound of Check in milliseconds.
+-- not negative, and belongs to no session that has ended. Until the transaction ends, none of them is deleted, and no
+-- version that was compared changes. idle is CheckOptions.Idle in milliseconds.
 --
--- The lock comes first: what is read after it stays so. KEY SHARE conflicts with nothing but the deletion. Sessions are not
--- locked, since finish waits for their rows. At REPEATABLE READ a session is read as it was at the begin of the
--- transaction, so expires says nothing; a session that has ended since is no harm, since its node stays.
+-- The lock comes before the comparison, so the result stays true. KEY SHARE conflicts with the deletion only. Sessions
+-- are not locked, since finish waits for their rows. REPEATABLE READ reads a session as of the snapshot, so expires
+-- cannot be compared. A session that has ended since does no harm, because its node stays.
 --
--- The caller has the rights of the owner here, so all names are qualified, also by the search path. pg_temp is last, else it is first.
+-- The function runs with the rights of the owner, so all names are qualified, and pg_temp is named last: otherwise it
+-- would be searched first.
 CREATE FUNCTION {s}.guard(paths text[], versions int[], idle int) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -604,7 +609,7 @@ BEGIN
 			END IF;
 			shortest := least(shortest, lease);
 		END IF;
-		IF code IS NOT NULL THEN -- an error, so that a caller who ignores it commits nothing
+		IF code IS NOT NULL THEN -- an error, so that a caller that ignores it cannot commit
 			RAISE EXCEPTION USING ERRCODE = code, DETAIL = paths[i], MESSAGE = CASE code WHEN 'CO010' THEN 'the node of the guard does not exist'
 				WHEN 'CO011' THEN 'the session of the guard has ended' ELSE 'the node of the guard has another version' END;
 		END IF;
@@ -617,35 +622,34 @@ BEGIN
 	END IF;
 END $$;
 
--- stage makes the transaction of a user carry a commit of the session: at its COMMIT, the operations are
--- applied, or else the transaction fails. It takes no lock that another transaction waits for. The user needs
--- no right but USAGE of the schema.
+-- stage makes the transaction of a user carry a commit of the session: its COMMIT applies the operations, or fails.
+-- stage takes no lock that another transaction waits for. The user needs USAGE of the schema, and nothing else.
 CREATE FUNCTION {s}.stage(sid bigint, ep int, kinds int[], paths text[], dirs text[], datas bytea[], modes int[], versions int[], parts text[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
 	staged_id bigint;
 BEGIN
-	-- apply must see the state after the turn, and not that of the transaction's snapshot.
+	-- apply must see the state after it has the turn, and not the snapshot of the transaction.
 	IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
 		RAISE EXCEPTION USING ERRCODE = 'CO003', MESSAGE = 'the isolation level of the transaction is ' || current_setting('transaction_isolation') || ', only read committed can carry a commit';
 	END IF;
 	IF current_setting('session_replication_role') = 'replica' THEN -- no trigger would apply the commit
 		RAISE EXCEPTION USING ERRCODE = 'CO003', MESSAGE = 'the setting session_replication_role is replica, a transaction can carry a commit only as origin';
 	END IF;
-	-- The session is that of the client. An older epoch is that of a former primary.
+	-- A lower epoch than the client knows shows another server, such as a former primary.
 	IF NOT EXISTS (SELECT FROM {s}.session s WHERE s.id = sid AND s.epoch >= ep AND NOT s.ended) THEN
 		RAISE EXCEPTION USING ERRCODE = 'CO004', MESSAGE = 'the session of the client is not in this database and schema, or has ended';
 	END IF;
 	INSERT INTO {s}.staged (kinds, paths, dirs, datas, modes, versions, parts)
 		VALUES (kinds, paths, dirs, datas, modes, versions, parts) RETURNING id INTO staged_id;
-	IF NOT EXISTS (SELECT FROM {s}.staged s WHERE s.id = staged_id) THEN -- it is applied now, and the transaction has the turn
+	IF NOT EXISTS (SELECT FROM {s}.staged s WHERE s.id = staged_id) THEN -- it was applied at once, and the transaction has the turn already
 		RAISE EXCEPTION USING ERRCODE = 'CO003', MESSAGE = 'the constraints of the transaction are immediate, only deferred ones can carry a commit';
 	END IF;
 END $$;
 
--- At COMMIT, the deferred triggers of a transaction run in the order of what it did. Those of the user's tables can
--- wait for locks of other transactions, and whoever has the turn must not. So the first trigger of a staged row only
--- causes another one, which runs after them.
+-- COMMIT runs the deferred triggers in the order of the statements that caused them. The triggers of the user's tables
+-- can wait for locks of other transactions, and a transaction that has the turn must not wait. So the first trigger of
+-- a staged row only causes the second, which runs after them and takes the turn.
 CREATE FUNCTION {s}.unstage() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 BEGIN
@@ -655,8 +659,8 @@ END $$;
 CREATE CONSTRAINT TRIGGER unstage AFTER INSERT ON {s}.staged DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW EXECUTE FUNCTION {s}.unstage();
 
--- carry applies a staged commit, as a commit of its own, or refuses it with an error, which ends the transaction. The
--- detail of the error says which operation is to blame.
+-- carry applies a staged commit, or refuses it with an error, which rolls the transaction back. The detail of the
+-- error names the refused operation.
 CREATE FUNCTION {s}.carry() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -664,7 +668,7 @@ DECLARE
 	r record;
 BEGIN
 	PERFORM {s}.take_turn();
-	PERFORM {s}.see_history(0); -- no session need have been on this server
+	PERFORM {s}.see_history(0); -- no session may have connected to this server yet
 	SELECT * INTO c FROM {s}.clock;
 	r := {s}.apply(0, c.zxid + 1, 1, cardinality(OLD.kinds), OLD.kinds, OLD.paths, OLD.dirs, OLD.datas, OLD.modes, OLD.versions);
 	IF r.status <> 'ok' THEN
@@ -682,5 +686,5 @@ END $$;
 CREATE CONSTRAINT TRIGGER carry AFTER DELETE ON {s}.staged DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW EXECUTE FUNCTION {s}.carry();
 
--- USAGE of the schema is what an administrator grants, also where functions are not for all by default.
+-- USAGE of the schema shall be enough, even if default privileges keep functions from PUBLIC.
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {s} TO PUBLIC;
