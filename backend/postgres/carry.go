@@ -18,13 +18,12 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 )
 
-// ErrBusy means that a transaction of a user holds a node that the commit would change: it has checked the
-// guard of a hold on it, see Check. Nothing was applied. The same commit can succeed once that transaction has ended.
+// ErrBusy means that another transaction has checked a guard of a node that the commit would change, see Check, and has not
+// ended. Nothing was applied. The same commit can succeed once that transaction has ended.
 var ErrBusy = errors.New("another transaction holds the node")
 
-// Commit makes the transaction tx carry txn: txn is applied if and only if tx commits, and at the same
-// moment. So an item can be put together with the rows that it is about, or acknowledged together with the result
-// of its work:
+// Commit makes the transaction tx carry txn: txn is applied if and only if tx commits, at the same moment. So an item can
+// be put together with the rows that it is about, or acknowledged together with the result of its work:
 //
 //	tx, err := pool.Begin(ctx)
 //	...
@@ -41,8 +40,8 @@ var ErrBusy = errors.New("another transaction holds the node")
 // to the state that the earlier ones leave. A rollback to a savepoint takes back the Commits after it.
 //
 // Commit checks no guard, condition or node: the COMMIT does. If Commit returns an error, roll tx back. An error of the server
-// ends tx anyway. A *coord.ConflictError comes from what the client knows, such as the AckOp of an item that it has
-// released. The error matches
+// ends tx anyway. Commit returns a *coord.ConflictError only for a conflict that the client knows, such as the AckOp of an item
+// that it has released. The error matches
 //
 //   - ErrInvalid if tx is not on the database and the schema of txn's client,
 //   - ErrUnsupported if tx has another isolation level than read committed, if the client is on another backend, or if
@@ -51,8 +50,8 @@ var ErrBusy = errors.New("another transaction holds the node")
 //
 // Empty directories and buckets of queues that txn needs are made by Commit itself, and stay if tx is rolled back.
 //
-// If the connection breaks during COMMIT, the outcome is unknown, but it is one for both: look for the rows of tx. If the
-// server crashes, it recovers both or neither.
+// If the connection breaks during COMMIT, the outcome is unknown, but the same for txn and the rows of tx: look for the rows.
+// A server that crashes recovers both or neither.
 //
 // The COMMIT waits for other commits of the schema, as each commit of coord does, and makes them wait until it is
 // durable. While it waits, it keeps the row locks of tx. After it has waited, it waits for no other lock. The
@@ -89,7 +88,7 @@ func commitIn(ctx context.Context, txn *coord.Txn, exec execer) error {
 	return err
 }
 
-// unwrap returns the session below those that only wrap it.
+// unwrap returns the innermost session of wrapped ones.
 func unwrap(b backend.Session) backend.Session {
 	for {
 		w, ok := b.(interface{ Unwrap() backend.Session })
@@ -188,10 +187,10 @@ func element(text string) string { return `"` + arrayQuoter.Replace(text) + `"` 
 // Refusal returns the reason why the COMMIT of a transaction with Commits has failed. err is what the COMMIT
 // has returned. The transaction is rolled back. Refusal returns
 //
-//   - a *coord.ConflictError if the service has refused a Txn: it names the guard, condition or operation. That of a
-//     guard matches ErrFenced. That of an AckOp matches ErrLost if the claim of the item is lost.
+//   - a *coord.ConflictError if the service has refused a Txn: it names the guard, condition or operation. It matches
+//     ErrFenced for a guard, and ErrLost for an AckOp whose claim is lost.
 //   - an error that matches ErrBusy if another transaction has checked a guard of a node that the Txn
-//     deletes. The COMMIT does not wait for it.
+//     deletes. The COMMIT does not wait for that transaction.
 //   - err otherwise, and nil for nil.
 //
 // A recipe's operation can be refused because another client was faster, for instance a PutOp whose bucket was

@@ -14,7 +14,7 @@ import (
 // mostPath is the longest path of a new node: an entry of an index takes no more.
 const mostPath = 2600
 
-// checkOps refuses what cannot be committed.
+// checkOps refuses operations that cannot be committed.
 func (s *session) checkOps(ops []backend.Op) error {
 	if err := s.Limits().Refuse(ops); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 	return nil, e
 }
 
-// commit sends the operations until they were applied, or refused for good, or may have been applied.
+// commit repeats a commit until it is applied or refused, or its outcome is unknown.
 func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Result, error) {
 	if err := s.contextError(ctx); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 		case r.unsure:
 			return nil, backend.Uncertain(nil)
 		case !errors.As(r.err, &e): // not sent
-		case r.shared && e.Code != "55P03": // a lock timeout is due to the turn
+		case r.shared && e.Code != "55P03": // a lock timeout comes from the wait for the turn
 			alone = true // another commit of the group can be the cause
 		case transient(e):
 			s.pause(ctx, tries)
@@ -100,7 +100,7 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	}
 }
 
-// send makes a commit, and waits for its answer. An error means that its caller need not wait any more.
+// send makes a commit, and waits for its answer. After an error the caller waits no longer.
 func (s *session) send(ctx context.Context, l *link, r *request) error {
 	s.mu.Lock()
 	s.commits[r] = struct{}{}
@@ -128,7 +128,7 @@ func (s *session) send(ctx context.Context, l *link, r *request) error {
 	return backend.Uncertain(err) // Sync waits for the answer, or for the end of the link
 }
 
-// committed handles the end of a commit, which its caller may have given up.
+// committed handles the end of a commit, even if its caller has returned.
 func (s *session) committed(r *request) {
 	if r.err == nil && len(r.rows) == 1 && string(r.rows[0][0]) == "ok" {
 		s.hub.saw(integer(r.rows[0][2]))

@@ -35,36 +35,36 @@ type CheckOptions struct {
 // before the next holder is granted, or it does not commit. This is exact even if the process was paused, or its session
 // has ended. If the server fails over and loses the latest commits, the transaction is lost together with the hold.
 //
-// Begin the transaction after the grant. What it has read before may be older than the writes of the earlier holder; at
-// REPEATABLE READ and SERIALIZABLE, Check refuses a transaction whose snapshot is older than the grant, with the error of a hold that has ended. Call Check last, right before the commit,
-// and the next holder waits for little more than the commit. Call it first, and the next holder waits for the whole transaction,
-// but no work is in vain. A transaction that succeeds has not overlapped with that of another holder in either case.
+// Begin the transaction after the grant: earlier reads may miss writes of the earlier holder. At REPEATABLE READ and
+// SERIALIZABLE, Check refuses a transaction whose snapshot is older than the grant, with the error of a hold that has ended.
+// Call Check last, right before the commit, and the next holder waits for little more than the commit. Call it first, and the
+// next holder waits for the whole transaction, but a transaction that will be refused does no work. In either case, a
+// transaction that succeeds has not overlapped with a transaction of another holder.
 //
-// Check costs one round trip, whatever the number of holds. It waits for no write to disk, but locks rows, so
-// a transaction that only reads has something to write when it commits. The tables must be in the database of the
-// transaction. Its role needs USAGE of the schema, and nothing else. It must be able to write: neither READ ONLY nor on a standby.
+// Check costs one round trip, whatever the number of holds. It waits for no write to disk, but locks rows, so that the commit
+// of a transaction that only reads is written to disk. The schema must be in the database of the transaction, whose role needs
+// USAGE of it, and nothing else. The transaction must be able to write: neither READ ONLY nor on a standby.
 //
 // A refusal is a *coord.ConflictError with the Op "guard", which matches coord.ErrFenced, and backend.ErrNotFound, or
-// backend.ErrBadVersion for a guard with a version. PostgreSQL aborts the transaction then, back to a savepoint if there is one, so that the
-// commit of a caller who ignores the error fails. At REPEATABLE READ and SERIALIZABLE the error is a *pgconn.PgError
-// with the code 40001 instead if the node was deleted, or got another version, after the snapshot of the transaction: run the
-// transaction again, and Check tells whether the hold has ended. Other errors match backend.ErrInvalid if the arguments are
-// invalid or the database has no such schema, and backend.ErrDenied, or are those of pgx. If ctx ends during the call, pgx closes the connection,
-// and the transaction is rolled back. After any error, roll it back.
+// backend.ErrBadVersion for a guard with a version. PostgreSQL then aborts the transaction, back to a savepoint if there is one,
+// so that the commit of a caller that ignores the error fails. At REPEATABLE READ and SERIALIZABLE, if the node was deleted or
+// got another version after the snapshot of the transaction, the error is a *pgconn.PgError with the code 40001: run the
+// transaction again, and Check reports whether the hold has ended. Other errors match backend.ErrInvalid if the arguments are
+// invalid or the database has no such schema, and backend.ErrDenied if the role lacks USAGE, or are errors of pgx. If ctx ends
+// during the call, pgx closes the connection, and the transaction is rolled back. After any error, roll it back.
 //
-// The guard ends with the transaction, or with a rollback to a savepoint before the call; that undoes CheckOptions.Idle, too. Until then
-// the hold's Release waits, and so does the deletion of the node by another client. If the session ends, the other nodes of the session stay
-// as well. Commits to other nodes are not delayed. The guard of a coord.Branch compares a version: it also
-// delays writes to that node, and creations and deletions of children of it. With coord.MutexOptions.Keep, Check counts as a use
-// of Guard.Ops.
+// The guard ends with the transaction, or with a rollback to a savepoint before the call, which also undoes CheckOptions.Idle.
+// Until then the hold's Release waits, and so does the deletion of the node by another client. If the session ends, all its
+// nodes stay until then. Commits to other nodes are not delayed. The guard of a coord.Branch compares a version: it also delays
+// writes to that node, and creations and deletions of its children. With coord.MutexOptions.Keep, Check counts as a use of
+// Guard.Ops.
 //
-// CheckOptions.Idle does not bound a transaction that executes a statement, nor one whose server waits for the rest of a
-// statement (COPY FROM STDIN), nor one that is prepared for two-phase commit. For the first two there are statement_timeout, transaction_timeout (from PostgreSQL 17 on) and tcp_keepalives_idle.
+// CheckOptions.Idle does not bound a transaction that executes a statement, or whose server waits for the rest of a statement
+// (COPY FROM STDIN), or that is prepared for two-phase commit. statement_timeout, transaction_timeout (from PostgreSQL 17 on)
+// and tcp_keepalives_idle bound the first two.
 //
-// Check cannot know that a hold belongs to another schema, database or backend. It finds no such node, and refuses. Holds of
-// other namespaces and clients are as good as any.
-//
-// A transaction may call Check several times. Different transactions may do so at a time, for the same hold too.
+// Check refuses a hold of another schema, database or backend, since it finds no such node. Holds of other namespaces and clients
+// are accepted. A transaction may call Check several times, and several transactions may do so at once, also for the same hold.
 func Check(ctx context.Context, tx pgx.Tx, g coord.Guard, o *CheckOptions) error {
 	if tx == nil {
 		return checkError(fmt.Errorf("%w: no transaction", backend.ErrInvalid))
@@ -76,8 +76,8 @@ func Check(ctx context.Context, tx pgx.Tx, g coord.Guard, o *CheckOptions) error
 	})
 }
 
-// CheckSQL is Check for a transaction of package database/sql. The driver is that of package pgx, stdlib; with another one, errors of
-// the server need a method SQLState() string to be recognised. The first CheckSQL of a connection takes one round trip more.
+// CheckSQL is Check for a transaction of package database/sql, with the driver of github.com/jackc/pgx/v5/stdlib. Another driver
+// works if its errors have a method SQLState() string. The first CheckSQL of a connection takes one round trip more.
 func CheckSQL(ctx context.Context, tx *sql.Tx, g coord.Guard, o *CheckOptions) error {
 	if tx == nil {
 		return checkError(fmt.Errorf("%w: no transaction", backend.ErrInvalid))

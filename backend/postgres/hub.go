@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// hub holds the watches of a session. Notifications tell of each commit, in the order of the
-// commits. A reply shows the position up to which it has seen them.
+// hub holds the watches of a session. Each commit sends a notification, in the order of the commits. A reply carries
+// the position of the latest commit that it has seen.
 type hub struct {
 	s *session
 
@@ -46,7 +46,7 @@ type armedTree struct {
 	from int64
 }
 
-// early is a reply that is ahead of the events.
+// early is a reply whose events have not all arrived.
 type early struct {
 	z    int64
 	free chan struct{}
@@ -65,8 +65,8 @@ func sealOf(secret, payload string) string {
 // endEvent is the event of the end of the session.
 func (s *session) endEvent() string { return "x" + strconv.FormatInt(s.id, 10) }
 
-// reached returns a channel that is closed when all events up to the position of a reply
-// have come, or nil if no watch of the session needs them.
+// reached returns a channel that is closed when all events up to the position of a reply have arrived. It is nil if
+// they have arrived, or if the session has no watch.
 func (h *hub) reached(z int64) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -96,8 +96,7 @@ func (h *hub) position() int64 {
 	return max(h.seen, h.told)
 }
 
-// attach gives the hub its next link, whose events begin after z. The watches of the earlier one may have missed
-// some: they fire.
+// attach gives the hub its next link, whose events begin after z. Earlier watches may have missed events, so they fire.
 func (h *hub) attach(l *link, z int64, secret string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -123,8 +122,8 @@ func (h *hub) end() {
 	h.releaseAll()
 }
 
-// heard handles a notification: a seal, a position, the number of the part, '+' if there are more parts and '.' otherwise,
-// and a line for each event. Without the seal it is of another program.
+// heard handles a notification: a seal, a position, the number of the part, '+' if more parts follow and '.' otherwise,
+// and a line for each event. Another program has sent a notification without a valid seal.
 func (h *hub) heard(l *link, payload string) {
 	seal, payload, _ := strings.Cut(payload, " ")
 	h.mu.Lock()
@@ -216,7 +215,7 @@ func (h *hub) armTree(l *link, w *backend.TreeWatch, path string, from int64) {
 	h.counts(from)
 }
 
-// counts counts a watch that needs the events after a position. A session that polls has asked for no events while it had no watch.
+// counts counts a watch that needs the events after a position. A session that polls skips the events before its first watch.
 func (h *hub) counts(from int64) {
 	if h.watches == 0 && h.polls {
 		h.told = max(h.told, from)

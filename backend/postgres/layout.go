@@ -16,8 +16,8 @@ import (
 )
 
 // A layout is the tables and functions of a schema. The table layout of the schema has its version, and the oldest version
-// that a library may know to use it. A library brings an older schema to its own version, step by
-// step. A step that earlier versions of the library cannot live with sets oldest too; then they fail at their next connection.
+// that a library must know to use it. A library updates an older schema step by step. A step that earlier versions of the
+// library cannot use also sets oldest; then their next connection fails.
 
 //go:embed schema.sql
 var first string
@@ -29,15 +29,15 @@ var steps = []string{first}
 // makes. The row of the table layout of a schema has the version of that schema.
 func Layout() int { return len(steps) }
 
-// Migration returns the SQL that makes or updates the schema of that name ("" means "coord") from any
-// version. It changes nothing in a schema that is not older than the library. It is for a database where the role of the sessions may not create a schema: an administrator
-// runs it there, by psql, in one transaction (-1), and then grants the role what it needs: USAGE of the schema, SELECT,
-// INSERT, UPDATE and DELETE on all its tables. USAGE of the schema is enough to execute its functions. Where the role may do it, Open does all this itself.
+// Migration returns the SQL that makes or updates a schema, from any version; "" means "coord". The SQL changes nothing in a schema
+// that is not older than the library. If the role of the sessions may create a schema, Open does all this itself. Otherwise an
+// administrator runs the SQL with psql in one transaction (-1), and then grants the role USAGE of the schema, and SELECT, INSERT,
+// UPDATE and DELETE on all its tables.
 func Migration(schema string) string {
 	if schema == "" {
 		schema = defaultSchema
 	}
-	tag := "$coord" // of strings that have the name in them
+	tag := "$coord" // quotes text that contains the name
 	for strings.Contains(schema, tag) {
 		tag += "_"
 	}
@@ -45,7 +45,7 @@ func Migration(schema string) string {
 	var sql strings.Builder
 	sql.WriteString(fill("SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400));\n", schema))
 	for i, step := range steps {
-		// A statement of a block is analysed when its turn comes, so each step sees the tables of the one before.
+		// The server analyses a statement of a block when it executes it, so each step sees the tables of the earlier steps.
 		old := fmt.Sprintf("(SELECT version FROM {s}.layout) < %d", i+1)
 		if i == 0 {
 			old = "to_regclass({t}) IS NULL"
@@ -73,7 +73,7 @@ func (c *config) ensureLayout(ctx context.Context, conn *pgconn.PgConn, create b
 		if errors.As(err, &e) && e.Code == "42501" {
 			return fmt.Errorf("%w: schema %q is missing or old, and the role may not change it: have an administrator run the SQL of postgres.Migration, or `coordctl postgres migrate`: %s", backend.ErrDenied, c.schema, e.Message)
 		}
-		if errors.As(err, &e) && slices.Contains([]string{"42P07", "42723", "42710"}, e.Code) { // a table, a function, a type is there
+		if errors.As(err, &e) && slices.Contains([]string{"42P07", "42723", "42710"}, e.Code) { // a table, function or type exists
 			return contact.Invalid("schema %q is not one of coord, it has something else of a name that coord needs: %s", c.schema, e.Message)
 		}
 		return err
@@ -104,10 +104,10 @@ func (c *config) layout(ctx context.Context, conn *pgconn.PgConn) (int, error) {
 	case oldest > len(steps):
 		return 0, contact.Invalid("schema %q has layout %d, this version of the library knows layout %d: update it", c.schema, version, len(steps))
 	}
-	return min(version, len(steps)), nil // a newer one that this library can use is as good as its own
+	return min(version, len(steps)), nil // a newer layout that this library can use needs no update
 }
 
-// migrate brings the layout to that of the library, in one transaction, and one client at a time.
+// migrate updates the layout to the version of the library, in one transaction, and one client at a time.
 func (c *config) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 	if err := conn.Exec(ctx, fill("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400))", c.schema)).Close(); err != nil {
 		return err

@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// A link is one connection. It is never made again: when it breaks, the session makes another one. Requests
-// are pipelined: each group of them is one transaction, ended by a Sync. Replies and notifications
-// come in one order, which is that of the server.
+// A link is one connection. When it breaks, the session makes another link. Requests are pipelined: each group of
+// requests is one transaction and ends with a Sync. Replies and notifications arrive in the order in which the server
+// sends them.
 type link struct {
 	ctx   context.Context // ends when the link is broken
 	fail  context.CancelCauseFunc
@@ -28,13 +28,13 @@ type link struct {
 	work  sync.WaitGroup
 	wake  chan struct{} // capacity 1: there is something to send
 
-	// texts are the statements of a connection to a pool, which gives each group a connection of the server: none is
-	// prepared, and the next group is sent when the one before is answered, since pools may mix up the
-	// answers. Nil for a connection to the server.
+	// texts are the statements of a connection to a pool, which can give each group another connection of the server. So no
+	// statement is prepared. The next group is sent when its predecessor is answered, since pools may mix up the answers. Nil for
+	// a connection to the server.
 	texts   map[string]string
 	history []byte // that each group to a pool must find, or nil
 
-	// leaves is set when the session is closed: the server is told, and logs no broken connection.
+	// leaves is set when the session is closed: the link then says goodbye, so that the server logs no broken connection.
 	leaves atomic.Bool
 
 	// early says that commits are answered by a second group, which waits until they are durable.
@@ -48,14 +48,14 @@ type link struct {
 	sent       []*group   // without an answer
 }
 
-// group is what is between two Sync messages: reads and keep-alives alone, commits together.
+// A group is the requests between two Sync messages: one read or keep-alive, or several commits.
 type group struct {
 	requests []*request
-	commits  []*request // the last of the requests makes them: each has one of its rows; nil: of no group of commits
+	commits  []*request // the last request makes them, and has a row for each; nil: not a group of commits
 	answered int        // of the requests
 	err      error
-	early    bool   // its answers count when those of the next group do
-	before   *group // that group before this one, if it is committed
+	early    bool   // its answers count only when the next group is answered
+	before   *group // the early group before this one, if the server has answered it
 }
 
 // request is one execution of a prepared statement.
@@ -70,8 +70,8 @@ type request struct {
 
 	// Valid when the request has ended.
 	err    error
-	unsure bool // it can have been run: the link broke before the answer
-	shared bool // err can be that of another request of the group
+	unsure bool // it may have been applied: the link broke before the answer
+	shared bool // another request of the group may have caused err
 
 	// Guarded by the mutex of the link.
 	sent, dropped bool
@@ -79,11 +79,11 @@ type request struct {
 
 type row [][]byte
 
-// mostSent bounds the groups without an answer, so that a keep-alive does not wait behind too many.
+// mostSent bounds the groups without an answer, since keep-alives wait behind them.
 const mostSent = 64
 
-// mostTogether bounds the commits of one transaction: each can be a subtransaction, and more than 64 of
-// these slow all readers of the server down.
+// mostTogether bounds the commits of one transaction: each can be a subtransaction, and more than 64 subtransactions slow
+// down all readers of the server.
 const mostTogether = 32
 
 var errBroken = errors.New("postgres: the connection is broken")
@@ -95,7 +95,7 @@ func adopt(conn *pgconn.PgConn, texts map[string]string, early bool, heard func(
 		discard(conn)
 		return nil, err
 	}
-	if err := h.Conn.SetDeadline(time.Time{}); err != nil { // of the context that bounded the connection
+	if err := h.Conn.SetDeadline(time.Time{}); err != nil { // the attempt to connect had one
 		abort(h.Conn)
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func newLink(conn net.Conn, front *pgproto3.Frontend, texts map[string]string, e
 	return l
 }
 
-// leave closes a connection that has no more to say, and tells the server.
+// leave closes a connection that has nothing to send, and says goodbye to the server.
 func leave(c net.Conn) {
 	defer c.Close()
 	terminate, err := new(pgproto3.Terminate).Encode(nil)
@@ -131,7 +131,7 @@ func leave(c net.Conn) {
 
 const mostLeave = 100 * time.Millisecond
 
-// discard ends a connection without a word to the server.
+// discard ends a connection without saying goodbye to the server.
 func discard(conn *pgconn.PgConn) {
 	abort(conn.Conn())
 	closed, cancel := context.WithCancel(context.Background())
@@ -209,8 +209,8 @@ func (l *link) send(r *request, urgent bool) {
 	l.stir()
 }
 
-// commit queues a commit. It waits for those under way, and shares a transaction with the others that
-// wait: all are durable with one flush.
+// commit queues a commit. It waits for the commits under way, and shares a transaction and its flush with the others that
+// wait.
 func (l *link) commit(r *request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,8 +222,8 @@ func (l *link) commit(r *request) {
 	l.stir()
 }
 
-// gather queues the commits that wait, if none is under way. Before it does, the callers run that the answer to the
-// commits before has woken: if the first of them did not wait for the others, every second flush would be for one commit.
+// gather queues the commits that wait, if none is under way. It first lets the callers run that the latest answer has
+// woken. If the first of them did not wait for the others, every second flush would be for a single commit.
 func (l *link) gather() {
 	l.mu.Lock()
 	due := !l.committing && len(l.waiting) > 0
@@ -324,8 +324,8 @@ func (l *link) write() {
 	}
 }
 
-// put puts a group into the buffer, up to its Sync. The server keeps the turn from the Execute of commits to the Sync. These are
-// few bytes behind the arguments of all the commits: a client that is paused, or cut off, while it sends is most likely to be so in the arguments.
+// put puts a group into the buffer, up to its Sync. A transaction has the turn from the Execute of its commits to the Sync. These
+// few bytes follow the arguments of all commits, so a client that is paused or cut off while it sends rarely has the turn.
 func (l *link) put(g *group) {
 	for i, r := range g.requests {
 		if len(g.commits) > 0 && i == len(g.requests)-1 {
@@ -352,7 +352,7 @@ func (l *link) take() []*group {
 	}
 	n := max(0, min(len(l.queue), room-first))
 	if l.texts == nil && n > 0 && l.queue[n-1].early {
-		n-- // the group after it must be the next that is sent: it makes this one durable
+		n-- // the next group makes it durable, and must be sent right behind it
 	}
 	groups := slices.Concat(l.urgent[:first], l.queue[:n])
 	l.urgent, l.queue = l.urgent[first:], l.queue[n:]
@@ -369,7 +369,7 @@ func (l *link) take() []*group {
 	return groups
 }
 
-// kept marks requests as sent, except those that were withdrawn, which it ends.
+// kept marks requests as sent, and ends the ones that were withdrawn.
 func kept(all []*request) []*request {
 	rest := all[:0:0]
 	for _, r := range all {
@@ -450,12 +450,12 @@ func (l *link) current() *request {
 	return l.sent[0].requests[l.sent[0].answered]
 }
 
-// ready ends the group that the server has committed or rolled back. Only now its answers count.
+// ready ends the group that the server has committed or rolled back. Its answers do not count before.
 func (l *link) ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.sent) == 0 {
-		return errors.New("postgres: the server answered what was not asked")
+		return errors.New("postgres: the server sent an answer without a request")
 	}
 	g := l.sent[0]
 	if g.err == nil && g.answered != len(g.requests) {
@@ -494,8 +494,8 @@ func (l *link) next() *group {
 	return l.queue[0]
 }
 
-// end ends the requests of a group that is answered. If it has failed, those of the group that it should have made durable have
-// no answer.
+// end ends the requests of a group that is answered. If the group has failed, the outcome of the early group before it is
+// unknown.
 func (g *group) end() {
 	if b := g.before; b != nil && g.err == nil {
 		b.end()

@@ -95,8 +95,8 @@ func (s *session) open(ctx context.Context) error {
 
 // begin begins the session on a link.
 func (s *session) begin(ctx context.Context, l *link) error {
-	// Sessions that have expired end now, and so do those of this Backend that are lost: each commit of theirs is applied
-	// by now or never will be. Their nodes are gone when Open returns, except those that a transaction of a user holds.
+	// Open first ends the expired sessions, and the sessions of this Backend that are lost. Their commits are applied by now or
+	// never, and their nodes are gone when Open returns, except nodes that the transaction of a user locks.
 	if _, err := s.insist(ctx, l, nil, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
 		return err
 	}
@@ -117,8 +117,8 @@ func (s *session) begin(ctx context.Context, l *link) error {
 	return s.attach(l, sent, 1, r[1])
 }
 
-// dial makes a link that is ready for the session, which does not know it yet. create says whether it makes or updates
-// the layout: a session that exists needs none, and an administrator may be about to restore the schema.
+// dial makes a link that is ready for the session, which does not know it yet. With create it makes or updates the layout.
+// A session that connects again does not: an administrator may be restoring the schema.
 func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 	c := s.cfg
 	pg := c.pg.Copy()
@@ -127,7 +127,7 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 			return nil, fmt.Errorf("Options.BeforeConnect: %w", err)
 		}
 	}
-	// The hosts are tried one after the other. One that hangs must leave time for the others.
+	// The hosts are tried one after the other. A host that hangs must leave time for the others.
 	if deadline, ok := ctx.Deadline(); ok && c.hosts > 1 {
 		share := time.Until(deadline) / time.Duration(c.hosts+1)
 		if pg.ConnectTimeout == 0 || pg.ConnectTimeout > share {
@@ -188,8 +188,7 @@ func checkEncoding(encoding string) error {
 	return nil
 }
 
-// prepare makes the settings of a connection, the layout if it is missing, listens, and prepares the statements. A wait for a
-// lock gives up after a time.
+// prepare makes the settings of a connection, and the layout if it is missing, listens, and prepares the statements.
 func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings string, create bool) error {
 	for _, sql := range []string{"SET statement_timeout = 0", settings} { // a statement has the limit that was set before it
 		if err := conn.Exec(ctx, sql).Close(); err != nil {
@@ -230,8 +229,8 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings stri
 	}
 }
 
-// checkRights returns an error that names the rights that the role lacks on the tables and functions that a session uses: without
-// it the first call that needs one of them would fail.
+// checkRights returns an error that names the rights that the role lacks on the tables and functions of a session. Otherwise
+// only the first call that needs a missing right would fail.
 func (c *config) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 	results, err := conn.Exec(ctx, `SELECT (SELECT string_agg(x.lacks, ', ' ORDER BY x.lacks) FROM (
 		SELECT p || ' on table ' || t.relname AS lacks FROM pg_class t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
@@ -276,18 +275,18 @@ var errPooled = fmt.Errorf("%w: notifications do not arrive, as through a connec
 // idleWait is how long an idle connection waits for a notification.
 const idleWait = 2 * time.Second
 
-// check refuses a connection to a pool that gives each transaction another connection of the server. It does so before anything
-// is set on the connection, since other clients of such a pool would get the settings.
+// check refuses a connection to a pool that gives each transaction another connection of the server. It does so before any setting
+// is made, since other clients of such a pool would get it.
 //
-// A pool gives its clients process ids of its own. A pool that makes them up like PgBouncer hits that of the server once in
-// 2^32 times. A pool that passes the ids of the server on is taken for the server: see New.
+// A pool gives its clients other process ids than the server. PgBouncer makes random ids, one of which in 2^32 is equal. A pool
+// that passes the server's ids to its clients is not recognised: see New.
 func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgConn) error {
 	pid, err := backendPID(ctx, conn)
 	if err != nil || pid == int64(conn.PID()) {
 		return err
 	}
 	pg = pg.Copy()
-	pg.OnNotification = nil // else p would hear those of the second connection
+	pg.OnNotification = nil // p counts the notifications of the first connection only
 	other, err := pgconn.ConnectConfig(ctx, pg)
 	if err != nil {
 		return fmt.Errorf("a second connection to the pool, which tests whether notifications arrive: %w", err)
@@ -311,7 +310,7 @@ func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgCo
 	if err := other.Exec(ctx, "NOTIFY "+quote(hello)).Close(); err != nil {
 		return err
 	}
-	// Without a transaction under way a pool in transaction mode drops what the server sends.
+	// A pool in transaction mode drops messages of the server outside of transactions.
 	wait, cancel := context.WithTimeout(ctx, idleWait)
 	defer cancel()
 	for !p.has(hello) && wait.Err() == nil {
@@ -319,7 +318,7 @@ func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgCo
 			return err
 		}
 	}
-	// The server sends what is late before the reply. Earlier clients of the connection may have left something.
+	// A late notification arrives before this reply. UNLISTEN also ends what earlier clients of the connection have left.
 	if err := conn.Exec(ctx, "UNLISTEN *").Close(); err != nil {
 		return err
 	}
@@ -338,7 +337,7 @@ func backendPID(ctx context.Context, conn *pgconn.PgConn) (int64, error) {
 	return strconv.ParseInt(string(results[0].Rows[0][0]), 10, 64)
 }
 
-// refusal returns the error of the contract for one that makes further attempts to open useless, or nil.
+// refusal returns the error of the contract if further attempts to open are useless, or nil.
 func refusal(err error) error {
 	var verify *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError

@@ -7,11 +7,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// mostEvents bounds the commits whose events one reply has.
+// mostEvents bounds the commits in one reply.
 const mostEvents = 1000
 
 // pollEvents asks for the events of a link that does not listen: after each Options.Poll while there are watches, and
-// when a reply is ahead of them.
+// when a reply is ahead of the events.
 func (s *session) pollEvents(l *link) {
 	defer l.work.Done()
 	ticker := time.NewTicker(s.cfg.poll)
@@ -48,7 +48,7 @@ func (s *session) pollEvents(l *link) {
 				break
 			}
 		}
-		ticker.Reset(s.cfg.poll) // requests of callers come between
+		ticker.Reset(s.cfg.poll) // leaves room for the requests of callers
 	}
 }
 
@@ -59,14 +59,14 @@ func (h *hub) wants() bool {
 	return h.watches > 0 || len(h.early) > 0
 }
 
-// upTo returns the position up to which all events have come.
+// upTo returns the position up to which all events have arrived.
 func (h *hub) upTo() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.told
 }
 
-// polled handles the reply to a request for events. If some of them are forgotten already, all watches fire.
+// polled handles the reply to a request for events. If the database has deleted some of them, all watches fire.
 func (h *hub) polled(l *link, rows []row) {
 	if h.ends(rows) {
 		h.s.end(errRevoked) // before the events of its nodes

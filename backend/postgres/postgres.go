@@ -1,61 +1,60 @@
 // Package postgres is the backend for PostgreSQL, from version 13 on. It is tested with 15.
 //
-// New makes a backend.Backend from a connection string. The nodes are rows of a schema of their own in a
-// database that the application already has. No superuser and no extension is needed. Besides what every
-// backend has, a transaction of the application can depend on a hold, and commit a coord.Txn together with its own
-// rows: see Check and Commit.
+// New makes a backend.Backend from a connection string. The nodes are rows of a separate schema in a database that the
+// application already has. No superuser and no extension is needed. Besides what every backend has, a transaction of the
+// application can depend on a hold, and commit a coord.Txn together with its own rows: see Check and Commit.
 //
 // # Sessions
 //
-// A session is a row, and one connection that nothing else uses. It sends a keep-alive every eighth of the timeout, or every quarter
-// of the lease if that is less. The lease is counted from the moment at which the latest answered keep-alive was sent. Keep-alives are not flushed to disk: after a
-// crash of the server all timeouts begin again. On each connection the session begins a new epoch, which its commits
-// compare; so nothing that was sent on an earlier connection is applied any more.
+// A session is a row, and a connection that nothing else uses. It sends a keep-alive every eighth of the timeout, or every
+// quarter of the lease if that is less. The lease is counted from the moment at which the latest answered keep-alive was
+// sent. Keep-alives are not flushed to disk: after a crash of the server all timeouts begin again. Each connection of a
+// session has a new epoch, which its commits compare, so no request of an earlier connection is applied any more.
 //
-// The sessions of clients end those that have expired, each time that they send a keep-alive: while no client is there,
-// nothing ends, and Open looks first. Only the clock of the database counts. That clock can be set, and the server can be
-// down. So the time between two looks counts against a session for nearly its LossMargin at most: a step of the clock
-// forward ends no living session. After a restart of the server, or if the clock was set back, all timeouts begin again.
+// Clients end the sessions that have expired, with each keep-alive that they send. Without a client no session ends, so Open
+// looks for expired sessions first. Only the clock of the database counts. That clock can be set, and the server can be down,
+// so the time between two looks counts against a session for nearly its LossMargin at most: a step of the clock forward ends
+// no living session. After a restart of the server, or if the clock was set back, all timeouts begin again.
 //
-// A keep-alive waits for the commits that its session has sent. These give up waiting for their turn after an eighth of the
-// timeout and are sent again, so other sessions cannot delay it. What can is a flush: if the disk, or
-// a synchronous standby, does not answer for the length of the lease, the sessions that are committing are lost. With a
-// synchronous standby every keep-alive waits for it: while it is away, all sessions are lost.
+// A keep-alive waits for the commits that its session has sent. A commit that waits for its turn gives up after an eighth of
+// the timeout and is sent again, so other sessions cannot delay the keep-alive. A flush can: if the disk, or a synchronous
+// standby, does not answer for the length of the lease, the sessions that are committing are lost. With a synchronous standby
+// every keep-alive waits for the standby: while it is away, all sessions are lost.
 //
 // # Commits
 //
-// A commit is one request: a function applies its operations, under an advisory lock that orders all commits of the
-// schema. Commits that one session is asked for during another one share the next transaction, and so its flush. Commits
-// of different sessions are one after the other, each with a flush of its own: a schema has
-// some hundred commits a second on a disk that needs a millisecond or two for a flush, however many clients it has. Commits that are
-// refused, or only check, cost no flush. Each commit sends a notification, which wakes every connection
-// that listens in this database, on whatever channel: count on some 50 to 100 sessions for one database.
+// A commit is one request: a function applies its operations, under an advisory lock that orders all commits of the schema.
+// Commits that the callers of one session request during another commit share the next transaction and its flush. Commits of
+// different sessions follow each other, each with its own flush: on a disk that needs a millisecond or two for a flush, a
+// schema has some hundred commits a second, however many clients it has. Commits that are refused, or only check, cost no
+// flush. Each commit sends a notification, which wakes every connection that listens in this database, on whatever channel:
+// count on some 50 to 100 sessions for one database.
 //
-// A transaction that stays open for long keeps PostgreSQL from removing old versions of the rows that each commit
-// changes. A saturated schema fell to a tenth of its rate within 20 seconds of that, and recovered
-// afterwards. So keep dumps and reports away from busy times, or on a standby.
+// A transaction that stays open for long keeps PostgreSQL from removing old versions of the rows that each commit changes. A
+// saturated schema fell to a tenth of its rate within 20 seconds of such a transaction, and recovered afterwards. So run dumps
+// and reports outside of busy times, or on a standby.
 //
 // A path has at most 2,600 bytes, since an index takes no more. A commit has up to 1 MB of paths and data, as in all backends.
 //
 // # Failover
 //
-// A commit is answered when the server says that it is durable: what that means is synchronous_commit and
-// synchronous_standby_names. With an asynchronous standby, commits that were answered can be missing after a promotion. The
-// numbers go on in a new epoch then, so tokens still grow, and sessions that have seen what is missing end. While the old
-// server still runs apart from the new one, clients of either can hold the same lock; a guard in a transaction (Check)
-// holds even then, since the transaction is lost together with its lock. The same applies to a restored backup.
+// A commit is answered when the server says that it is durable: what that means is set by synchronous_commit and
+// synchronous_standby_names. With an asynchronous standby, answered commits can be missing after a promotion. Positions then
+// continue in a new epoch, so tokens still grow, and sessions that have seen a missing commit end. While the old server still
+// runs apart from the new one, clients of either can hold the same lock. A guard in a transaction (Check) holds even then,
+// since the transaction is lost together with its lock. The same applies to a restored backup.
 //
-// With a synchronous standby the old server cannot renew a lease once the standby is promoted, so a client of it learns that
-// it has lost its session before the new server ends the session.
+// With a synchronous standby the old server cannot renew a lease once the standby is promoted, so its clients learn that they
+// have lost their sessions before the new server ends them.
 //
 // # The layout
 //
-// A node's row has the number of its children and of those that it ever had, so numbers of sequential nodes are those of
-// ZooKeeper. One row has the position of the latest commit, and each commit changes it and its parents' rows. Alternatives were
-// measured on PostgreSQL 15, as processor time of the server and as rate beside a snapshot that is 20 seconds old:
+// A node's row has the number of its children and of those that it has ever had, so sequential nodes have the numbers of
+// ZooKeeper. One row has the position of the latest commit. Each commit changes it and the rows of its parents. Alternatives
+// were measured on PostgreSQL 15, in processor time of the server and in the rate beside a snapshot that is 20 seconds old:
 // positions from a sequence, or as the maximum of an insert-only table, with counts by count(*), cost the same and fell to
-// 0.12 and 0.22 of their rate; counters in a table that is keyed by position fell to 0.85 only, for 1.15 times the processor
-// time of a commit and 1.6 times that of one with three deletions. The simplest layout was taken. The schema has a version,
+// 0.12 and 0.22 of their rate. Counters in a table with the position in its key fell to 0.85 only, but a commit took 1.15
+// times the processor time, and one with three deletions 1.6 times. The simplest layout was chosen. The schema has a version,
 // so that it can change: see Migration.
 package postgres
 
@@ -82,49 +81,47 @@ type Options struct {
 	SessionTimeout time.Duration
 
 	// LossMargin is how long before the end of the timeout a session whose renewals are
-	// not answered declares itself lost. Zero means a third of the timeout; it is at least a tenth. The database measures
-	// timeouts by its clock. If that is set forward, or no session looks for expired ones for a while, at most the margin
-	// of this time counts against a timeout. After a restart of the server, or if the clock was set back, all timeouts begin again.
+	// not answered declares itself lost. Zero means a third of the timeout; it is at least a tenth. If the clock of the
+	// database is set forward, or no session looks for expired ones for a while, no more than the margin counts against a
+	// timeout.
 	LossMargin time.Duration
 
 	// Schema is the name of the schema that has the nodes; empty means "coord". Applications that must be kept
 	// apart use different schemas. It has at most 40 bytes, no control character and no $$, and does not begin with pg_.
 	Schema string
 
-	// KeepSchema makes Open fail with backend.ErrInvalid where it would make or update the schema. It is
-	// for tools and for programs whose schema is updated by a step of its own: an update can end the
-	// service for older versions of the library.
+	// KeepSchema makes Open fail with backend.ErrInvalid where it would make or update the schema. It is for tools, and for
+	// programs whose schema an administrator updates: an update can exclude older versions of the library.
 	KeepSchema bool
 
 	// ContainerInterval is how long a container stays after its last child was deleted; zero means a
-	// minute. The sessions of all backends with the same Schema remove containers, and so does each by its own
-	// interval. If it is negative, the sessions of this backend do not. Less than 10 ms counts as 10 ms.
+	// minute. The sessions of each backend with the same Schema delete containers by their own interval. If it is negative,
+	// the sessions of this backend delete none. Less than 10 ms counts as 10 ms.
 	ContainerInterval time.Duration
 
-	// Poll, if it is not zero, is for a connection through a pool that gives each transaction another connection of the server (PgBouncer
-	// in transaction mode), where notifications do not arrive and statements cannot be prepared. A session with watches
-	// then asks for events after each Poll, and at once when a reply shows that there are some. So watches fire up to Poll later, an idle
-	// session with watches costs a request each Poll, and each commit in the schema stores its events while there is such a session. The
-	// default_transaction_isolation of the role must be read committed. Less than 5 ms counts as 5 ms.
+	// Poll, if it is not zero, is for a connection through a pool that gives each transaction another connection of the server
+	// (PgBouncer in transaction mode), where notifications do not arrive and statements cannot be prepared. A session with
+	// watches then asks for events after each Poll, and at once when a reply shows that there are some. So watches fire up to
+	// Poll later, an idle session with watches costs a request each Poll, and each commit in the schema stores its events while
+	// there is such a session. The role's default_transaction_isolation must be read committed. Less than 5 ms counts as 5 ms.
 	//
 	// A keep-alive waits for a connection of the pool like any request. Commits keep one for 50 ms at most while they wait for
 	// others, so sessions outlive a crowd of clients, but not a pool whose connections are all taken by long transactions of the
 	// application. PgBouncer makes no connection for server_login_retry (15 s) after one that failed: set it well below SessionTimeout.
 	Poll time.Duration
 
-	// EarlyRelease lets the next commit begin before this one is durable; its caller waits for that in a second transaction of
-	// the same round trip. So the commits of many clients share flushes, where each waits for a flush of its own otherwise: it
-	// is worth it where flushes are slow. Other sessions can see a commit that is lost if the server crashes in that moment.
-	// These sessions end when they connect again, and tokens grow even so. All clients of a schema may choose for themselves.
+	// EarlyRelease lets the next commit begin before the present one is durable; the caller waits for that in a second
+	// transaction of the same round trip. So commits of many clients share flushes, which is worth it where flushes are slow.
+	// Other sessions can see a commit that a crash of the server then loses. These sessions end when they connect again, and
+	// tokens still grow. Each client of a schema may choose for itself.
 	EarlyRelease bool
 
 	// Without switches off backend.Trees, backend.Batches, backend.Containers or backend.Clock.
 	Without backend.Features
 
-	// Logger gets the log lines about the connections of a session: each connection that is
-	// made (Info), and each that breaks, with the reason (Warn). While no connection can be made there is a line with the
-	// error at intervals that grow from a second to a minute (Warn). The loss of a
-	// session is logged by its user: see Logger of coord.Options. Nil means no logging.
+	// Logger gets a line for each connection that a session makes (Info), and for each that breaks, with the reason (Warn).
+	// While no connection can be made, a line reports the error at intervals that grow from a second to a minute (Warn). The
+	// client logs the loss of a session: see Logger of coord.Options. Nil means no logging.
 	//
 	// It is called on a goroutine of its own, one line at a time and in order for each session.
 	// Nothing waits for it, except that the session's Close waits up to a second for the last lines.
@@ -147,15 +144,15 @@ const (
 )
 
 // New returns a backend for the database of a connection string, in the form of a URL or of keywords and values, as
-// pgconn.ParseConfig takes them: hosts, TLS, user, password, and settings of the server. What it does not say, the environment variables of
-// libpq do: an empty string leads to PGHOST, or to the local socket. New does no I/O. Open reports an invalid string and invalid
-// options (backend.ErrInvalid).
+// pgconn.ParseConfig takes them: hosts, TLS, user, password, and settings of the server. The environment variables of libpq set
+// what the string omits: an empty string leads to PGHOST, or to the local socket. New does no I/O. Open reports an invalid string
+// and invalid options (backend.ErrInvalid).
 //
-// With several hosts the session uses the one that accepts writes. The user needs the right to create
-// the schema, or the administrator makes it: see Migration. The connection must lead to the server itself, or through a pool
-// in session mode, unless Options.Poll is set: Open refuses a pool that does not pass notifications on. To test that, each new
-// connection to a pool needs a second connection of the server for a moment. Open recognises a pool by the process id
-// that it gives its clients: one that passes the ids of the server on is not tested, and must be in session mode.
+// With several hosts the session uses the host that accepts writes. The user needs the right to create the schema, or the
+// administrator makes it: see Migration. The connection must lead to the server itself, or through a pool in session mode,
+// unless Options.Poll is set: Open refuses a pool through which notifications do not arrive. To test that, each new connection
+// to a pool needs a second connection of the server for a moment. Open recognises a pool because its clients see another
+// process id than the server's. A pool that shows the server's ids is not tested, and must be in session mode.
 func New(connString string, o *Options) backend.Backend {
 	cfg, err := newConfig(connString, o)
 	return &service{cfg: cfg, err: err}

@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// errDamaged: a table that has one row has none.
+// errDamaged: a table that must have one row has none.
 var errDamaged = fmt.Errorf("%w: another program has deleted rows of the schema", backend.ErrInvalid)
 
 // read runs a read until it is answered. see is called for the answer, in the order of the stream; it can be nil.
@@ -62,7 +62,7 @@ func (s *session) read(ctx context.Context, statement string, args [][]byte, see
 	}
 }
 
-// await waits for an event. A nil channel has nothing to wait for. The error is that of ctx or of the session.
+// await waits until done is closed; nil needs no wait. It returns early with the error of ctx or of the session.
 func (s *session) await(ctx context.Context, done <-chan struct{}) error {
 	if done != nil {
 		select {
@@ -246,7 +246,7 @@ func (s *session) ReadMany(ctx context.Context, reads ...backend.Read) ([]backen
 	return results, nil
 }
 
-// readPart answers the first of the reads, as many as one reply takes.
+// readPart answers the first reads, as many as one reply takes.
 func (s *session) readPart(ctx context.Context, reads []backend.Read) ([]backend.ReadResult, error) {
 	paths, kids := make([]string, len(reads)), make([]bool, len(reads))
 	for i, r := range reads {

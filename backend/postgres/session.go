@@ -17,8 +17,8 @@ import (
 	"github.com/go-coord/coord/internal/outbox"
 )
 
-// A session is a row of the table session. Its epoch is that of its connection: each commit compares it, so the
-// database refuses every commit of an earlier connection, and of a session that has ended.
+// A session is a row of the table session. Each of its connections has an epoch, which each commit compares. So the database
+// refuses every commit of an earlier connection, and of a session that has ended.
 type session struct {
 	*contact.Life
 	cfg    *config
@@ -165,8 +165,8 @@ func (s *session) connect() *link {
 	}
 }
 
-// reattach makes a link, and goes on with the session there, in the next epoch. An attempt that was given up
-// may still reach the database. It is refused there after a later one.
+// reattach makes a link, and continues the session on it, in the next epoch. An attempt that was given up may still reach the
+// database, which refuses it after a later attempt.
 func (s *session) reattach(ctx context.Context, epoch int32) (*link, error) {
 	l, err := s.dial(ctx, false)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *session) reattach(ctx context.Context, epoch int32) (*link, error) {
 	return l, nil
 }
 
-// insist makes a request of the session itself until the server runs it: the turn can be taken for longer than the lock timeout.
+// insist repeats a request of the session itself until the server executes it: the wait for the turn can exceed the lock timeout.
 func (s *session) insist(ctx context.Context, l *link, see func(row), statement string, args ...[]byte) (row, error) {
 	for tries := 0; ; tries++ {
 		r, err := l.ask(ctx, see, statement, args...)
@@ -210,8 +210,8 @@ func (s *session) insist(ctx context.Context, l *link, see func(row), statement 
 	}
 }
 
-// attach gives the session a link, which the hub has already. The request that made the link that of the session was sent
-// at the instant.
+// attach gives the session a link, which the hub has already. sent is when the request was sent that attached the link in the
+// database.
 func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []byte) error {
 	l.expect(history)
 	s.mu.Lock()
@@ -233,7 +233,7 @@ func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []b
 // beatInterval is the time between two keep-alives.
 func (s *session) beatInterval() time.Duration { return min(s.Timeout()/8, s.Lease()/4) }
 
-// beat renews the session, and ends those of others that have expired.
+// beat renews the session, and ends other sessions that have expired.
 func (s *session) beat(l *link) {
 	defer l.work.Done()
 	renew, reap := s.now(), s.now()
@@ -272,7 +272,7 @@ func (s *session) beat(l *link) {
 	}
 }
 
-// leastReap is how often a session looks for sessions that have expired at most.
+// leastReap is the shortest time between two looks for expired sessions.
 const leastReap = 20 * time.Millisecond
 
 func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) error {
@@ -354,7 +354,7 @@ func (s *session) NoContact(err error) error {
 	return s.NoAnswer(err, s.cfg.target)
 }
 
-// pause waits before a request that could not be run at the moment is sent again, longer each time.
+// pause waits before a request is repeated, longer each time.
 func (s *session) pause(ctx context.Context, tries int) {
 	timer := time.NewTimer(min(leastBusy<<min(tries, 10), mostBusy))
 	defer timer.Stop()
@@ -381,8 +381,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// outdated reports whether a connection is of no use any more: it leads to a server that does not accept writes or has another history, or
-// what it has prepared is gone or has changed.
+// outdated reports whether a connection is of no use any more: it leads to a server that does not accept writes or has another
+// history, or its prepared statements are no longer valid.
 func outdated(e *pgconn.PgError) bool {
 	switch e.Code {
 	case codeHistory, "25006", "26000", "0A000", "42P01", "42883", "3F000":
@@ -391,7 +391,7 @@ func outdated(e *pgconn.PgError) bool {
 	return false
 }
 
-// transient reports whether the server has not run a request, and can run it later.
+// transient reports whether the server has not executed a request, and can execute it later.
 func transient(e *pgconn.PgError) bool {
 	switch e.Code {
 	case "40001", "40P01", "55P03", "57014": // serialization, deadlock, lock timeout, canceled

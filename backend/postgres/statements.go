@@ -12,13 +12,13 @@ const columns = "n.czxid, n.mzxid, n.pzxid, n.ctime, n.mtime, n.version, 2*n.cre
 // names is the array of the names of the children of a path.
 const names = "ARRAY(SELECT substr(m.path, length(m.parent) + CASE WHEN m.parent = '/' THEN 1 ELSE 2 END) FROM {s}.node m WHERE m.parent = n.asked)"
 
-// mostReply bounds the reply to one request of ReadMany, which a keep-alive may have to wait for. The first read of a
+// mostReply bounds the reply to one request of ReadMany, since keep-alives wait behind it. The first read of a
 // request is always answered.
 const mostReply = "2000000"
 
-// statements are what the session executes. Each read begins with the position of its snapshot, and is one
-// statement, so that the position is that of all it reads. Reads are named r_, commits c_, and requests of the
-// session itself k_.
+// statements are the statements of a session. The first column of a read is the position of its snapshot. A read is one
+// statement, so all its rows have that snapshot. The names of reads begin with r_, of commits with c_, and of requests of the
+// session itself with k_.
 var statements = map[string]string{
 	"k_open":   "SELECT * FROM {s}.open($1::bigint, $2::int, $3::int, $4::bool)",
 	"k_attach": "SELECT * FROM {s}.attach($1::bigint, $2::int, $3::bigint, $4::uuid)",
@@ -26,8 +26,8 @@ var statements = map[string]string{
 	"k_reap":   "SELECT {s}.reap($1::bigint)",
 	"k_finish": "SELECT {s}.finish($1::bigint)",
 
-	// The events after a position, for sessions that do not listen: the position up to which the reply has them all, and
-	// that up to which they are forgotten.
+	// The events after a position, for sessions that poll. The first two columns are the position up to which the reply is
+	// complete, and the position up to which the events were deleted.
 	"k_events": "SELECT c.zxid, r.trimmed, e.zxid, e.events FROM {s}.clock c CROSS JOIN {s}.reaper r LEFT JOIN {s}.change e ON e.zxid > $1::bigint ORDER BY e.zxid LIMIT $2::int",
 
 	"r_sync":   "SELECT c.zxid FROM {s}.clock c",
@@ -43,27 +43,27 @@ var statements = map[string]string{
 
 	"c_commit": "SELECT * FROM {s}.commit($1::bigint, $2::int, $3::bool, $4::int[], $5::int[], $6::text[], $7::text[], $8::bytea[], $9::int[], $10::int[])",
 
-	// Waits until all commits before are durable. A transaction that writes nothing would not be waited for.
+	// Waits until all earlier commits are durable. A transaction that writes nothing would not wait.
 	"k_flush": "SELECT pg_logical_emit_message(true, 'coord', '')::text",
 }
 
-// settings protect the session from what administrators set for others: each of its statements is short, and none may be
-// ended by a timeout that it does not know of. A wait for the turn gives up after the lock timeout, so
-// that the keep-alive behind it is not late. New tables have no statistics, hence no sequential scans. The server ends a connection whose
-// client does not take data for the timeout, or is not there any more: it can have the turn.
+// settings protect the session from settings for the role or the database: its statements are short, and no timeout may end
+// them. A wait for the turn ends with the lock timeout, so that the keep-alive behind it is not late. New tables have no
+// statistics, so sequential scans are off. The server ends the connection of a client that is gone or accepts no data for the
+// session timeout, since its transaction can have the turn.
 const settings = "SELECT set_config(s.name, v.value, false) FROM (VALUES ('default_transaction_isolation', 'read committed'), ('default_transaction_read_only', 'off')," +
 	" ('enable_seqscan', 'off'), ('jit', 'off'), ('client_encoding', 'UTF8'), ('plan_cache_mode', 'auto'), ('lock_timeout', '{lock}'), ('transaction_timeout', '0')," +
 	" ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'), ('tcp_user_timeout', '{patience}ms')," +
 	" ('tcp_keepalives_idle', '{idle}'), ('tcp_keepalives_interval', '{idle}'), ('tcp_keepalives_count', '3')," +
 	" ('synchronous_commit', " + durable + ")) v(name, value) JOIN pg_settings s USING (name)"
 
-// durable is the setting synchronous_commit: an answered commit is never lost to a crash, whatever others have chosen.
+// durable is the setting synchronous_commit: no crash loses an answered commit, whatever is set for the role.
 const durable = "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END"
 
 // local begins each transaction of a connection to a pool: it makes the settings, and checks the history of the server.
 const local = "SELECT {s}.same_history($1::uuid), set_config('lock_timeout', '{lock}', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true), set_config('statement_timeout', '0', true), set_config('synchronous_commit', " + durable + ", true)"
 
-// unprepared returns the statements as they are sent to a pool. Each begins with its name, for those who read the log of the server.
+// unprepared returns the statements for a connection to a pool. Each begins with its name, for readers of the server's log.
 func unprepared(schema, lock string) map[string]string {
 	all := map[string]string{"k_local": "/*k_local*/ " + fill(strings.Replace(local, "{lock}", lock, 1), schema)}
 	for name, sql := range statements {
@@ -88,5 +88,5 @@ func fill(sql, schema string) string {
 		"{t}", literal(quote(schema)+".layout")).Replace(sql)
 }
 
-// channel is that of the notifications of a schema.
+// channel returns the name of a schema's channel for notifications.
 func channel(schema string) string { return "coord:" + schema }

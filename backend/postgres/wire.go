@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The binary formats of the few types that statements take and return.
+// The binary formats of the types in statements.
 
 var be = binary.BigEndian
 
