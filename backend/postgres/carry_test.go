@@ -450,7 +450,7 @@ func TestCommit_IsPlannedAgain(t *testing.T) {
 	}
 }
 
-// A Set does not trust what the client knew of the node: by now it can belong to a lock, and no reply tells.
+// A Set reads the node again: by now it can belong to a lock, and the commit of the user returns no result.
 func TestCommit_ReadsWhatItSets(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBooks(t), context.Background()
@@ -622,7 +622,7 @@ func TestCommit_RefusesWhatItCannotCarry(t *testing.T) {
 	b.clean()
 }
 
-// A Commit after the end of the session is refused as such, and the next session can carry it.
+// A Commit after the end of the session returns ErrSessionLost, and the next session can carry it.
 func TestCommit_AfterTheEndOfItsSession(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBooks(t), context.Background()
@@ -652,7 +652,7 @@ func TestCommit_NeedsOnlyUsage(t *testing.T) {
 	tx.Rollback(ctx)
 	b.must("GRANT USAGE ON SCHEMA {s} TO " + role)
 	conn := b.connect(as)
-	// What the role can make is not used by the functions.
+	// The functions do not use objects that the role creates.
 	for _, s := range []string{"CREATE TEMP TABLE node (path text)", "CREATE TEMP TABLE staged (id int)", "CREATE FUNCTION pg_temp.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'called'; END $$",
 		"SET search_path = pg_temp, public"} {
 		if _, err := conn.Exec(ctx, s); err != nil {
@@ -699,7 +699,7 @@ func TestCommit_IsNotPrepared(t *testing.T) {
 	mustCreate(t, b.c, "/after", "")
 }
 
-// A transaction that waits for rows of the user has not the turn yet, even if it waits in a deferred trigger that
+// A transaction that waits for rows of the user does not have the turn yet, even if it waits in a deferred trigger that
 // PostgreSQL runs after those of the Commit.
 func TestCommit_WaitsForRowsWithoutTheTurn(t *testing.T) {
 	t.Parallel()

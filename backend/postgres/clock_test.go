@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 )
 
-// setClock does to a schema what a step of the server's clock does: its times are that much older.
+// setClock makes the times of a schema older, which has the effect of a step of the server's clock.
 func (s *service) setClock(t *testing.T, step time.Duration) {
 	t.Helper()
 	err := s.exec(fmt.Sprintf(`DO $$ BEGIN
@@ -46,8 +46,8 @@ func gone(t *testing.T, s backend.Session, path string) {
 	}
 }
 
-// No step of the clock ends a living session, also of one that has no contact for a part of its lease, and sessions that are
-// dead end afterwards.
+// No step of the clock ends a living session, even if it has no contact for a part of its lease, and a dead session ends
+// afterwards.
 func TestClock_StepsEndNoLivingSession(t *testing.T) {
 	t.Parallel()
 	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 12 * time.Second})
@@ -88,7 +88,7 @@ func TestExpiry_AShortMarginKeepsNoSessionAlive(t *testing.T) {
 	s := newService(t, server.Addr(), postgres.Options{SessionTimeout: 4 * time.Second})
 	living, long := opened(t, s.link("living")), opened(t, s.link("long"))
 	create(t, long, "/long", backend.Ephemeral)
-	// A row, since a busy machine loses such a session before it has a node.
+	// Only a row: on a busy machine the client of such a session loses it before it has a node.
 	err := s.exec(fmt.Sprintf(`DO $$ BEGIN
 		PERFORM %[1]s.open(7, 100, 10, false);
 		PERFORM %[1]s.commit(7, 1, false, '{1}', '{1}', '{/short}', '{/}', '{NULL}', '{1}', '{-1}');
@@ -104,7 +104,7 @@ func TestExpiry_AShortMarginKeepsNoSessionAlive(t *testing.T) {
 	gone(t, living, "/long")
 }
 
-// The database ends no session before its timeout has passed since its latest renewal, and others do it soon after.
+// No session ends before its timeout has passed since its latest renewal, and other sessions end it soon afterwards.
 func TestExpiry_NotBeforeTheTimeout(t *testing.T) {
 	t.Parallel()
 	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: 3 * time.Second})

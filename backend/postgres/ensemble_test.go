@@ -20,8 +20,8 @@ import (
 // sharedSchema is the schema of the tests of the root module.
 const sharedSchema = "elsewhere"
 
-// Ensembles are servers for the tests of the root module. COORD_POSTGRES_SERVER is the address of one that
-// they share.
+// Ensembles are servers for the tests of the root module. COORD_POSTGRES_SERVER is the address of a server that the tests
+// share.
 var Ensembles = &ensemble.Service{
 	Backend: func(servers []string, timeout, margin time.Duration, without backend.Features) backend.Backend {
 		return postgres.New(urlOf(servers), &postgres.Options{
@@ -41,7 +41,7 @@ var Ensembles = &ensemble.Service{
 	},
 }
 
-// urlOf returns the connection string for servers, one of which accepts writes.
+// urlOf returns the connection string for a primary and its standbys.
 func urlOf(servers []string) string {
 	var hosts, ports []string
 	for _, addr := range servers {

@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 )
 
-// A primary whose synchronous standby was promoted beside it renews no lease any more: the holder that is
-// connected to it is told of its loss before the next one gets the lock at the new primary.
+// After the promotion of a synchronous standby, the former primary, which still runs, renews no lease: a holder that is
+// connected to it learns of its loss before the new primary grants the lock to the next holder.
 func TestFailover_AFormerPrimaryRenewsNoLease(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)

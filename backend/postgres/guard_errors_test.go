@@ -65,7 +65,7 @@ func TestGuard_ARefusalAbortsTheTransaction(t *testing.T) {
 	}
 }
 
-// A snapshot that is older than the grant lacks what the earlier holder has written.
+// A transaction whose snapshot is older than the grant is refused: it lacks the writes of the earlier holder.
 func TestGuard_ASnapshotFromBeforeTheGrantIsRefused(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)
@@ -85,7 +85,7 @@ func TestGuard_ASnapshotFromBeforeTheGrantIsRefused(t *testing.T) {
 	}
 }
 
-// Holds of any client, namespace and number; nodes of any name.
+// Check accepts holds of every client and namespace, several at once, and nodes of any name.
 func TestGuard_WhoseHold(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)
@@ -140,7 +140,7 @@ func (c *counter) Exec(ctx context.Context, sql string, args ...any) (pgconn.Com
 	return c.Tx.Exec(ctx, sql, args...)
 }
 
-// What Check refuses without a question to the hold, and what the database does.
+// Check refuses invalid arguments locally, and the database refuses the rest.
 func TestGuard_Errors(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)

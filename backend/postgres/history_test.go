@@ -140,7 +140,7 @@ func TestHistory_RestoredFiles(t *testing.T) {
 }
 
 // An administrator restores a dump of the schema under running clients. The connection of a session does not break, and
-// others fill the gap in the history before the session does anything: its next commit is refused, and it ends.
+// other sessions commit more than is lost before its next commit. This commit is refused, and the session ends.
 func TestHistory_ADumpRestoredUnderClients(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t)
@@ -168,7 +168,7 @@ func TestHistory_ADumpRestoredUnderClients(t *testing.T) {
 	}
 }
 
-// The same where nobody else comes: the commit itself finds that the tables are others.
+// The same without other clients: the commit itself finds that the tables were replaced.
 func TestHistory_ADumpRestoredUnderOneClient(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t)
@@ -186,7 +186,7 @@ func TestHistory_ADumpRestoredUnderOneClient(t *testing.T) {
 	}
 }
 
-// A dump is restored in another cluster, the second host of the connection string, and the first one ends.
+// A dump is restored on another cluster, the second host of the connection string, and the first host ends.
 func TestHistory_ADumpInAnotherCluster(t *testing.T) {
 	t.Parallel()
 	settings := map[string]string{"fsync": "off"}
@@ -209,8 +209,8 @@ func TestHistory_ADumpInAnotherCluster(t *testing.T) {
 	}
 }
 
-// A session with a later history begins a new epoch on a server whose sessions are connected. They go on, and reads with
-// watches do not wait for the events up to a position that no commit has.
+// A session with a later history begins a new epoch on a server whose sessions are connected. These continue, and reads with
+// watches do not wait for events up to a position without a commit.
 func TestHistory_ANewEpochUnderClients(t *testing.T) {
 	t.Parallel()
 	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute})

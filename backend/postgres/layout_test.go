@@ -30,8 +30,8 @@ func TestLayout_ManyFirstClients(t *testing.T) {
 	wg.Wait()
 }
 
-// A newer layout is used if it says that this library can, and refused otherwise. A schema of another application is
-// refused, and left as it is.
+// Open uses a newer layout only if its column oldest allows that. It refuses the schema of another application, and does not
+// change it.
 func TestLayout_OthersSchemas(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// line is a proxy of requests, behind one of bytes. A request is one group of messages.
+// line is a proxy of requests, behind a proxy of bytes. A request is one group of messages.
 type line struct {
 	ensemble.Requests
 	server   string
@@ -25,14 +25,14 @@ type line struct {
 	mu     sync.Mutex
 	closed bool
 	conns  map[*lineConn]struct{}
-	broken error // what was no message
+	broken error // bytes that are no message
 }
 
 // lineConn is a connection of the client, and its continuation to the server.
 type lineConn struct {
 	line           *line
 	client, server net.Conn
-	ended          chan struct{} // with either side
+	ended          chan struct{} // closed when either side ends
 	once           sync.Once
 
 	mu       sync.Mutex
@@ -91,7 +91,7 @@ func (l *line) accept() {
 	}
 }
 
-// Close ends all connections, and returns what the proxy did not understand.
+// Close ends all connections. It returns an error if the proxy met bytes that are no message.
 func (l *line) Close() error {
 	err := errors.Join(l.Proxy.Close(), l.messages.Close())
 	l.mu.Lock()
@@ -117,8 +117,8 @@ func kindOf(m []byte) kind {
 	return keeps
 }
 
-// frameOf tells a request as a frame of ZooKeeper, by the same message. Session is that of a request which
-// opens it or goes on with it.
+// frameOf returns the frame of ZooKeeper that stands for a request, by the same message. Only a request that opens or
+// attaches a session has its Session.
 func frameOf(m []byte) (f zkproxy.Frame) {
 	_, rest, _ := bytes.Cut(m[5:], []byte{0})
 	statement, rest, _ := bytes.Cut(rest, []byte{0})
@@ -243,7 +243,7 @@ func (c *lineConn) up() error {
 	}
 }
 
-// down passes replies on until one side ends, or one is lost.
+// down passes replies on until one side ends, or a fault loses a reply.
 func (c *lineConn) down() error {
 	var group []byte
 	for started := false; ; {
@@ -252,8 +252,8 @@ func (c *lineConn) down() error {
 			_, _ = c.client.Write(group) // the client may have ended
 			return err
 		}
-		// Messages of the start, and those that belong to no request: NotificationResponse,
-		// NoticeResponse and ParameterStatus.
+		// Messages of the login, and messages of no request: NotificationResponse, NoticeResponse and
+		// ParameterStatus.
 		alone := !started || len(group) == 0 && bytes.IndexByte([]byte("ANS"), m[0]) >= 0
 		group = append(group, m...)
 		if m[0] == 'A' {
@@ -293,7 +293,7 @@ func (c *lineConn) down() error {
 	}
 }
 
-// answered takes the oldest request.
+// answered removes the oldest request and returns it.
 func (c *lineConn) answered() (*lineRequest, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,7 +307,7 @@ func (c *lineConn) answered() (*lineRequest, error) {
 
 var errNoMessage = errors.New("this begins no message of PostgreSQL")
 
-// readMessage reads one message, whose length comes after a type of so many bytes.
+// readMessage reads one message. Its length follows a type of kind bytes.
 func readMessage(from io.Reader, kind int) ([]byte, error) {
 	head := make([]byte, kind+4)
 	if _, err := io.ReadFull(from, head); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/backend/internal/contact"
 )
 
-// script is the server's end of a link; the test is the server.
+// script is the server's end of a link, on which the test plays the server.
 type script struct {
 	t     *testing.T
 	back  *pgproto3.Backend
@@ -96,8 +96,8 @@ func commitRequest() *request {
 		backend.Create("/a", nil, backend.Persistent), backend.Delete("/b", backend.AnyVersion)})...)...)
 }
 
-// The events that come in one packet with the answer to attach are not lost, so no reply that shows them waits for ever. What another
-// program notifies of is no event.
+// Events in one packet with the answer to attach are not lost, so no read waits for them for ever. Notifications of another program
+// are ignored.
 func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
 	s := &session{id: 5, cfg: new(config)}
 	s.Life = contact.NewLife(contact.Clock(), s.end)
@@ -225,7 +225,7 @@ func TestLink_ACommitWithoutItsStandbyIsUnsure(t *testing.T) {
 	}
 }
 
-// A keep-alive goes before what is not sent yet, and little is sent and unanswered.
+// A keep-alive overtakes requests that are not sent yet, and the number of unanswered requests is bounded.
 func TestLink_AKeepAliveOvertakesReads(t *testing.T) {
 	l, server := newScript(t, false, silent)
 	reads := make([]*request, mostSent+20)
@@ -252,7 +252,7 @@ func TestLink_AKeepAliveOvertakesReads(t *testing.T) {
 	}
 }
 
-// What was not sent when the link broke is no doubt; what was sent is one.
+// When the link breaks, the outcome of a request is unknown only if it was sent.
 func TestLink_OnlyWhatWasSentIsUnsure(t *testing.T) {
 	l, server := newScript(t, false, silent)
 	sent, waits, dropped := commitRequest(), commitRequest(), commitRequest()

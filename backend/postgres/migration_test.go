@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 )
 
-// The SQL of Migration makes a schema that Open uses as it is, and changes nothing in one that is not old.
+// The SQL of Migration makes a schema that Open can use, and changes nothing in an up-to-date schema.
 func TestMigration_MakesWhatOpenUses(t *testing.T) {
 	t.Parallel()
 	e := shared.Get(t)

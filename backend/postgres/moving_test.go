@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
-// The functions up to the test stand in docs/moving.md as they are here, which internal/readme checks.
+// docs/moving.md contains the functions before the test, which internal/readme checks.
 
 func advisoryBefore(ctx context.Context, pool *pgxpool.Pool, build func(context.Context) string) error {
 	conn, err := pool.Acquire(ctx) // the lock belongs to this connection

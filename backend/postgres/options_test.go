@@ -64,7 +64,7 @@ func (c overdue) Deadline() (time.Time, bool) {
 	return time.Now(), true
 }
 
-// The error of Open has that of BeforeConnect. It is not replaced by that of an attempt which had no time.
+// The error of Open wraps the error of BeforeConnect. An attempt that had no time does not replace it.
 func TestOpen_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
 	t.Parallel()
 	var late atomic.Bool

@@ -278,7 +278,7 @@ func TestPooler_TransactionModeNeedsPoll(t *testing.T) {
 	}
 }
 
-// A pool in session mode passes notifications on. It can leave what the client before has prepared.
+// Notifications arrive through a pool in session mode. Statements that an earlier client has prepared do no harm.
 func TestPooler_SessionMode(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t).Addr()
@@ -321,7 +321,7 @@ func seesEvent(t *testing.T, watching, acting backend.Session) {
 	}
 }
 
-// Open tells at once what a pool refuses for good.
+// Open returns at once if a pool refuses it for good.
 func TestPooler_RefusalsAreTyped(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t).Addr()
@@ -347,7 +347,7 @@ func TestPooler_RefusalsAreTyped(t *testing.T) {
 			}
 		})
 	}
-	// These settings are those that PgBouncer sets itself on the connections of the server.
+	// PgBouncer accepts these settings, and makes them on the connections of the server.
 	s, err := postgres.New(p.url()+"&application_name=me&timezone=UTC&client_encoding=UTF8", &postgres.Options{Poll: time.Second, Schema: "refusals"}).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -357,8 +357,8 @@ func TestPooler_RefusalsAreTyped(t *testing.T) {
 	}
 }
 
-// The contract through a pool in transaction mode, with COORD_LONG=1 only. Each reply takes the time slices of five processes, so
-// beside other work a keep-alive needs a longer timeout than without the pool: where contact breaks, watches fire with LookAgain.
+// The contract through a pool in transaction mode, with COORD_LONG=1 only. Five processes take part in each reply, so on a busy machine
+// keep-alives need a longer timeout than without the pool: watches fire with LookAgain where contact breaks.
 func TestPooler_TheContract(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()
@@ -401,7 +401,7 @@ func TestPooler_RestoredFiles(t *testing.T) {
 	}
 }
 
-// crowd is clients of one pool that contend for a lock and a queue.
+// crowd is the clients of one pool, which contend for a lock and a queue.
 type crowd struct {
 	*shop
 	clients  []*coord.Client
@@ -678,7 +678,7 @@ func TestPolling_BesideListening(t *testing.T) {
 	}
 	seesEvent(t, b, listening)
 
-	// The last one that polls hears of its end.
+	// The last session that polls learns of its end.
 	w := backend.NewWatch()
 	if _, err := b.Exists(t.Context(), "/never", w); !errors.Is(err, backend.ErrNotFound) {
 		t.Fatal(err)

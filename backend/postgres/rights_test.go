@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
-// Open names the rights that a role lacks on what a session uses. What else is in the schema does not matter.
+// Open names the missing rights on the tables and functions of a session. Other objects in the schema do not matter.
 func TestOpen_NamesTheRightsThatARoleLacks(t *testing.T) {
 	t.Parallel()
 	s := newService(t, shared.Get(t).Addr(), postgres.Options{})

@@ -18,8 +18,8 @@ import (
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
-// smallDatabase makes a database in a file system of so many bytes, and returns its connection string and what doubles the file system. A server whose log of
-// writes is on a full disk stops; this one has it elsewhere.
+// smallDatabase makes a database in a file system of that many bytes. It returns the connection string, and a function that doubles
+// the file system. The write-ahead log is on another file system, since a server that cannot write it stops.
 func smallDatabase(t *testing.T, server *pgtest.Server, bytes int) (url string, enlarge func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "coord-small-")
@@ -56,8 +56,8 @@ func smallDatabase(t *testing.T, server *pgtest.Server, bytes int) (url string, 
 	}
 }
 
-// On a full disk what needs room is refused with ErrNoSpace, by one session beside others, no session is lost, and deletions go
-// on. With more space all goes on.
+// On a full disk, commits that need space are refused with ErrNoSpace, no session is lost, and deletions work. With more space all
+// commits work again.
 func TestSpace_AFullDisk(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})

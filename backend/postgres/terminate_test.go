@@ -69,7 +69,7 @@ func startLoad(t *testing.T, b backend.Backend, sessions int) *load {
 	return l
 }
 
-// more waits until so many more commits were answered.
+// more waits until n more commits are answered.
 func (l *load) more(t *testing.T, n int64) {
 	t.Helper()
 	want := l.count.Load() + n
@@ -122,13 +122,13 @@ func (s *service) backends(t *testing.T) (pids []int) {
 	return pids
 }
 
-// named is the service's Backend, without a proxy and with connections that the server can tell from those of others.
+// named is the service's Backend without a proxy. The application_name of its connections is the schema.
 func (s *service) named() backend.Backend {
 	return postgres.New(pgtest.URL(s.server, "")+"&application_name="+s.opts.Schema, &s.opts)
 }
 
-// An administrator cancels commits, and then ends connections. A canceled commit is made again, once. One whose
-// connection ends is uncertain. No session is lost.
+// An administrator cancels commits, and then ends connections. A canceled commit is repeated and applied once. A commit
+// whose connection ends is uncertain. No session is lost.
 func TestTerminate_CommitsAndConnections(t *testing.T) {
 	t.Parallel()
 	s := newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute})
@@ -141,15 +141,18 @@ func TestTerminate_CommitsAndConnections(t *testing.T) {
 			}
 			l.more(t, 5)
 		}
-		if f == "pg_cancel_backend" && l.uncertain > 0 {
-			t.Errorf("%d canceled commits are uncertain", l.uncertain)
+		l.mu.Lock()
+		uncertain := l.uncertain
+		l.mu.Unlock()
+		if f == "pg_cancel_backend" && uncertain > 0 {
+			t.Errorf("%d canceled commits are uncertain", uncertain)
 		}
 	}
 	l.end(t)
 }
 
 // One process of the server is killed, and the server ends all connections and recovers without a new postmaster.
-// Nothing that was answered is lost, no session is, and the positions are those of a new epoch.
+// No answered commit and no session is lost, and the positions have a new epoch.
 func TestTerminate_AKilledProcess(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off", "restart_after_crash": "on"}})
@@ -220,8 +223,8 @@ func TestTerminate_AStoppedProcessWithTheTurn(t *testing.T) {
 	}
 }
 
-// The whole server is stopped: for less than the lease, nobody loses anything; for more, the client knows it before the
-// server answers again.
+// The whole server is paused. If that takes less than the lease, no session is lost. Otherwise the client learns of its loss
+// before the server answers again.
 func TestTerminate_AStoppedServer(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})

@@ -17,7 +17,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
-// statuses are those of the function commit.
+// statuses has the error for each status of the function commit.
 var statuses = map[string]error{
 	"ok": nil, "notfound": backend.ErrNotFound, "exists": backend.ErrExists, "nochildren": backend.ErrNoChildren,
 	"badversion": backend.ErrBadVersion, "notempty": backend.ErrNotEmpty,
