@@ -613,11 +613,8 @@ func (sh *shop) besideTheDeletion(driver string) (failed []error) {
 		{"rolled back", false, false, false},
 	} {
 		err := func() error {
-			c, err := coord.Open(sh.ctx, sh.link("a"), nil)
-			if err != nil {
-				return err
-			}
-			defer c.Close()
+			c := sh.client("a")
+			defer c.Close() // the other driver takes the same locks
 			set, err := coord.LockAll(sh.ctx, coord.NewMutex(c, "/one"+tc.name, nil), coord.NewMutex(c, "/two"+tc.name, nil))
 			if err != nil {
 				return err
@@ -670,17 +667,11 @@ func (sh *shop) besideTheDeletion(driver string) (failed []error) {
 // A guard with another version than that of the node is refused.
 func TestGuard_AnotherVersion(t *testing.T) {
 	t.Parallel()
-	if err := newShop(t, nil).otherVersion(); err != nil {
-		t.Error(err)
-	}
+	must(t, newShop(t, nil).otherVersion())
 }
 
 func (sh *shop) otherVersion() error {
-	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
+	c := sh.client("a")
 	if _, err := coord.NewTxn(c).Create("/node", nil, backend.Persistent).Set("/node", nil).Commit(sh.ctx); err != nil { // version 1
 		return err
 	}
@@ -705,18 +696,11 @@ func (sh *shop) otherVersion() error {
 // up to its snapshot only.
 func TestGuard_ASessionWhoseTimeoutIsOverInTheSnapshotHasNotEnded(t *testing.T) {
 	t.Parallel()
-	if err := newShop(t, nil).expiredInTheSnapshot(); err != nil {
-		t.Error(err)
-	}
+	must(t, newShop(t, nil).expiredInTheSnapshot())
 }
 
 func (sh *shop) expiredInTheSnapshot() error {
-	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	h, err := coord.NewMutex(sh.client("a"), "/lock", nil).Lock(sh.ctx)
 	if err != nil {
 		return err
 	}
@@ -745,27 +729,15 @@ func (sh *shop) expiredInTheSnapshot() error {
 // Check bounds how long its transaction may be idle, and no later one.
 func TestGuard_Idle(t *testing.T) {
 	t.Parallel()
-	sh := newShop(t, nil)
-	if err := sh.idleBounds(); err != nil {
-		t.Error(err)
-	}
+	must(t, newShop(t, nil).idleBounds())
 }
 
 func (sh *shop) idleBounds() error {
-	c, err := coord.Open(sh.ctx, sh.link("a"), nil) // its session timeout is a minute
+	h, err := coord.NewMutex(sh.client("a"), "/lock", nil).Lock(sh.ctx) // its session timeout is a minute
 	if err != nil {
 		return err
 	}
-	defer c.Close()
-	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
-	if err != nil {
-		return err
-	}
-	conn, err := pgx.Connect(sh.ctx, pgtest.URL(sh.server, ""))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
+	conn := sh.conn()
 	show := func() (v string, err error) {
 		return v, conn.QueryRow(sh.ctx, "SHOW idle_in_transaction_session_timeout").Scan(&v)
 	}
@@ -811,19 +783,11 @@ func (sh *shop) idleBounds() error {
 // A role needs USAGE of the schema for Check, and can do nothing else with it.
 func TestGuard_Role(t *testing.T) {
 	t.Parallel()
-	sh := newShop(t, nil)
-	if err := sh.roleCanCheckOnly(); err != nil {
-		t.Error(err)
-	}
+	must(t, newShop(t, nil).roleCanCheckOnly())
 }
 
 func (sh *shop) roleCanCheckOnly() error {
-	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	h, err := coord.NewMutex(c, "/lock", nil).Lock(sh.ctx)
+	h, err := coord.NewMutex(sh.client("a"), "/lock", nil).Lock(sh.ctx)
 	if err != nil {
 		return err
 	}
@@ -902,11 +866,7 @@ type step struct {
 // besideGuards does everything that takes the turn while transactions hold guards, and returns an error if any of it has
 // another outcome than it should, or waits for a transaction.
 func (sh *shop) besideGuards() error {
-	c, err := coord.Open(sh.ctx, sh.link("a"), nil)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
+	c := sh.client("a")
 	s, err := c.Session(sh.ctx)
 	if err != nil {
 		return err
@@ -1032,8 +992,5 @@ func (sh *shop) besideGuards() error {
 // Nothing that takes the turn waits for a transaction of a user, and a guard delays only what it has to.
 func TestGuard_NothingWaitsUnderTheTurn(t *testing.T) {
 	t.Parallel()
-	sh := newShop(t, nil)
-	if err := sh.besideGuards(); err != nil {
-		t.Error(err)
-	}
+	must(t, newShop(t, nil).besideGuards())
 }
