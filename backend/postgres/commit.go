@@ -130,8 +130,8 @@ func (s *session) send(ctx context.Context, l *link, r *request) error {
 
 // committed handles the end of a commit, even if its caller has returned.
 func (s *session) committed(r *request) {
-	if r.err == nil && len(r.rows) == 1 && string(r.rows[0][0]) == "ok" {
-		s.hub.saw(integer(r.rows[0][2]))
+	if r.err == nil && len(r.rows) == 1 {
+		s.hub.saw(integer(r.rows[0][2])) // also of a refusal, which shows the state there
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

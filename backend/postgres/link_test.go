@@ -278,3 +278,15 @@ func TestLink_OnlyWhatWasSentIsUnsure(t *testing.T) {
 		t.Errorf("after the end: %v, unsure %v", after.err, after.unsure)
 	}
 }
+
+// A refusal shows the state at a position. After a failover that loses this position the session ends, as it does after a read.
+func TestSession_ARefusalCountsAsSeen(t *testing.T) {
+	s := &session{cfg: new(config), commits: make(map[*request]struct{})}
+	s.hub = newHub(s)
+	r := newRequest("c_commit")
+	r.rows = []row{{[]byte("exists"), int4(0), int8(9)}}
+	s.committed(r)
+	if z := s.hub.position(); z != 9 {
+		t.Errorf("the session has seen position %d, want 9", z)
+	}
+}
