@@ -52,6 +52,7 @@ type arbiter struct {
 	hash      uint64         // of all that has happened
 	ties      int            // calls in one step that could not be distinguished
 	applied   func(*simCall) // is called for each commit that was applied
+	committed func(*simCall) // is called for each commit that the store has answered
 	uncertain int            // commits that were reported as uncertain
 }
 
@@ -349,6 +350,9 @@ func (x *arbiter) serve(c *simCall) {
 	}
 	if c.op == "commit" && c.err == nil && x.applied != nil {
 		x.applied(c)
+	}
+	if c.op == "commit" && x.committed != nil {
+		x.committed(c)
 	}
 	switch c.op {
 	case "open", "close":

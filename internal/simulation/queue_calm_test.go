@@ -24,6 +24,7 @@ type queuePlay struct {
 	kind string
 	one  bool // consumer: then the order must hold
 	last map[int]int
+	next map[string]bool // marks that Acks have made, and that no handler has got
 }
 
 // simQueue is a queue of any kind.
@@ -110,7 +111,9 @@ func (x *queuePlay) produce(q simQueue, actor int) {
 func (x *queuePlay) consume(ctx context.Context, q simQueue, actor int) {
 	r := x.rng(uint64(actor))
 	for ctx.Err() == nil {
-		switch r.IntN(6) {
+		switch r.IntN(7) {
+		case 6:
+			x.handle(ctx, q, r)
 		case 0:
 			for it, err := range q.All(ctx) {
 				if err != nil {
@@ -159,8 +162,8 @@ func (x *queuePlay) consume(ctx context.Context, q simQueue, actor int) {
 	}
 }
 
-// work does something with an item.
-func (x *queuePlay) work(r *rand.Rand, it *coord.Item[int]) {
+// took records a delivery, and checks the order.
+func (x *queuePlay) took(it *coord.Item[int]) {
 	x.l.Took(it)
 	x.note("delivered")
 	if it.Attempt > 1 {
@@ -175,6 +178,42 @@ func (x *queuePlay) work(r *rand.Rand, it *coord.Item[int]) {
 		}
 		x.mu.Unlock()
 	}
+}
+
+// handle takes items by Work for some time.
+func (x *queuePlay) handle(ctx context.Context, q simQueue, r *rand.Rand) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(1+r.IntN(200))*time.Millisecond)
+	defer cancel()
+	n := 1
+	if !x.one {
+		n += r.IntN(3)
+	}
+	slow := time.Duration(r.IntN(8)) * time.Millisecond
+	var mu sync.Mutex
+	var done []*coord.Item[int]
+	if err := q.Work(ctx, n, func(_ context.Context, it *coord.Item[int]) error {
+		x.took(it)
+		time.Sleep(slow)
+		mu.Lock()
+		defer mu.Unlock()
+		done = append(done, it)
+		return nil
+	}); err != nil {
+		x.t.Errorf("seed %d: work: %v", x.seed, err)
+	}
+	for _, it := range done {
+		err := it.Ack() // the result of the Ack of Work
+		if x.l.Ended(it, err); err != nil {
+			x.t.Errorf("seed %d: ack by work: %v", x.seed, err)
+			continue
+		}
+		x.note("ack")
+	}
+}
+
+// work does something with an item.
+func (x *queuePlay) work(r *rand.Rand, it *coord.Item[int]) {
+	x.took(it)
 	select {
 	case <-time.After(time.Duration(r.IntN(15)) * time.Millisecond):
 	case <-it.Done():

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
@@ -23,14 +24,20 @@ func queueScenario(kind string, share int) *scenario {
 	if kind == "limited" {
 		must = append(must, "full")
 	}
+	if kind != "priority" {
+		must = append(must, "ack and claim", "refused ack and claim", "returned next item")
+	}
 	return &scenario{
 		name: "queue, " + kind, share: share, clients: 4, bucket: simBucket, dir: at + "/waiters", must: must,
 		play: func(x *sim) {
-			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: coordtest.NewLedger(), kind: kind}
+			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: coordtest.NewLedger(), kind: kind, next: make(map[string]bool)}
 			x.queue = q
 			x.producing = 2
-			if kind == "limited" {
-				x.applied = func(c *simCall) { x.checkLimit(at + "/items") }
+			x.committed = func(c *simCall) {
+				x.noteNext(q, c)
+				if kind == "limited" && c.err == nil {
+					x.checkLimit(at + "/items")
+				}
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			x.stop = cancel
@@ -106,6 +113,40 @@ func queueScenario(kind string, share int) *scenario {
 	}
 }
 
+// noteNext notes commits of Acks that claim the next items, and the end of such claims that no handler has got.
+func (x *sim) noteNext(q *queuePlay, c *simCall) {
+	var made, ended []string // marks
+	acks := false
+	for _, op := range c.ops {
+		name := op.Path[strings.LastIndexByte(op.Path, '/')+1:]
+		switch {
+		case op.Kind == backend.OpDelete && strings.HasPrefix(name, "i-"):
+			acks = true
+		case op.Kind == backend.OpDelete && strings.HasPrefix(name, "m-"):
+			ended = append(ended, op.Path)
+		case op.Kind == backend.OpCreate && strings.HasPrefix(name, "m-"):
+			made = append(made, op.Path)
+		}
+	}
+	what := ""
+	x.mu().Lock()
+	switch {
+	case acks && len(made) > 0 && c.err != nil:
+		what = "refused ack and claim"
+	case acks && len(made) > 0:
+		what = "ack and claim"
+		for _, mark := range made {
+			q.next[mark] = true
+		}
+	case !acks && len(ended) > 0 && q.next[ended[0]] && c.err == nil:
+		what = "returned next item"
+	}
+	x.mu().Unlock()
+	if what != "" {
+		x.note(what)
+	}
+}
+
 // checkLimit checks the length of a limited queue, and the nodes that count its items.
 func (x *sim) checkLimit(items string) {
 	ctx := context.Background()
@@ -170,7 +211,12 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 	for ctx.Err() == nil {
 		c := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{Prefetch: 1 + a.r.IntN(3)})
 		var items []*coord.Item[int]
-		how := a.r.IntN(8)
+		how := a.r.IntN(11)
+		if how > 7 {
+			x.work(ctx, a, q)
+			a.pause()
+			continue
+		}
 		a.try("take", func(own context.Context) error {
 			own, cancel := context.WithCancel(own)
 			defer cancel()
@@ -237,6 +283,61 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 			}
 		}
 		a.pause()
+	}
+}
+
+// work handles items by Work until some are handled, or ctx ends, or the arbiter gives the call up.
+func (x *sim) work(ctx context.Context, a *actor, q *queuePlay) {
+	o := coord.QueueOptions[int]{}
+	if a.r.IntN(8) == 0 {
+		o.Prefetch = 2
+	}
+	c := newSimQueue(a.client(), "/sim/q", q.kind, o)
+	most := 1 + a.r.IntN(6)
+	var done []*coord.Item[int]
+	a.try("work", func(own context.Context) error {
+		own, cancel := context.WithCancel(own)
+		defer cancel()
+		if ctx.Err() != nil {
+			cancel()
+		}
+		defer context.AfterFunc(ctx, cancel)()
+		return c.Work(own, 1, func(_ context.Context, it *coord.Item[int]) error {
+			x.mu().Lock()
+			delete(q.next, it.Path())
+			x.mu().Unlock()
+			q.l.Took(it)
+			a.note("delivered")
+			a.say(fmt.Sprint(it.Value, " attempt ", it.Attempt))
+			if it.Attempt > 1 {
+				x.note("again")
+			}
+			a.linger(2)
+			if most--; most == 0 {
+				time.AfterFunc(time.Duration(1+a.r.IntN(12))*time.Millisecond, cancel) // during the Ack, or later
+			}
+			switch a.r.IntN(8) {
+			case 0:
+				return errors.New("failed")
+			case 1:
+				it.Release()
+			default:
+				done = append(done, it) // Work calls Ack
+			}
+			return nil
+		})
+	})
+	for _, it := range done {
+		err := it.Ack() // the result of that Ack
+		q.l.Ended(it, err)
+		switch {
+		case err == nil:
+			a.note("ack")
+		case errors.Is(err, coord.ErrLost):
+			x.note("loss")
+		case !errors.Is(err, coord.ErrUncertain):
+			a.errorf("ack by work: %v", err)
+		}
 	}
 }
 
