@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/ensemble"
 	"github.com/go-coord/coord/internal/pace"
 	"github.com/go-coord/coord/internal/zkproxy"
@@ -29,6 +30,8 @@ type recipe struct {
 	play func(x *cell)
 	// fresh completes the recipe with one new client, on the paths of play.
 	fresh func(x *cell, p *player)
+	// answered is called after each commit of a player; nil: never.
+	answered func(p *player, c backendtest.Call, err error)
 	// rests describes nodes that must not be left when all players are idle, or returns "".
 	// Ephemeral nodes must never be left. Nil means that no other node matters.
 	rests func(paths []string) string
@@ -69,6 +72,7 @@ type player struct {
 	seen    [4]atomic.Int64
 	waits   atomic.Int64 // number of calls that have reported that they wait
 	grants  atomic.Int64 // number of times that it has entered a resource
+	nexts   atomic.Int64 // number of its commits that have acknowledged an item and claimed the next one
 	solved  atomic.Int64 // requests of unknown outcome that the library has resolved
 
 	mu       sync.Mutex
@@ -138,6 +142,12 @@ func (x *cell) join(name string) *player {
 	}
 	p := &player{x: x, name: name, proxy: proxy}
 	p.under = backendAt(proxy.Addr(), timeout, x.without)
+	if x.answered != nil {
+		p.under = backendtest.Intercept(p.under, backendtest.Hooks{After: func(_ context.Context, c backendtest.Call, err error) error {
+			x.answered(p, c, err)
+			return err
+		}})
+	}
 	proxy.OnFrame(func(f zkproxy.Frame) {
 		if f.Dir == zkproxy.Up {
 			if what, ok := kind(f); ok {

@@ -116,6 +116,28 @@ func (l *ledger) consume(ctx context.Context, p *player, q *coord.Consumer[strin
 	}
 }
 
+// work handles items by Work until ctx ends. It calls each, which may be nil, with the number of each delivery.
+func (l *ledger) work(ctx context.Context, p *player, q *coord.Consumer[string], n int, each func(nth int)) {
+	var mu sync.Mutex
+	var done []*coord.Item[string]
+	nth := 0
+	err := q.Work(ctx, n, func(_ context.Context, it *coord.Item[string]) error {
+		l.deliver(p, it)
+		mu.Lock()
+		done = append(done, it)
+		nth++
+		if each != nil {
+			each(nth)
+		}
+		mu.Unlock()
+		return nil
+	})
+	for _, it := range done {
+		l.acked(p, it, it.Ack()) // the result of the Ack of Work
+	}
+	p.ok("work", err)
+}
+
 // drained waits until the producers are done and no item is left, and then ends ctx.
 func (l *ledger) drained(parts []func(), stop context.CancelFunc) {
 	l.x.together(parts...)

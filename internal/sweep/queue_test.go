@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 )
 
 // emptied: a queue at rest has no item, no claim, no count and no waiter.
@@ -98,6 +100,83 @@ func queue() *recipe {
 		},
 		fresh: freshQueue(opts),
 		rests: emptied,
+	}
+}
+
+// work: items of a backlog are handled by Work, whose Acks claim the next items. The first Work ends while such an
+// item comes. Then two clients compete for the rest.
+func work() *recipe {
+	opts := &coord.QueueOptions[string]{MaxAttempts: 3, MaxLen: 100}
+	return &recipe{
+		name: "work", players: []string{"a", "b"},
+		answered: func(p *player, c backendtest.Call, err error) {
+			acks, claims := false, false
+			for _, op := range c.Ops {
+				acks = acks || op.Kind == backend.OpDelete && strings.Contains(op.Path, "/i-")
+				claims = claims || op.Kind == backend.OpCreate && strings.Contains(op.Path, "/m-")
+			}
+			if !acks || !claims {
+				return
+			}
+			if err == nil {
+				p.nexts.Add(1)
+			}
+			on(p.x, "second", func() *second { return new(second) }).came()
+		},
+		play: func(x *cell) {
+			a, b := x.by["a"], x.by["b"]
+			l := x.ledger()
+			values := []string{"one", "two", "three", "four", "five", "six", "seven", "eight"}
+			ids, err := coord.NewQueue(a.c, "/q", opts).PutAll(x.ctx, values...)
+			l.put(a, ids, err, values...)
+			x.rest()
+			if err != nil && x.count("/q/items/", "/i-") == 0 {
+				return // there is nothing to handle
+			}
+			ctx, stop := context.WithCancel(x.ctx)
+			on(x, "second", func() *second { return new(second) }).then(stop)
+			l.work(ctx, a, &coord.NewQueue(a.c, "/q", opts).Consumer, 1, func(nth int) {
+				if nth == 4 {
+					stop() // the fault has delayed or refused these commits
+				}
+			})
+			stop()
+			x.until("the item that no handler has got is back", func() bool { return x.count("/q/items/", "/m-") == 0 })
+			ctx, stop = context.WithCancel(x.ctx)
+			defer stop()
+			x.together(
+				func() { l.work(ctx, a, &coord.NewQueue(a.c, "/q", opts).Consumer, 1, nil) },
+				func() { l.work(ctx, b, &coord.NewQueue(b.c, "/q", opts).Consumer, 2, nil) },
+				func() { l.drained(nil, stop) },
+			)
+			l.check()
+			if x.spot.fault == noFault && a.nexts.Load() < 2 {
+				x.violation("%d commits have acknowledged an item and claimed the next one", a.nexts.Load())
+			}
+		},
+		fresh: freshQueue(opts),
+		rests: emptied,
+	}
+}
+
+// second calls a function at its second event.
+type second struct {
+	mu sync.Mutex
+	n  int
+	f  func()
+}
+
+func (s *second) then(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.f = f
+}
+
+func (s *second) came() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n++; s.n == 2 {
+		s.f()
 	}
 }
 
