@@ -4,10 +4,7 @@ package etcd_test
 
 import (
 	"os"
-	"regexp"
 	"testing"
-
-	"github.com/go-coord/coord/internal/elsewhere"
 )
 
 // The scenarios of internal/faulttest in which processes with a lock are killed, paused and cut
@@ -52,18 +49,7 @@ func TestProgramsOnEtcd(t *testing.T) {
 // onMembers runs tests of internal/faulttest on three members, of which some must pass.
 func onMembers(t *testing.T, run, skip string, wanted ...string) {
 	t.Helper()
-	out, err := etcdModule.Run(t, "internal/faulttest", []string{"COORD_LONG="}, "-timeout", "30m", "-run", run, "-skip", skip)
-	for _, line := range regexp.MustCompile(`figure: .*`).FindAllString(out, -1) {
-		t.Log(line)
-	}
-	for _, name := range wanted {
-		if !elsewhere.Passed(out, name) {
-			t.Errorf("%s has not passed", name)
-		}
-	}
-	if err != nil || t.Failed() {
-		t.Errorf("%v\n%s", err, elsewhere.Tail(out))
-	}
+	etcdModule.Pass(t, "internal/faulttest", []string{"COORD_LONG="}, wanted, "-timeout", "30m", "-run", run, "-skip", skip)
 }
 
 // Copies of a tree that changes while members are killed and sessions end.
@@ -103,14 +89,5 @@ func TestCrowdsOnEtcd(t *testing.T) {
 	if os.Getenv("COORD_LONG") == "" {
 		t.Skip("set COORD_LONG=1")
 	}
-	names := []string{"TestAHundredWorkersNeverHaveMoreThanElevenPermits/zookeeper", "TestRoundsOfADoubleBarrierOnZooKeeper"}
-	out, err := etcdModule.Run(t, "internal/simulation", []string{"COORD_LONG=", "COORD_ETCD_SERVER=" + shared.get(t)}, "-timeout", "10m", "-run", "^(TestAHundredWorkersNeverHaveMoreThanElevenPermits|TestRoundsOfADoubleBarrierOnZooKeeper)$", "-skip", "/^memory")
-	for _, name := range names {
-		if !elsewhere.Passed(out, name) {
-			t.Errorf("%s has not passed", name)
-		}
-	}
-	if err != nil || t.Failed() {
-		t.Errorf("%v\n%s", err, elsewhere.Tail(out))
-	}
+	etcdModule.Crowds(t, "COORD_ETCD_SERVER="+shared.get(t))
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/internal/coordtest"
-	"github.com/go-coord/coord/internal/elsewhere"
 	"github.com/go-coord/coord/internal/recipetest"
 )
 
@@ -37,17 +36,6 @@ func TestInspectOnPostgreSQL(t *testing.T) {
 // The forms of internal/simulation that run on a real server.
 func TestCrowds(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("COORD_LONG") == "" {
-		t.Skip("set COORD_LONG=1")
-	}
-	out, err := module.Run(t, "internal/simulation", []string{"COORD_LONG=", "COORD_POSTGRES_SERVER=" + shared.Get(t).Addr()},
-		"-timeout", "10m", "-run", "^(TestAHundredWorkersNeverHaveMoreThanElevenPermits|TestRoundsOfADoubleBarrierOnZooKeeper)$", "-skip", "/^memory")
-	for _, name := range []string{"TestAHundredWorkersNeverHaveMoreThanElevenPermits/zookeeper", "TestRoundsOfADoubleBarrierOnZooKeeper"} {
-		if !elsewhere.Passed(out, name) {
-			t.Errorf("%s has not passed", name)
-		}
-	}
-	if err != nil || t.Failed() {
-		t.Errorf("%v\n%s", err, elsewhere.Tail(out))
-	}
+	onlyLong(t)
+	module.Crowds(t, "COORD_POSTGRES_SERVER="+shared.Get(t).Addr())
 }
