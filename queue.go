@@ -142,10 +142,11 @@ func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
 	return q.putOne(ctx, 0, 0, v)
 }
 
-// PutAll appends values in order, many in one commit. It returns the ids of the
-// values that were certainly put: all of them, or those before the first failure.
-// If the error matches ErrUncertain, up to 128 more may have been put. Values of
-// other clients can come in between.
+// PutAll appends values in order, many in one commit: up to 1,024 if they fit into it, 128 with
+// MaxLen, and 121 on etcd. It returns the ids of the values that were certainly put: all of them,
+// or those before the first failure. If the error matches ErrUncertain, the values of one
+// further commit may have been put, all of them or none. Values of other clients can come in
+// between, but not between those of one commit.
 func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error) {
 	return q.putAll(ctx, 0, 0, vs)
 }

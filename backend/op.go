@@ -165,30 +165,29 @@ func Tell(ops []Op, results []Result) {
 	if set < 0 {
 		return
 	}
+	// The children of each parent after the Commit, zero if no Stat shows them: that of an earlier operation does not
+	// count what follows.
+	children := make(map[string]int32)
+	for i := len(ops) - 1; i >= 0; i-- {
+		path, n := ops[i].Path, int32(0)
+		switch ops[i].Kind {
+		case OpSetData, OpCarry:
+			n = results[i].Stat.NumChildren
+		case OpCreate, OpDelete:
+			path = above(path)
+		default:
+			continue
+		}
+		if _, known := children[path]; !known {
+			children[path] = n
+		}
+	}
 	for i := range ops {
 		if ops[i].Kind == OpCreate {
 			results[i].Czxid = results[set].Stat.Mzxid
-			results[i].Siblings = childrenAfter(ops, results, above(ops[i].Path))
+			results[i].Siblings = children[above(ops[i].Path)]
 		}
 	}
-}
-
-// childrenAfter returns the number of children of the node at path after a Commit, or zero if
-// no Stat shows it.
-func childrenAfter(ops []Op, results []Result, path string) int32 {
-	for i := len(ops) - 1; i >= 0; i-- {
-		switch op := &ops[i]; op.Kind {
-		case OpSetData, OpCarry:
-			if op.Path == path {
-				return results[i].Stat.NumChildren
-			}
-		case OpCreate, OpDelete:
-			if above(op.Path) == path {
-				return 0 // a Stat of an earlier operation does not count this one
-			}
-		}
-	}
-	return 0
 }
 
 // above returns the path of the parent.

@@ -359,7 +359,7 @@ var queueMutants = []mutant{
 		"backend.Delete(e.StateAt(), r.version)) } else {", "backend.Delete(e.StateAt(), min(r.version, backend.AnyVersion))) } else {",
 		"TestQueue_AClaimedDeadLetterIsLeftAlone"},
 	{"a Redrive is two commits", "putBack",
-		"return q.putItems(ctx, s, key, due, batch, with)", "if _, err := s.Backend().Commit(ctx, with...); err != nil { return err }; return q.putItems(ctx, s, key, due, batch, nil)",
+		"_, err := q.putItems(ctx, s, key, due, batch, with)", "if _, err := s.Backend().Commit(ctx, with...); err != nil { return err }; _, err := q.putItems(ctx, s, key, due, batch, nil)",
 		"TestQueue_ALostRequestOfARedriveIsResolved"},
 	{"a redriven item can have an old name", "move",
 		"h.key, h.due = l.Why.Priority, l.Why.DueAgain()", "h.key, h.due = l.Why.Priority, 0",

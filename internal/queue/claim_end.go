@@ -106,7 +106,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 	for {
 		var err error
 		if v == verbBury {
-			err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []newItem{letter}, ops)
+			_, err = cl.q.dead.putItems(ctx, cl.s, 0, 0, []newItem{letter}, ops)
 		} else {
 			_, err = cl.q.commitOnce(ctx, cl.s, ops...)
 		}
@@ -258,7 +258,7 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 	own := len(ops)
 	ops = append(ops, q.counting(1)...)
 	letter := newItem{e.ID, data, q.reasonOf(e, attempts, nil, abandoned)}
-	err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []newItem{letter}, ops)
+	_, err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []newItem{letter}, ops)
 	switch i := errs.Blamed(err); {
 	case i == 0 && errors.Is(err, backend.ErrBadVersion):
 		return errs.ErrAgain // each claim changes the state

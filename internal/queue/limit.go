@@ -344,7 +344,7 @@ func (p *limitedPut) commit(ctx context.Context, c counts, batch []newItem) (_ c
 	before, repeat := 0, false
 	if len(batch) > 0 {
 		before = len(p.with)
-		err = q.putItems(ctx, s, p.key, p.due, batch, append(p.with[:before:before], count...))
+		_, err = q.putItems(ctx, s, p.key, p.due, batch, append(p.with[:before:before], count...))
 	} else {
 		_, _, err = s.CommitOnce(ctx, count...)
 		repeat = errs.MayRepeat(ctx, err)

@@ -56,6 +56,9 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 	for done < len(all) {
 		m, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (int, error) {
 			n, size, most, room := 0, 0, mostAtOnce(s, maxBatch, 1, 0, 1), s.Backend().Limits().Bytes*9/10
+			if q.maxLen == 0 && s.Backend().Limits().Ops == 0 {
+				most = maxPut
+			}
 			for n < len(all)-done && n < most {
 				size += len(q.items) + 512 + len(all[done+n].data)
 				if n > 0 && size > room {
@@ -66,7 +69,7 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 			if q.maxLen > 0 {
 				return q.putLimited(ctx, s, span, q.keyOf(priority, due), due, all[done:done+n])
 			}
-			return n, q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil)
+			return q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil)
 		})
 		if err != nil {
 			return done, err
@@ -137,32 +140,45 @@ func versionOfNode(ctx context.Context, s *core.Session, path string) (int32, er
 	}
 }
 
-// putItems creates the items in one bucket, in one commit together with the operations of
-// with. If one of the operations of with fails, putItems returns the error unchanged, with its index in
+// putItems creates items in one commit together with the operations of with, and returns their number: all, or if
+// the queue has no room for the buckets that they need, the first ones, at least maxBatch. The first maxBatch are in one bucket; only these
+// can have reasons. If one of the operations of with fails, putItems returns the error unchanged, with its index in
 // with. It leaves out the reasons of dead letters if the commit would be too large with them, or if
 // another client has made a node of that name.
-func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) error {
+func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) (int, error) {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
-		return err
+		return 0, err
 	}
 	var pl putPlan
 	for {
-		err := q.planPut(ctx, s, key, &pl)
+		err := q.planPut(ctx, s, key, (max(len(batch)-maxBatch, 0)+q.size-1)/q.size, &pl)
 		if errs.IsNotFound(err) {
 			if err := q.makeItems(ctx, s); err != nil {
-				return err
+				return 0, err
 			}
 			continue
 		}
 		if err != nil {
-			return err
+			return 0, err
 		}
 		ops, target := pl.ops(q, with)
-		first := len(ops)
+		n, bucket, room := pl.target(), target, maxBatch
+		if !pl.use || pl.full { // no other client can put into a bucket before the commit that makes it
+			room = max(room, q.size)
+		}
+		batch = batch[:min(len(batch), room+pl.more*q.size)]
 		for _, p := range batch {
-			ops = append(ops, backend.Create(target+"/"+layout.ItemStem(p.id, due), p.data, backend.PersistentSequential))
+			if room == 0 {
+				n, room = n+1, q.size
+				ops = append(ops, backend.SetData(bucket, nil, 0))
+				bucket = layout.BucketPath(q.items, pl.key, n)
+				ops = append(ops, backend.Create(bucket, nil, backend.Persistent))
+			}
+			room--
+			ops = append(ops, backend.Create(bucket+"/"+layout.ItemStem(p.id, due), p.data, backend.PersistentSequential))
 		}
 		// Behind the items, so that neither their indexes nor their numbers change.
+		end := len(ops)
 		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.CommitOnce(ctx, ops...)
 		if q.kind == layout.KindDelayQueue && (err == nil || backend.IsUncertain(err)) {
@@ -171,17 +187,16 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		if err == nil {
 			full := false
 			if results != nil {
-				last := len(batch) - 1
-				full = q.fills(results[first+last], layout.ItemStem(batch[last].id, due))
+				full = q.fills(results[end-1], layout.ItemStem(batch[len(batch)-1].id, due))
 			}
-			q.setOpen(pl.key, openBucket{pl.target(), full})
-			return nil
+			q.setOpen(pl.key, openBucket{n, full})
+			return len(batch), nil
 		}
 		i := errs.Blamed(err)
 		if i < 0 || i < len(with) {
-			return err
+			return 0, err
 		}
-		if i >= first+len(batch) {
+		if i >= end {
 			batch = withoutReasons(batch)
 			continue
 		}
@@ -189,7 +204,7 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		// Another client closed, made or removed a bucket, or the list was stale.
 		// The next list must be newer than the state that made the commit fail.
 		if err := s.Backend().Sync(ctx, q.items); err != nil {
-			return err
+			return 0, err
 		}
 		pl.closed = pl.use && errors.Is(err, backend.ErrBadVersion)
 		pl.was = pl.n
@@ -215,6 +230,7 @@ type putPlan struct {
 	n     int64
 	use   bool  // bucket n is expected to be open
 	full  bool  // and the put must close it
+	more  int   // buckets that the queue has room for after that
 	tally tally // that of the list
 
 	closed bool  // the previous attempt found its bucket closed
@@ -229,8 +245,9 @@ func (p *putPlan) target() int64 {
 	return p.n + 1
 }
 
-// planPut chooses a bucket for key, or in a DelayQueue for the key of a longer span: see D4.
-func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putPlan) error {
+// planPut chooses a bucket for key, or in a DelayQueue for the key of a longer span: see D4. more is the number of buckets that
+// the put makes after that one, if there is room for them.
+func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, more int, p *putPlan) error {
 	own := key
 	q.mu.Lock()
 	o, known := q.open[own]
@@ -239,7 +256,7 @@ func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 		o, known = q.open[key]
 	}
 	q.mu.Unlock()
-	if known && !o.full {
+	if known && !o.full && more == 0 {
 		*p = putPlan{key: key, n: o.n, use: true}
 		return nil
 	}
@@ -273,7 +290,12 @@ func (q *Queue) planPut(ctx context.Context, s *core.Session, key int64, p *putP
 				continue
 			}
 		}
-		p.full = p.use && known && p.n == o.n
+		p.full = p.use && known && p.n == o.n && o.full
+		p.more = int(min(int64(more), int64(q.most-len(all)), layout.MaxNumber-p.n))
+		if p.n != p.target() {
+			p.more--
+		}
+		p.more = max(p.more, 0)
 		switch {
 		case p.use && !p.full:
 			return nil
@@ -406,7 +428,7 @@ func (q *Queue) openBucket(ctx context.Context, s *core.Session, key int64) (str
 	}
 	var pl putPlan
 	for {
-		err := q.planPut(ctx, s, key, &pl)
+		err := q.planPut(ctx, s, key, 0, &pl)
 		if errs.IsNotFound(err) {
 			if err := q.makeItems(ctx, s); err != nil {
 				return "", err

@@ -79,7 +79,9 @@ import (
 // or, where the service does not tell that, by the sequence number, which counts the
 // nodes that the bucket was ever given. A producer whose item makes the bucket reach the
 // limit closes the bucket in the same commit as its next put. So a bucket holds at most the limit, 256, plus one put of
-// each producer that puts into it at the same time. A put is up to 128 items: 60
+// each producer that puts into it at the same time. A put is up to 128 items. A
+// larger PutAll closes the bucket in the same commit, and puts the rest into further buckets that the commit makes, up
+// to the limit in each. So it costs a list, which shows how many buckets there is room for. 60
 // producers that call PutAll at the same moment can make a bucket of 8,000 items,
 // whose list takes half a MB, and more if many of its items are claimed. A hundred
 // such producers can come near the maximum size of a packet.
@@ -344,7 +346,8 @@ import (
 
 const (
 	bucketSize = 256    // items that a bucket gets before the next put closes it
-	maxBatch   = 128    // maximum of items in one commit
+	maxBatch   = 128    // maximum of items in one commit, and of those that a put adds to an open bucket
+	maxPut     = 1024   // maximum of items in one commit that only puts them
 	maxBuckets = 10_000 // their names fit into one packet
 	maxOpen    = 1024   // maximum of open buckets that a client remembers
 )

@@ -266,7 +266,8 @@ func (r *redrive) done(ctx context.Context, some []returning) {
 // there is no room.
 func (q *Queue) putBack(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) error {
 	if q.maxLen == 0 {
-		return q.putItems(ctx, s, key, due, batch, with)
+		_, err := q.putItems(ctx, s, key, due, batch, with)
+		return err
 	}
 	// With counts of its own: the producer that has the turn may wait for room.
 	p := &limitedPut{q: q, lim: new(limit), s: s, key: key, due: due, batch: batch, with: with, now: true, traced: true}
