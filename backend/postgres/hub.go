@@ -16,19 +16,19 @@ import (
 type hub struct {
 	s *session
 
-	mu      sync.Mutex
-	ended   bool
-	link    *link  // nil without contact
-	secret  string // of the notifications
-	told    int64  // all events up to this position have arrived
-	seen    int64  // the highest position of a reply or an event
-	paths   map[string][]*armed
-	trees   []*armedTree
-	watches int   // in paths and trees
-	order   int64 // of the latest watch
-	early   []early
-	polls   bool
-	wanted  chan struct{} // capacity 1: a reply is ahead of the events
+	mu       sync.Mutex
+	ended    bool
+	link     *link  // nil without contact
+	secret   string // of the notifications
+	received int64  // all events up to this position have arrived
+	seen     int64  // the highest position of a reply or an event
+	paths    map[string][]*armed
+	trees    []*armedTree
+	watches  int   // in paths and trees
+	order    int64 // of the latest watch
+	early    []early
+	polls    bool
+	wanted   chan struct{} // capacity 1: a reply is ahead of the events
 }
 
 type armed struct {
@@ -70,7 +70,7 @@ func (s *session) endEvent() string { return "x" + strconv.FormatInt(s.id, 10) }
 func (h *hub) reached(z int64) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if z <= h.told || h.watches == 0 || h.ended || h.link == nil {
+	if z <= h.received || h.watches == 0 || h.ended || h.link == nil {
 		return nil
 	}
 	e := early{z, make(chan struct{})}
@@ -93,7 +93,7 @@ func (h *hub) saw(z int64) {
 func (h *hub) position() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return max(h.seen, h.told)
+	return max(h.seen, h.received)
 }
 
 // attach gives the hub its next link, whose events begin after z. Earlier watches may have missed events, so they fire.
@@ -101,7 +101,7 @@ func (h *hub) attach(l *link, z int64, secret string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fireAll()
-	h.link, h.told, h.secret = l, z, secret
+	h.link, h.received, h.secret = l, z, secret
 }
 
 func (h *hub) detach(l *link) {
@@ -143,14 +143,14 @@ func (h *hub) heard(l *link, payload string) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.link != l || h.ended || z <= h.told {
+	if h.link != l || h.ended || z <= h.received {
 		return
 	}
 	for e := range strings.SplitSeq(body, "\n") {
 		h.event(e, z)
 	}
 	if strings.HasSuffix(part, ".") {
-		h.told = z
+		h.received = z
 		h.release()
 	}
 }
@@ -159,10 +159,10 @@ func (h *hub) heard(l *link, payload string) {
 
 func (h *hub) release() {
 	h.early = slices.DeleteFunc(h.early, func(e early) bool {
-		if e.z <= h.told {
+		if e.z <= h.received {
 			close(e.free)
 		}
-		return e.z <= h.told
+		return e.z <= h.received
 	})
 }
 
@@ -218,7 +218,7 @@ func (h *hub) armTree(l *link, w *backend.TreeWatch, path string, from int64) {
 // counts counts a watch that needs the events after a position. A session that polls skips the events before its first watch.
 func (h *hub) counts(from int64) {
 	if h.watches == 0 && h.polls {
-		h.told = max(h.told, from)
+		h.received = max(h.received, from)
 	}
 	h.watches++
 }

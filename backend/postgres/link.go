@@ -28,14 +28,14 @@ type link struct {
 	work  sync.WaitGroup
 	wake  chan struct{} // capacity 1: there is something to send
 
-	// texts are the statements of a connection to a pool, which can give each group another connection of the server. So no
+	// pooled has the statements of a connection to a pool, which can give each group another connection of the server. So no
 	// statement is prepared. The next group is sent when its predecessor is answered, since pools may mix up the answers. Nil for
 	// a connection to the server.
-	texts   map[string]string
+	pooled  map[string]string
 	history []byte // that each group to a pool must find, or nil
 
-	// leaves is set when the session is closed: the link then says goodbye, so that the server logs no broken connection.
-	leaves atomic.Bool
+	// closing is set when the session is closed: the link then says goodbye, so that the server logs no broken connection.
+	closing atomic.Bool
 
 	// early says that commits are answered by a second group, which waits until they are durable.
 	early bool
@@ -89,7 +89,7 @@ const mostTogether = 32
 var errBroken = errors.New("postgres: the connection is broken")
 
 // adopt makes a link of a connection that is ready, with all statements prepared.
-func adopt(conn *pgconn.PgConn, texts map[string]string, early bool, heard func(l *link, payload string)) (*link, error) {
+func adopt(conn *pgconn.PgConn, pooled map[string]string, early bool, heard func(l *link, payload string)) (*link, error) {
 	h, err := conn.Hijack()
 	if err != nil {
 		discard(conn)
@@ -99,11 +99,11 @@ func adopt(conn *pgconn.PgConn, texts map[string]string, early bool, heard func(
 		abort(h.Conn)
 		return nil, err
 	}
-	return newLink(h.Conn, h.Frontend, texts, early, heard), nil
+	return newLink(h.Conn, h.Frontend, pooled, early, heard), nil
 }
 
-func newLink(conn net.Conn, front *pgproto3.Frontend, texts map[string]string, early bool, heard func(l *link, payload string)) *link {
-	l := &link{conn: conn, front: front, heard: heard, texts: texts, early: early, wake: make(chan struct{}, 1)}
+func newLink(conn net.Conn, front *pgproto3.Frontend, pooled map[string]string, early bool, heard func(l *link, payload string)) *link {
+	l := &link{conn: conn, front: front, heard: heard, pooled: pooled, early: early, wake: make(chan struct{}, 1)}
 	l.ctx, l.fail = context.WithCancelCause(context.Background())
 	l.work.Add(3)
 	go l.write()
@@ -111,7 +111,7 @@ func newLink(conn net.Conn, front *pgproto3.Frontend, texts map[string]string, e
 	go func() {
 		defer l.work.Done()
 		<-l.ctx.Done()
-		if l.leaves.Load() {
+		if l.closing.Load() {
 			leave(l.conn)
 		} else {
 			abort(l.conn)
@@ -206,7 +206,7 @@ func (l *link) send(r *request, urgent bool) {
 	} else {
 		l.queue = append(l.queue, g)
 	}
-	l.stir()
+	l.wakeWriter()
 }
 
 // commit queues a commit. It waits for the commits under way, and shares a transaction and its flush with the others that
@@ -219,7 +219,7 @@ func (l *link) commit(r *request) {
 		return
 	}
 	l.waiting = append(l.waiting, r)
-	l.stir()
+	l.wakeWriter()
 }
 
 // gather queues the commits that wait, if none is under way. It first lets the callers run that the latest answer has
@@ -261,7 +261,7 @@ func (l *link) expect(history []byte) {
 	l.history = history
 }
 
-func (l *link) stir() {
+func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -332,9 +332,9 @@ func (l *link) put(g *group) {
 			r.args = joined(g.commits)
 		}
 		name := r.statement
-		if l.texts != nil {
+		if l.pooled != nil {
 			name = ""
-			l.front.SendParse(&pgproto3.Parse{Query: l.texts[r.statement]})
+			l.front.SendParse(&pgproto3.Parse{Query: l.pooled[r.statement]})
 		}
 		l.front.SendBind(&pgproto3.Bind{PreparedStatement: name, ParameterFormatCodes: []int16{1}, Parameters: r.args, ResultFormatCodes: []int16{1}})
 		l.front.SendExecute(&pgproto3.Execute{})
@@ -346,12 +346,12 @@ func (l *link) take() []*group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	room, first := mostSent-len(l.sent), len(l.urgent)
-	if l.texts != nil {
+	if l.pooled != nil {
 		room = 1 - len(l.sent)
 		first = max(0, min(first, room))
 	}
 	n := max(0, min(len(l.queue), room-first))
-	if l.texts == nil && n > 0 && l.queue[n-1].early {
+	if l.pooled == nil && n > 0 && l.queue[n-1].early {
 		n-- // the next group makes it durable, and must be sent right behind it
 	}
 	groups := slices.Concat(l.urgent[:first], l.queue[:n])
@@ -361,7 +361,7 @@ func (l *link) take() []*group {
 		if len(g.commits) > 0 {
 			g.requests = append(g.requests, newRequest("c_commit"))
 		}
-		if l.texts != nil {
+		if l.pooled != nil {
 			g.requests = append([]*request{newRequest("k_local", l.history)}, g.requests...)
 		}
 		l.sent = append(l.sent, g)
@@ -472,7 +472,7 @@ func (l *link) ready() error {
 	}
 	l.sent = l.sent[1:]
 	if len(l.urgent)+len(l.queue) > 0 {
-		l.stir()
+		l.wakeWriter()
 	}
 	if g.early && g.err == nil {
 		l.next().before = g
@@ -481,7 +481,7 @@ func (l *link) ready() error {
 	}
 	if g.commits != nil {
 		l.committing = false
-		l.stir()
+		l.wakeWriter()
 	}
 	return nil
 }

@@ -141,9 +141,9 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 		return nil, err
 	}
 	lock := max(c.times.Timeout/8, 10*time.Millisecond)
-	var texts map[string]string
+	var pooled map[string]string
 	if c.poll > 0 {
-		texts = unprepared(c.schema, lockTimeout(min(lock, mostPooledWait)))
+		pooled = unprepared(c.schema, lockTimeout(min(lock, mostPooledWait)))
 		err = c.preparePooled(ctx, conn, create)
 	} else if err = pooler.check(ctx, pg, conn); err == nil {
 		err = c.prepare(ctx, conn, settingsFor(lock, c.times.Timeout), create)
@@ -152,7 +152,7 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 		discard(conn)
 		return nil, err
 	}
-	return adopt(conn, texts, c.early, s.hub.heard)
+	return adopt(conn, pooled, c.early, s.hub.heard)
 }
 
 // mostPooledWait bounds how long a commit waits for its turn on a connection of the server that a pool has given it. The

@@ -63,7 +63,7 @@ func (h *hub) wants() bool {
 func (h *hub) upTo() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.told
+	return h.received
 }
 
 // polled handles the reply to a request for events. If the database has deleted some of them, all watches fire.
@@ -76,22 +76,22 @@ func (h *hub) polled(l *link, rows []row) {
 	if h.link != l || h.ended {
 		return
 	}
-	if integer(rows[0][1]) > h.told {
+	if integer(rows[0][1]) > h.received {
 		h.fireAll()
 	}
 	for _, r := range rows {
 		z := integer(r[2])
-		if r[2] == nil || z <= h.told {
+		if r[2] == nil || z <= h.received {
 			continue
 		}
 		events, _ := elements(r[3])
 		for _, e := range events {
 			h.event(string(e), z)
 		}
-		h.told = z
+		h.received = z
 	}
 	if len(rows) < mostEvents {
-		h.told = max(h.told, integer(rows[0][0]))
+		h.received = max(h.received, integer(rows[0][0]))
 	}
 	h.release()
 }

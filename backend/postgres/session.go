@@ -437,7 +437,7 @@ func (s *session) Close() error {
 		ctx, cancel := context.WithTimeout(l.ctx, closeFinish)
 		_, err := s.insist(ctx, l, nil, "k_finish", int8(s.id)) // else it ends by its timeout
 		cancel()
-		l.leaves.Store(err == nil)
+		l.closing.Store(err == nil)
 	}
 	s.end(backend.ErrClosed)
 	s.work.Wait()
