@@ -43,7 +43,7 @@ var ErrBusy = errors.New("another transaction holds the node")
 // ends tx anyway. Commit returns a *coord.ConflictError only for a conflict that the client knows, such as the AckOp of an item
 // that it has released. The error matches
 //
-//   - ErrInvalid if tx is not on the database and the schema of txn's client,
+//   - ErrInvalid if tx is nil, or is not on the database and the schema of txn's client,
 //   - ErrUnsupported if tx has another isolation level than read committed, if the client is on another backend, or if
 //     txn creates an ephemeral node,
 //   - ErrSessionLost if the session of the client has ended. Commit does not try again.
@@ -60,6 +60,9 @@ var ErrBusy = errors.New("another transaction holds the node")
 //
 // The user of tx needs USAGE of the schema, and nothing else. tx must not be used at the same time by another goroutine.
 func Commit(ctx context.Context, tx pgx.Tx, txn *coord.Txn) error {
+	if tx == nil {
+		return errNoTransaction
+	}
 	return commitIn(ctx, txn, func(ctx context.Context, query string, args []any) error {
 		// In this mode the server need not describe the statement first.
 		_, err := tx.Exec(ctx, query, append([]any{pgx.QueryExecModeExec}, args...)...)
@@ -70,11 +73,16 @@ func Commit(ctx context.Context, tx pgx.Tx, txn *coord.Txn) error {
 // CommitSQL is Commit for a transaction of database/sql. Refusal and the errors of CommitSQL need the driver of
 // pgx, github.com/jackc/pgx/v5/stdlib. The first CommitSQL of a connection takes one round trip more.
 func CommitSQL(ctx context.Context, tx *sql.Tx, txn *coord.Txn) error {
+	if tx == nil {
+		return errNoTransaction
+	}
 	return commitIn(ctx, txn, func(ctx context.Context, query string, args []any) error {
 		_, err := tx.ExecContext(ctx, query, args...)
 		return err
 	})
 }
+
+var errNoTransaction = &backend.Error{Op: "commit", Err: fmt.Errorf("%w: no transaction of the database", backend.ErrInvalid)}
 
 // commitIn commits txn in the transaction in which exec executes a statement.
 func commitIn(ctx context.Context, txn *coord.Txn, exec execer) error {

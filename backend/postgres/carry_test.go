@@ -620,6 +620,8 @@ func TestCommit_RefusesWhatItCannotCarry(t *testing.T) {
 		t.Error("applied")
 	}
 	b.clean()
+	coordtest.WantErr(t, postgres.Commit(ctx, nil, create(b.c, backend.Persistent)), coord.ErrInvalid)
+	coordtest.WantErr(t, postgres.CommitSQL(ctx, nil, create(b.c, backend.Persistent)), coord.ErrInvalid)
 }
 
 // A Commit after the end of the session returns ErrSessionLost, and the next session can carry it.

@@ -123,7 +123,7 @@ func (h *hub) end() {
 }
 
 // heard handles a notification: a seal, a position, the number of the part, '+' if more parts follow and '.' otherwise,
-// and a line for each event. Another program has sent a notification without a valid seal.
+// and a line for each event. A notification without a valid seal is of another program, and ignored.
 func (h *hub) heard(l *link, payload string) {
 	seal, payload, _ := strings.Cut(payload, " ")
 	h.mu.Lock()
