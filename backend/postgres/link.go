@@ -362,7 +362,11 @@ func (l *link) take() []*group {
 			g.requests = append(g.requests, newRequest("c_commit"))
 		}
 		if l.pooled != nil {
-			g.requests = append([]*request{newRequest("k_local", l.history)}, g.requests...)
+			history := l.history
+			if len(g.requests) == 1 && g.requests[0].statement == "k_finish" {
+				history = nil // a session that is closed ends on whatever server the pool leads to
+			}
+			g.requests = append([]*request{newRequest("k_local", history)}, g.requests...)
 		}
 		l.sent = append(l.sent, g)
 	}

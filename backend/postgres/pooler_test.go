@@ -382,13 +382,19 @@ func TestPooler_RestoredFiles(t *testing.T) {
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})
 	p := newPool(t, server.Addr(), transactionMode, 3)
 	b := postgres.New(p.url(), &postgres.Options{SessionTimeout: 5 * time.Minute, Poll: time.Minute}) // requests of the sessions themselves are rare
-	reader, writer, idle := opened(t, b), opened(t, b), opened(t, b)
+	reader, writer, idle, leaver := opened(t, b), opened(t, b), opened(t, b), opened(t, b)
 	restart(t, server, func() { backUp(t, server) })
 	create(t, writer, "/lost", backend.Persistent)
 	if _, err := reader.Exists(t.Context(), "/lost", nil); err != nil {
 		t.Fatal(err)
 	}
 	restart(t, server, func() { restore(t, server) })
+	if err := leaver.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := server.Exec(t.Context(), "", fmt.Sprint("SELECT count(*) FROM coord.session WHERE id = ", leaver.ID())); err != nil || n != "0" {
+		t.Errorf("a session that was closed there: %s rows, %v", n, err)
+	}
 	if _, err := reader.Exists(t.Context(), "/lost", nil); !errors.Is(err, backend.ErrSessionLost) {
 		t.Errorf("a read of a session that has seen what is lost: %v", err)
 	}
