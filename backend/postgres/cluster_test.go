@@ -58,7 +58,8 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// recordSQL makes the record. The operations of a commit are recorded in their order, and then its position.
+// recordSQL makes the record. The operations of a commit are recorded in their order, and then its position: that is known when its
+// events are told. Commits that share a transaction change the table clock once.
 const recordSQL = `
 CREATE TABLE {s}.record (
 	id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -74,8 +75,6 @@ CREATE FUNCTION {s}.record() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'session' THEN
 		INSERT INTO {s}.record (kind, owner) VALUES ('x', OLD.id);
-	ELSIF TG_TABLE_NAME = 'clock' THEN
-		INSERT INTO {s}.record (kind, zxid) VALUES ('z', NEW.zxid);
 	ELSIF TG_OP = 'INSERT' THEN
 		INSERT INTO {s}.record (kind, path, data, owner, version) VALUES ('c', NEW.path, NEW.data, NEW.owner, NEW.version);
 	ELSIF TG_OP = 'DELETE' THEN
@@ -87,7 +86,12 @@ BEGIN
 END $$;
 CREATE TRIGGER record AFTER INSERT OR UPDATE OR DELETE ON {s}.node FOR EACH ROW EXECUTE FUNCTION {s}.record();
 CREATE TRIGGER record AFTER DELETE ON {s}.session FOR EACH ROW EXECUTE FUNCTION {s}.record();
-CREATE TRIGGER record AFTER UPDATE OF zxid ON {s}.clock FOR EACH ROW EXECUTE FUNCTION {s}.record();
+ALTER FUNCTION {s}.tell RENAME TO told;
+CREATE FUNCTION {s}.tell(polled bool, secret text, z bigint, events text[]) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO {s}.record (kind, zxid) VALUES ('z', z);
+	RETURN {s}.told(polled, secret, z, events);
+END $$;
 CREATE TABLE control (one bool PRIMARY KEY DEFAULT true, version int NOT NULL);
 INSERT INTO control VALUES (true, 0);
 `
