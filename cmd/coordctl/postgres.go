@@ -118,7 +118,7 @@ func (t *tool) dialPostgres(ctx context.Context, attempts []*pgconn.FallbackConf
 	case attempts != nil:
 		pg.ValidateConnect = nil
 	case pg.ValidateConnect == nil:
-		pg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+		pg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary // a session overrides default_transaction_read_only
 	}
 	return pgconn.ConnectConfig(ctx, pg)
 }

@@ -84,7 +84,7 @@ func (t *tool) migrate(ctx context.Context) error {
 	if v.Before, err = layoutOf(ctx, conn, v.Schema); err != nil {
 		return err
 	}
-	const begin = "BEGIN; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; " // which can be set for the role
+	const begin = "BEGIN READ WRITE; SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; " // which can be set for the role
 	if _, err := conn.Exec(ctx, begin+postgres.Migration(t.schema)+"COMMIT").ReadAll(); err != nil {
 		return fmt.Errorf("the schema %s is not changed: %w", printable(v.Schema), err)
 	}

@@ -138,6 +138,7 @@ func TestPostgres_CheckSaysWhatIsMissing(t *testing.T) {
 	sql(t, e, "ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE app SET statement_timeout = '30s'", "ALTER ROLE postgres CONNECTION LIMIT 1", "ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()")
 	eventually(t, "the server reads its settings", func() bool { return sql(t, e, "SHOW fsync") == "on" })
 	check(0, "ok      timeouts     statement_timeout 30s for this role; coord overrides them")
+	sql(t, e, "ALTER ROLE app SET default_transaction_read_only = on") // which coord overrides too
 	out = check(0, "ok      durability   synchronous_commit is off for this role; coord sets it to on")
 	if !strings.Contains(out, "ok      standbys     none connected") || !strings.Contains(out, "ok      connections  in use: ") {
 		t.Errorf("check:\n%s", out)
