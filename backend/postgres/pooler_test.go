@@ -4,6 +4,7 @@ package postgres_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -427,7 +428,7 @@ type crowd struct {
 func newCrowd(sh *shop, n int) *crowd {
 	c := &crowd{shop: sh, done: make(chan struct{}), holds: make([]int, n), acks: make([]int, n), taken: make(map[string]bool)}
 	for range n {
-		client, err := coord.Open(sh.ctx, postgres.New(pgtest.URL(sh.pool, ""), &sh.opts), nil)
+		client, err := coord.Open(sh.ctx, postgres.New(pgtest.URL(cmp.Or(sh.pool, sh.server), ""), &sh.opts), nil)
 		if err != nil {
 			sh.tb.Fatal(err)
 		}

@@ -56,6 +56,9 @@ type Options struct {
 	// not set the port and the addresses.
 	Settings map[string]string
 
+	// Env is added to the environment of the server, as KEY=value.
+	Env []string
+
 	// Dir is the directory in which the server makes its own one, for instance on a small file
 	// system. The user that the server runs as must be able to enter it. Default: os.TempDir, or /tmp
 	// if the user cannot enter that.
@@ -78,6 +81,7 @@ type Server struct {
 	inst installation
 	dir  string
 	data string
+	env  []string
 	done func() // gives up the template of the data
 
 	mu           sync.Mutex
@@ -126,6 +130,7 @@ func New(ctx context.Context, o *Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.env = opts.Env
 	template, done, err := useTemplate(ctx, inst)
 	if err == nil {
 		s.done = done
@@ -297,6 +302,7 @@ func (s *Server) Launch() error {
 	defer log.Close()
 	cmd := exec.Command(s.inst.path("postgres"), "-D", s.data)
 	s.inst.prepare(cmd, s.dir)
+	cmd.Env = append(cmd.Env, s.env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	exited, err := proc.Launch(cmd, nil)
 	if err != nil {
