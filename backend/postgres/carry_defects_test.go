@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// A carryDefect is a change of a function of the schema, and the test that fails with it.
+// A carryDefect is a defect in a function of the schema, and the test that fails with it.
 type carryDefect struct{ name, function, old, new, test string }
 
 var carryDefects = []carryDefect{
@@ -57,7 +57,7 @@ func (d carryDefect) apply(schema string) (string, error) {
 	if begin < 0 {
 		return "", fmt.Errorf("there is no function %s", d.function)
 	}
-	// Up to the next function: the trigger of the function belongs to it.
+	// The trigger behind the function belongs to it.
 	end := len(sql)
 	if next := strings.Index(sql[begin+1:], "CREATE FUNCTION"); next >= 0 {
 		end = begin + 1 + next
@@ -76,7 +76,7 @@ func (d carryDefect) apply(schema string) (string, error) {
 	return sql[:begin] + text + sql[end:], nil
 }
 
-// With each defect of what carries a commit, its test fails, in a process of its own. The short form tries one.
+// The test of each defect fails with it, in a separate process. The short form tries one.
 func TestCommit_DefectsAreFound(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(carryDefectVariable) != "" {

@@ -470,7 +470,7 @@ func TestCommit_ReadsWhatItSets(t *testing.T) {
 	tx.Rollback(ctx)
 }
 
-// A payment is made exactly once, though its worker fails before and after its commit.
+// A payment is made exactly once, although its worker fails before and after its commit.
 func TestCommit_PutsAndAcknowledgesOnce(t *testing.T) {
 	eachCarrier(t, func(b *books, begin func() carrier) {
 		t, ctx := b.t, context.Background()
@@ -773,7 +773,7 @@ func TestCommit_PostgreSQLEndsADeadlock(t *testing.T) {
 	}
 }
 
-// The COMMIT does not wait for a guard of another transaction, with the turn in hand.
+// The COMMIT has the turn, so it does not wait for a guard of another transaction.
 func TestCommit_IsBusyBesideAGuard(t *testing.T) {
 	t.Parallel()
 	b, ctx := newBooks(t), context.Background()
@@ -814,7 +814,7 @@ func TestCommit_BeginsTheEpochOfAnotherHistory(t *testing.T) {
 	if got := column[int64](b, "SELECT czxid FROM {s}.node WHERE path = '/n'")[0]; got != (before>>40+1)<<40+1 {
 		t.Errorf("position %#x after %#x", got, before)
 	}
-	// A session that knows a later epoch than the server is on another one.
+	// A session that knows a later epoch than the server belongs to another server.
 	b.must("UPDATE {s}.session SET epoch = 0")
 	tx = b.begin()
 	coordtest.WantErr(t, postgres.Commit(context.Background(), tx, coord.NewTxn(b.c).Create("/m", nil, backend.Persistent)), coord.ErrInvalid)
@@ -853,7 +853,7 @@ func TestCommit_IsOneRoundTrip(t *testing.T) {
 	mustCommitTx(t, tx)
 }
 
-// A cut ends a connection at its COMMIT: before the server gets it, or when the server answers it.
+// A cut ends a connection at its COMMIT, before the server gets the request or when it answers.
 type cut struct {
 	net.Conn
 	before bool

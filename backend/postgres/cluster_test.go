@@ -27,8 +27,8 @@ func init() {
 	Ensembles.Troubles = troubles
 }
 
-// cluster is a primary and its synchronous standby. A table has each change of the tree, since triggers
-// record it in the transaction that makes it.
+// cluster is a primary and its synchronous standby. Triggers record each change of the tree in a table, in the transaction of
+// the change.
 type cluster struct {
 	nodes [2]*pgtest.Server
 

@@ -13,11 +13,11 @@ import (
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
-// Commits that are answered outlive a crash that loses those which are not durable yet, and the positions of the commits
-// after it are higher than any before.
+// A crash loses commits that are not durable yet, and no answered commit. Later commits have higher positions than all earlier
+// ones.
 func TestEarlyRelease_ACrashLosesNoAnsweredCommit(t *testing.T) {
 	t.Parallel()
-	// The server writes the log of commits that no client waits for as late as it can.
+	// The server flushes commits that no client waits for as late as possible.
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}})
 	b := postgres.New(server.URL(""), &postgres.Options{SessionTimeout: time.Minute, EarlyRelease: true})
 	for round := range 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 )
 
-// Each defect of the functions of the schema is found by what tests the guard. The short form tries some.
+// The tests of the guard find each defect in the functions of the schema. The short form tries some.
 func TestGuard_DefectsAreFound(t *testing.T) {
 	t.Parallel()
 	played := func(c scene) func(sh *shop) error {

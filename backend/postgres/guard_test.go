@@ -108,7 +108,7 @@ func (sh *shop) amount(name string) (int, error) {
 	return ask[int](sh, "SELECT coalesce((SELECT amount FROM {s}.account WHERE name = $1), 0)", name)
 }
 
-// eventually waits for a condition that nothing but a broken library keeps from coming.
+// eventually waits for a condition that becomes true unless the library is broken.
 func (sh *shop) eventually(what string, cond func() (bool, error)) error {
 	for end := time.Now().Add(time.Minute); ; {
 		switch ok, err := cond(); {
@@ -250,8 +250,8 @@ func (c scene) want() outcome {
 	return outcome{"40001", "refused", "before"}
 }
 
-// play plays a scene and returns its outcome. An error means that the next holder overlapped with the transaction, or that something
-// else did not do what it should.
+// play plays a scene and returns its outcome. An error means that the next holder overlapped with the transaction, or that another
+// step failed.
 func (sh *shop) play(c scene, lock string) (out outcome, err error) {
 	holder, next := sh.client(lock+"a"), sh.client(lock+"b")
 	defer next.Close()
@@ -436,8 +436,8 @@ func (sh *shop) play(c scene, lock string) (out outcome, err error) {
 	return out, nil
 }
 
-// What a guarded transaction does, and when the next holder is granted. The drivers take turns; with COORD_LONG=1 each plays all
-// scenes.
+// Each scene has the expected outcome, and the next holder is granted at the expected time. The drivers take turns; with COORD_LONG=1
+// each plays all scenes.
 func TestGuard_Matrix(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)
@@ -589,8 +589,8 @@ func TestGuard_AnExpiredSessionEndsAfterTheTransaction(t *testing.T) {
 	}
 }
 
-// A check beside a commit that deletes the node waits for the commit, and has the outcome that fits. Its node may also be
-// locked by a commit that only ends the session, since a guard holds another node of it.
+// A check waits for a commit that deletes its node, and is refused if the commit is applied. A commit can also lock the node only to
+// end the session, and leave it because another guard holds a node of the session.
 func TestGuard_ACheckBesideTheDeletion(t *testing.T) {
 	t.Parallel()
 	sh := newShop(t, nil)
@@ -664,7 +664,7 @@ func (sh *shop) besideTheDeletion(driver string) (failed []error) {
 	return failed
 }
 
-// A guard with another version than that of the node is refused.
+// A guard is refused if its node has another version.
 func TestGuard_AnotherVersion(t *testing.T) {
 	t.Parallel()
 	must(t, newShop(t, nil).otherVersion())
@@ -856,7 +856,7 @@ func (sh *shop) roleCanCheckOnly() error {
 	return nil
 }
 
-// A step is what is done beside a guard, and the status that it has to have.
+// A step is an action beside a guard, and the status that it must have.
 type step struct {
 	what string
 	do   func() (string, error)
@@ -989,7 +989,7 @@ func (sh *shop) besideGuards() error {
 	return nil
 }
 
-// Nothing that takes the turn waits for a transaction of a user, and a guard delays only what it has to.
+// No transaction that has the turn waits for the transaction of a user, and a guard delays only conflicting commits.
 func TestGuard_NothingWaitsUnderTheTurn(t *testing.T) {
 	t.Parallel()
 	must(t, newShop(t, nil).besideGuards())

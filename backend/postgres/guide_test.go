@@ -35,7 +35,7 @@ func guide(t *testing.T) (roles, schema, watch, restore string) {
 // TestGuide runs the statements of docs/production.md.
 func TestGuide(t *testing.T) {
 	roles, schema, watch, restore := guide(t)
-	// The roles of the page are those of the whole server, and its database is copied.
+	// A server of its own, since roles belong to the whole server, and the database is copied.
 	s := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})
 	ctx := t.Context()
 	run := func(database, sql string) string {

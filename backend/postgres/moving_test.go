@@ -83,7 +83,7 @@ func TestMovingFromAdvisoryLocks(t *testing.T) {
 	}
 	defer c.Close()
 
-	// Whether others can get the locks while a report is built.
+	// These report whether other clients can get the locks while a report is built.
 	oldFree := func() (free bool) {
 		conn, err := pool.Acquire(ctx)
 		if err != nil {
@@ -133,7 +133,7 @@ func TestMovingFromAdvisoryLocks(t *testing.T) {
 		}
 	}
 
-	// A lock that is lost refuses the write.
+	// The write fails if the lock is lost.
 	err = advisoryAfter(ctx, pool, c, func(lost context.Context) string {
 		if _, err := pool.Exec(ctx, "SELECT coord.finish(id) FROM coord.session"); err != nil {
 			t.Error(err)

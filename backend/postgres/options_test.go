@@ -16,7 +16,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 )
 
-// What New cannot use is an error of Open at once, which shows no password.
+// Open returns at once if an argument of New is invalid. Its error shows no password.
 func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	t.Parallel()
 	const good = "postgres://orders:sEcReT@127.0.0.1:1/orders"

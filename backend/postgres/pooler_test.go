@@ -32,7 +32,7 @@ import (
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// poolMode says for how long a client of a pool keeps a connection of the server.
+// poolMode is for how long a client of a pool keeps a connection of the server.
 type poolMode string
 
 const (

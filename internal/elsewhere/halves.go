@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// RunHalves runs the tests of a package that have a half on a real server: of each file the first, or
-// with COORD_LONG=1 all. At least so many must be found, and each must pass on the service called name.
+// RunHalves runs the tests of a package that have a half on a real server: the first of each file, or
+// with COORD_LONG=1 all. It must find at least that many tests, and each must pass on the service called name.
 func (m Module) RunHalves(t *testing.T, folder, name string, least int, env ...string) {
 	t.Helper()
 	most := 1
