@@ -74,8 +74,8 @@ func (q *Queue) ackAndClaim(batch []*acking) bool {
 	_, proof, err := s.CommitProof(context.Background(), append(ops, counting...)...)
 	switch i := errs.Blamed(err); {
 	case err == nil:
-		for i, n := range q.grantBeside(s, next, &proof) {
-			wanting[i].next = n
+		for k, n := range q.grantBeside(s, next, &proof) {
+			wanting[k].next = n
 		}
 	case backend.IsUncertain(err) && !errs.IsOver(err):
 		q.removeMarks(s, claimsOf(next)) // an outsider deleted the node that proves the commit
@@ -142,19 +142,16 @@ func (q *Queue) claimBeside(s *core.Session, want int) (next []*nextClaim) {
 	return next
 }
 
-// roomBeside returns how many claims a commit has room for that contains so many other operations.
+// roomBeside returns how many claims a commit has room for that contains so many other operations. They are no
+// more than its Acks, so batch has limited the checks.
 func roomBeside(q *Queue, s *core.Session, others int) int {
-	const claim = 3 // operations, one of them a check
+	const claim = 3 // operations
 	l := s.Backend().Limits()
 	most := l.Bytes / (len(q.items) + 300)
 	if l.Ops > 0 {
 		most = min(most, l.Ops)
 	}
-	n := (most - others - 1) / claim // with the journal entry
-	if l.Checks > 0 {
-		n = min(n, l.Checks)
-	}
-	return n
+	return (most - others - 1) / claim // with the journal entry
 }
 
 // readBeside reads the items of the claims beside their commit. The returned function ends that.

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
@@ -314,6 +315,9 @@ func (on queueNextTests) WorkThatEndsGivesTheNextItemBack(t *testing.T) {
 		sc.after.Arm(1, acksAndClaims, func(_ context.Context, _ backendtest.Call, err error) error {
 			<-started
 			x.stop() // the commit is applied, and its reply comes
+			if l, ok := w.Link("a").(*memory.Link); ok {
+				l.SetLatency(time.Second / 8) // Work waits for the end of the claim
+			}
 			return err
 		})
 		x = w.work(sc.q, 1, func(_ context.Context, it *coord.Item[int]) error { h.note(it); return nil })
