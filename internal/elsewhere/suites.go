@@ -29,7 +29,7 @@ func (m Module) Pass(t *testing.T, folder string, env, wanted []string, args ...
 // form plays a lock, permits, a queue and a transaction.
 func (m Module) Sweep(t *testing.T, env ...string) {
 	t.Helper()
-	which, least := "(uncontended|semaphore|^queue$|^two-phase_commit$)", 4
+	which, least := "(uncontended|semaphore|^queue$|^work$|^two-phase_commit$)", 5
 	if os.Getenv("COORD_LONG") != "" {
 		which, least = "", 20
 	}
