@@ -3,12 +3,15 @@
 package postgres_test
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
 // After the promotion of a synchronous standby, the former primary, which still runs, renews no lease: a holder that is
@@ -45,5 +48,66 @@ func TestFailover_AFormerPrimaryRenewsNoLease(t *testing.T) {
 	}
 	if next.Token() <= h.Token() {
 		t.Errorf("token %d after %d", next.Token(), h.Token())
+	}
+}
+
+// An asynchronous standby is promoted that lacks the latest commits. The session that has seen them ends, and so does its lock. One
+// that has seen none of them goes on. Positions are higher than those that are lost.
+func TestFailover_AnAsynchronousStandbyLacksCommits(t *testing.T) {
+	t.Parallel()
+	p := pgtest.Start(t, &pgtest.Options{Settings: clusterSettings})
+	s, err := p.Standby(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := postgres.Options{SessionTimeout: time.Minute, Schema: sharedSchema}
+	polls := o
+	polls.Poll = o.SessionTimeout // hears of no commit of others
+	url := urlOf([]string{p.Addr(), s.Addr()})
+	client, err := coord.Open(t.Context(), postgres.New(url, &o), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	seen, err := client.Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unseen := opened(t, postgres.New(url, &polls))
+	create(t, unseen, "/kept", backend.Ephemeral)
+	at, err := p.Exec(t.Context(), "", "SELECT pg_current_wal_lsn()")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for has := ""; has != "t"; { // nothing signals it
+		if has, err = s.Exec(t.Context(), "", fmt.Sprintf("SELECT pg_last_wal_replay_lsn() >= '%s'", at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	h, err := coord.NewMutex(client, "/lost", nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Kill()
+	if err := errors.Join(s.Start(t.Context()), s.Promote(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, seen)
+	<-h.Done()
+	if !errors.Is(h.Err(), coord.ErrLost) {
+		t.Errorf("the hold whose commit is lost: %v", h.Err())
+	}
+	if _, err := unseen.Exists(t.Context(), "/kept", nil); err != nil {
+		t.Errorf("the session that has seen nothing of what is lost: %v, %v", err, unseen.Err())
+	}
+	again, err := coord.NewMutex(client, "/lost", nil).Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Token() <= h.Token() {
+		t.Errorf("token %d after %d", again.Token(), h.Token())
 	}
 }
