@@ -41,7 +41,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/coordtest"
-	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/rawlink"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -132,7 +132,10 @@ func (s *Server) Service(tb testing.TB, o *coordtest.Options) *coordtest.Service
 		timeout = o.SessionTimeout
 	}
 	prefix := fmt.Sprintf("service%d", s.services.Add(1))
-	return coordtest.New(tb, &provider{s, etcd.Options{Prefix: prefix, SessionTimeout: timeout}}, o)
+	connect := func(addr string) backend.Backend {
+		return etcd.New([]string{addr}, &etcd.Options{Prefix: prefix, SessionTimeout: timeout})
+	}
+	return coordtest.New(tb, rawlink.Provider{Addr: s.addr, Backend: connect, Expire: s.Expire}, o)
 }
 
 // Stop ends the server, which keeps its data and resets its connections. A server in the process of
@@ -191,45 +194,4 @@ func (s *Server) Expire(ctx context.Context, session int64) error {
 		return nil
 	}
 	return err
-}
-
-// provider provides the keys with a prefix.
-type provider struct {
-	server *Server
-	opts   etcd.Options
-}
-
-func (p *provider) Root() string { return "" }
-
-func (p *provider) Connect(string) (coordtest.Connection, error) {
-	proxy, err := zkproxy.NewRaw(p.server.addr)
-	if err != nil {
-		return nil, err
-	}
-	return &connection{etcd.New([]string{proxy.Addr()}, &p.opts), p.server, proxy}, nil
-}
-
-// connection is a connection to the server through a proxy.
-type connection struct {
-	backend.Backend
-	server *Server
-	proxy  *zkproxy.Proxy
-}
-
-func (c *connection) Cut()                  { c.proxy.Cut() }
-func (c *connection) Blackhole(on bool)     { c.proxy.Blackhole(on) }
-func (c *connection) Delay(d time.Duration) { c.proxy.SetDelay(d, d) }
-func (c *connection) Close() error          { return c.proxy.Close() }
-
-func (c *connection) Refuse(on bool) {
-	c.proxy.Refuse(on)
-	if on {
-		c.proxy.Cut()
-	}
-}
-
-func (c *connection) Expire(session int64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-	defer cancel()
-	return c.server.Expire(ctx, session)
 }

@@ -12,59 +12,15 @@ import (
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/etcd/etcdtest"
 	"github.com/go-coord/coord/coordtest"
+	"github.com/go-coord/coord/internal/rawlink"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func lock(t *testing.T, c *coord.Client) *coord.Hold {
-	t.Helper()
-	h, err := coord.NewMutex(c, "/lock", nil).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
-
 // The faults of a link do on etcd what they do in memory and on ZooKeeper.
 func TestTheFaultsOfALink(t *testing.T) {
 	t.Parallel()
-	etcdtest.Each(t, &coordtest.Options{SessionTimeout: 20 * time.Second}, func(t *testing.T, s *coordtest.Service) {
-		a := s.Client("a", nil)
-		h := lock(t, a)
-		n := coord.NewCounter(a, "/n")
-		add := func(want int64) {
-			t.Helper()
-			if got, err := n.Add(t.Context(), 1); err != nil || got != want {
-				t.Fatalf("the counter is %d, %v, want %d", got, err, want)
-			}
-		}
-		add(1)
-		b, err := a.Session(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, changed := b.Status()
-		s.Link("a").Cut()
-		<-changed
-		add(2)
-		reply := s.Link("a").DropReply(1, "/n")
-		add(3)
-		<-reply.Done()
-		request := s.Link("a").DropRequest(1, "/n")
-		add(4)
-		<-request.Done()
-		if h.Err() != nil {
-			t.Fatalf("the hold ended with %v", h.Err())
-		}
-
-		const d = 60 * time.Millisecond
-		s.Link("a").Delay(d)
-		began := time.Now()
-		if got, err := n.Get(t.Context()); err != nil || got != 4 || time.Since(began) < 2*d {
-			t.Errorf("the counter is %d, %v, after %v", got, err, time.Since(began))
-		}
-		s.Link("a").Delay(0)
-	})
+	etcdtest.Each(t, &coordtest.Options{SessionTimeout: 20 * time.Second}, rawlink.TestFaults)
 }
 
 // Each fault ends the hold of a, and then b has the lock.
@@ -72,14 +28,14 @@ func TestTheFaultsThatEndSessions(t *testing.T) {
 	t.Parallel()
 	etcdtest.Each(t, &coordtest.Options{SessionTimeout: 3 * time.Second}, func(t *testing.T, s *coordtest.Service) {
 		a := s.Client("a", nil)
-		h := lock(t, a)
+		h := rawlink.Lock(t, a)
 		for name, fault := range map[string]func(){
 			"Expire":    s.Link("a").Expire,
 			"Refuse":    func() { s.Link("a").Refuse(true) },
 			"Blackhole": func() { s.Link("a").Blackhole(true) },
 		} {
 			fault()
-			next := lock(t, s.Client("b", nil))
+			next := rawlink.Lock(t, s.Client("b", nil))
 			<-h.Done()
 			if !errors.Is(h.Err(), coord.ErrLost) || next.Token() <= h.Token() {
 				t.Errorf("%s: the hold ended with %v; tokens %d and %d", name, h.Err(), h.Token(), next.Token())
@@ -89,7 +45,7 @@ func TestTheFaultsThatEndSessions(t *testing.T) {
 			if err := next.Release(); err != nil && !errors.Is(err, coord.ErrLost) { // a busy machine loses such a short session
 				t.Error(err)
 			}
-			h = lock(t, a)
+			h = rawlink.Lock(t, a)
 		}
 	})
 }
@@ -99,7 +55,7 @@ func TestASessionOutlivesARestartOfTheServer(t *testing.T) {
 	e := etcdtest.Start(t, &etcdtest.Options{Configure: func(cfg *embed.Config) { cfg.MaxTxnOps = 200 }})
 	s := e.Service(t, &coordtest.Options{SessionTimeout: 20 * time.Second})
 	a := s.Client("a", nil)
-	h := lock(t, a)
+	h := rawlink.Lock(t, a)
 	b, err := a.Session(t.Context())
 	if err != nil {
 		t.Fatal(err)

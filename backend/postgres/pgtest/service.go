@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/coordtest"
-	"github.com/go-coord/coord/internal/zkproxy"
+	"github.com/go-coord/coord/internal/rawlink"
 )
 
 // Each runs f as coordtest.Each does, and in a third subtest, "postgres", on a server of its own
@@ -40,47 +40,14 @@ func (s *Server) Service(tb testing.TB, o *coordtest.Options) *coordtest.Service
 		schema = fmt.Sprintf("coord%d", s.services)
 	}
 	s.mu.Unlock()
-	return coordtest.New(tb, &provider{s, postgres.Options{Schema: schema, SessionTimeout: timeout}}, o)
-}
-
-// provider provides the tree in a schema.
-type provider struct {
-	server *Server
-	opts   postgres.Options
-}
-
-func (p *provider) Root() string { return "" }
-
-func (p *provider) Connect(string) (coordtest.Connection, error) {
-	proxy, err := zkproxy.NewRaw(p.server.Addr())
-	if err != nil {
-		return nil, err
-	}
-	return &connection{postgres.New(URL(proxy.Addr(), ""), &p.opts), p, proxy}, nil
-}
-
-// connection is a connection to the server through a proxy.
-type connection struct {
-	backend.Backend
-	provider *provider
-	proxy    *zkproxy.Proxy
-}
-
-func (c *connection) Cut()                  { c.proxy.Cut() }
-func (c *connection) Blackhole(on bool)     { c.proxy.Blackhole(on) }
-func (c *connection) Delay(d time.Duration) { c.proxy.SetDelay(d, d) }
-func (c *connection) Close() error          { return c.proxy.Close() }
-
-func (c *connection) Refuse(on bool) {
-	c.proxy.Refuse(on)
-	if on {
-		c.proxy.Cut()
-	}
-}
-
-func (c *connection) Expire(session int64) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
-	defer cancel()
-	_, err := c.provider.server.Exec(ctx, "", fmt.Sprintf("SELECT %s.finish(%d)", cmp.Or(c.provider.opts.Schema, "coord"), session))
-	return err
+	return coordtest.New(tb, rawlink.Provider{
+		Addr: s.Addr(),
+		Backend: func(addr string) backend.Backend {
+			return postgres.New(URL(addr, ""), &postgres.Options{Schema: schema, SessionTimeout: timeout})
+		},
+		Expire: func(ctx context.Context, session int64) error {
+			_, err := s.Exec(ctx, "", fmt.Sprintf("SELECT %s.finish(%d)", cmp.Or(schema, "coord"), session))
+			return err
+		},
+	}, o)
 }

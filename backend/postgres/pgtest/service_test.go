@@ -11,64 +11,13 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/coordtest"
+	"github.com/go-coord/coord/internal/rawlink"
 )
-
-func lock(t *testing.T, c *coord.Client) *coord.Hold {
-	t.Helper()
-	h, err := coord.NewMutex(c, "/lock", nil).Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
 
 // The faults of a link do on PostgreSQL what they do in memory and on ZooKeeper.
 func TestEach_MakesTheFaultsOfALink(t *testing.T) {
 	t.Parallel()
-	pgtest.Each(t, &coordtest.Options{SessionTimeout: 20 * time.Second}, func(t *testing.T, s *coordtest.Service) {
-		a := s.Client("a", nil)
-		h := lock(t, a)
-		n := coord.NewCounter(a, "/n")
-		add := func(want int64) {
-			t.Helper()
-			if got, err := n.Add(t.Context(), 1); err != nil || got != want {
-				t.Fatalf("the counter is %d, %v, want %d", got, err, want)
-			}
-		}
-		add(1)
-		b, err := a.Session(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, changed := b.Status()
-		s.Link("a").Cut()
-		<-changed
-		add(2)
-		reply := s.Link("a").DropReply(1, "/n")
-		add(3)
-		<-reply.Done()
-		request := s.Link("a").DropRequest(1, "/n")
-		add(4)
-		<-request.Done()
-		if h.Err() != nil {
-			t.Fatalf("the hold ended with %v", h.Err())
-		}
-
-		const d = 60 * time.Millisecond
-		s.Link("a").Delay(d)
-		began := time.Now()
-		if got, err := n.Get(t.Context()); err != nil || got != 4 || time.Since(began) < 2*d {
-			t.Errorf("the counter is %d, %v, after %v", got, err, time.Since(began))
-		}
-		s.Link("a").Delay(0)
-
-		s.Link("a").Expire()
-		next := lock(t, s.Client("b", nil))
-		<-h.Done()
-		if !errors.Is(h.Err(), coord.ErrLost) || next.Token() <= h.Token() {
-			t.Errorf("the hold ended with %v; tokens %d and %d", h.Err(), h.Token(), next.Token())
-		}
-	})
+	pgtest.Each(t, &coordtest.Options{SessionTimeout: 20 * time.Second}, rawlink.TestFaults)
 }
 
 // A session outlives a stop and a kill of the server, and services on it do not see each other.
@@ -77,7 +26,7 @@ func TestService_OutlivesTheServer(t *testing.T) {
 	e := pgtest.Start(t, nil)
 	s := e.Service(t, &coordtest.Options{SessionTimeout: 30 * time.Second})
 	a := s.Client("a", nil)
-	h := lock(t, a)
+	h := rawlink.Lock(t, a)
 	b, err := a.Session(t.Context())
 	if err != nil {
 		t.Fatal(err)
