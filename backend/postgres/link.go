@@ -86,6 +86,9 @@ const mostSent = 64
 // down all readers of the server.
 const mostTogether = 32
 
+// mostBytesTogether bounds the arguments of several commits in one transaction, which are one message: a keep-alive waits behind it.
+const mostBytesTogether = 4 << 20
+
 var errBroken = errors.New("postgres: the connection is broken")
 
 // adopt makes a link of a connection that is ready, with all statements prepared.
@@ -192,6 +195,15 @@ func newRequest(statement string, args ...[]byte) *request {
 	return &request{statement: statement, args: args, done: make(chan struct{})}
 }
 
+// size returns the number of bytes of the arguments.
+func (r *request) size() int {
+	n := 0
+	for _, arg := range r.args {
+		n += len(arg)
+	}
+	return n
+}
+
 // send queues a request. An urgent one goes before those that are not sent yet.
 func (l *link) send(r *request, urgent bool) {
 	l.mu.Lock()
@@ -241,8 +253,11 @@ func (l *link) together() {
 	if l.committing || len(l.waiting) == 0 {
 		return
 	}
-	n := 1
+	n, size := 1, l.waiting[0].size()
 	for !l.waiting[0].alone && n < min(len(l.waiting), mostTogether) && !l.waiting[n].alone {
+		if size += l.waiting[n].size(); size > mostBytesTogether {
+			break
+		}
 		n++
 	}
 	g := &group{commits: l.waiting[:n:n], early: l.early}

@@ -171,6 +171,19 @@ func TestLink_CommitsOfOneTransaction(t *testing.T) {
 		server.say(answer(1, int8(3))...)
 		<-r.done
 	}
+	// Long ones do not make one long message.
+	long := []*request{commitRequest(), commitRequest(), commitRequest()}
+	for _, r := range long {
+		r.args = append(r.args[:5:5], texts([]string{strings.Repeat("x", mostBytesTogether/2), ""}))
+		l.commit(r)
+	}
+	for _, r := range long {
+		server.group("c_commit")
+		server.say(answer(1, int8(4))...)
+		if <-r.done; r.err != nil {
+			t.Fatal(r.err)
+		}
+	}
 }
 
 // A commit that gave its turn up early is answered when the next transaction says that it is durable, and it has no known outcome if
