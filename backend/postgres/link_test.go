@@ -303,3 +303,14 @@ func TestSession_ARefusalCountsAsSeen(t *testing.T) {
 		t.Errorf("the session has seen position %d, want 9", z)
 	}
 }
+
+// Open checks the right to execute each function that runs with the rights of the session's role.
+func TestOpen_KnowsTheFunctionsOfASession(t *testing.T) {
+	for _, function := range strings.Split(first, "CREATE FUNCTION {s}.")[1:] {
+		name, rest, _ := strings.Cut(function, "(")
+		head, _, _ := strings.Cut(rest, "$$")
+		if strings.Contains(sessionFunctions, "'"+name+"'") == strings.Contains(head, "SECURITY DEFINER") {
+			t.Errorf("the function %s is in the list, or SECURITY DEFINER: want one of both", name)
+		}
+	}
+}

@@ -229,6 +229,9 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings stri
 	}
 }
 
+// sessionFunctions are the functions of schema.sql that execute with the rights of a session's role.
+const sessionFunctions = "'open', 'attach', 'beat', 'reap', 'finish', 'collect', 'commit', 'apply', 'tell', 'take_turn', 'see_history', 'same_history', 'identity', 'name_of', 'now'"
+
 // checkRights returns an error that names the rights that the role lacks on the tables and functions of a session. Otherwise
 // only the first call that needs a missing right would fail.
 func (c *config) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
@@ -236,7 +239,7 @@ func (c *config) checkRights(ctx context.Context, conn *pgconn.PgConn) error {
 		SELECT p || ' on table ' || t.relname AS lacks FROM pg_class t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
 			WHERE t.relnamespace = n.oid AND t.relname IN ('clock', 'epoch', 'session', 'reaper', 'node', 'change') AND NOT has_table_privilege(t.oid, p)
 		UNION ALL SELECT 'EXECUTE on function ' || f.proname FROM pg_proc f WHERE f.pronamespace = n.oid
-			AND f.proname IN ('open', 'attach', 'beat', 'reap', 'finish', 'collect', 'commit', 'apply', 'tell', 'take_turn', 'see_history', 'same_history', 'identity', 'now')
+			AND f.proname IN (`+sessionFunctions+`)
 			AND NOT has_function_privilege(f.oid, 'EXECUTE')) x)
 		FROM pg_namespace n WHERE n.nspname = `+literal(c.schema)).ReadAll()
 	if err != nil {
