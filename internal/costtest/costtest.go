@@ -377,4 +377,27 @@ func (s Service) Item(t *testing.T) {
 		}
 	}
 	x.want("Put", "Take", "Ack")
+
+	// Work acknowledges an item and claims the next one in one commit. It lists the queue once for 32 items, or in a second.
+	const items = 40
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	x.quiet()
+	x.Trips.Reset()
+	n, level := 0, 0
+	var requests map[string]int
+	if err := q.Work(ctx, 1, func(context.Context, *coord.Item[int]) error {
+		if n++; n == items {
+			level, requests = x.Trips.of(c.trips)
+			cancel()
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	mean := float64(level) / items
+	t.Logf("figure: an item of Work on %s: %.2f round trips on average of %d; requests of the client %v", x.Name, mean, items, requests)
+	if most := x.Most["item of Work"]; !(mean >= 1 && mean <= most) {
+		t.Errorf("an item of Work costs %.2f round trips, want 1 to %v", mean, most)
+	}
 }
