@@ -42,6 +42,9 @@ import (
 //
 // 11. A consumer that does not know the outcome of a commit calls Sync, and reads.
 //
+// 12. A consumer that acknowledges an item can claim another one in the same commit. It has no slot then, so
+// nothing is vacated. queue_next_test.go has the rules of that commit.
+//
 // The guarantee is that no item can be taken while a live consumer waits, unless k consumers
 // that held slots are dead: each of them as a holder, or before it has done its part of rule 6.
 // If all holders are dead, the expiry of any of them ends the wait, unless the first waiter is

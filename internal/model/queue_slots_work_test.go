@@ -26,6 +26,12 @@ func (m *slotModel) work(s *slotState, c int, free, slow, decide slotEmit) {
 		n.to(slotIdle)
 		m.changed(&next, "ack", c, true, touchItems)
 		decide("acks", c, next)
+		if i := s.tree.freeItem(); i >= 0 {
+			both := next
+			both.takers[c].to(slotWorks)
+			both.tree.items[i] = itemMarked + uint8(c)
+			decide("acks and claims", c, both)
+		}
 	case slotAsks:
 		m.picks(n, view.freeItem(), slotGrabs, slotSeeks)
 		free("lists the items", c, next)
