@@ -395,7 +395,7 @@ var queueMutants = []mutant{
 		"if cl.e.Reason {", "if false {",
 		"recipetest.TestQueue/AReasonGoesWithItsDeadLetter"},
 	{"a reason that an outsider has made stops the move", "putItems",
-		"batch = withoutReasons(batch)", "return err",
+		"batch = withoutReasons(batch)", "return 0, err",
 		"recipetest.TestQueue/StrangeReasonsDoNotMatter"},
 	{"a reason is written whatever the service takes", "withReasons",
 		"Limits().Refuse(append(all, s.Client().Proof())) != nil {", "Limits().Refuse(append(all, s.Client().Proof())) != nil && false {",
