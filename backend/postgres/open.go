@@ -230,7 +230,7 @@ func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings stri
 }
 
 // sessionFunctions are the functions of schema.sql that execute with the rights of a session's role.
-const sessionFunctions = "'open', 'attach', 'beat', 'reap', 'finish', 'collect', 'commit', 'apply', 'name_of', 'tell', 'take_turn', 'see_history', 'same_history', 'identity', 'name_of', 'now'"
+const sessionFunctions = "'open', 'attach', 'beat', 'reap', 'finish', 'collect', 'commit', 'apply', 'tell', 'take_turn', 'see_history', 'same_history', 'identity', 'name_of', 'now'"
 
 // checkRights returns an error that names the rights that the role lacks on the tables and functions of a session. Otherwise
 // only the first call that needs a missing right would fail.
