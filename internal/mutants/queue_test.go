@@ -3,7 +3,7 @@ package mutants
 // queueMutants are defects of queues.
 var queueMutants = []mutant{
 	{"an Ack claims the item for which another caller waits", "claimBeside",
-		"q.feeding || len(q.requests) > 0 ||", "",
+		"q.feeding && !q.served || len(q.requests) > 0 ||", "",
 		"TestQueue_WorkLeavesItemsToOtherCallers"},
 	{"an Ack claims an item that was claimed before as if it were new", "claimBeside",
 		"!a.items[fresh].State &&", "",

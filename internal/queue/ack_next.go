@@ -121,7 +121,7 @@ func (q *Queue) claimBeside(s *core.Session, want int) (next []*nextClaim) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := &q.ahead
-	if q.feeding || len(q.requests) > 0 || q.ending > 0 || a.s != s || a.missed || q.c.HasLeftovers(q.items) {
+	if q.feeding && !q.served || len(q.requests) > 0 || q.ending > 0 || a.s != s || a.missed || q.c.HasLeftovers(q.items) {
 		return nil
 	}
 	fresh := 0

@@ -56,7 +56,7 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool, in *
 	if in != nil {
 		in.request = a
 	}
-	q.requests = append(q.requests, a)
+	q.requests, q.served = append(q.requests, a), false
 	if q.feeding {
 		select {
 		case q.more <- struct{}{}:
@@ -112,6 +112,7 @@ func (q *Queue) answer(requests []*itemRequest, claims []*Claim) {
 		claims = claims[n:]
 		q.requests = slices.DeleteFunc(q.requests, func(b *itemRequest) bool { return b == a })
 	}
+	q.served = len(q.requests) == 0 && len(claims) == 0
 	q.mu.Unlock()
 	q.tellClaims(context.Background(), claims, nil)
 	for _, cl := range claims {
@@ -312,7 +313,7 @@ func (f *feeder) run(ctx context.Context) error {
 		}
 		if waited, err := f.settle(ctx); err != nil {
 			return err
-		} else if waited {
+		} else if waited || len(f.q.present()) == 0 {
 			continue
 		}
 		took, v, err := f.takeFor(ctx, requests, min(want, f.q.batch(f.s)), tries)

@@ -379,6 +379,7 @@ type Queue struct {
 	many     bool                       // of a DelayQueue: the last list of a put showed many buckets
 	requests []*itemRequest             // callers that wait for items, see feed.go
 	feeding  bool                       // feed is running
+	served   bool                       // it has answered all requests, and claims nothing before there is another one
 	idle     context.CancelFunc         // cancels the wait of feed; set while feed runs
 	more     chan struct{}              // of capacity 1: signals a new request
 	ending   int                        // number of claims that are being given back in the background
