@@ -107,9 +107,10 @@ func (c *config) layout(ctx context.Context, conn *pgconn.PgConn) (int, error) {
 	return min(version, len(steps)), nil // a newer layout that this library can use needs no update
 }
 
-// migrate updates the layout to the version of the library, in one transaction, and one client at a time.
+// migrate updates the layout to the version of the library, in one transaction, and one client at a time. The server waits for
+// another client as long as the longest attempt of Open.
 func (c *config) migrate(ctx context.Context, conn *pgconn.PgConn) error {
-	if err := conn.Exec(ctx, fill("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400))", c.schema)).Close(); err != nil {
+	if err := conn.Exec(ctx, fill("BEGIN; SET LOCAL lock_timeout = '10s'; SELECT pg_advisory_xact_lock(hashtextextended({l}, 7400))", c.schema)).Close(); err != nil {
 		return err
 	}
 	there, err := conn.Exec(ctx, fill("SELECT to_regclass({t})", c.schema)).ReadAll()

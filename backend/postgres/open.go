@@ -7,10 +7,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -136,7 +138,7 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 	}
 	var pooler pooler
 	pg.OnNotification = pooler.heard
-	conn, err := pgconn.ConnectConfig(ctx, pg)
+	conn, err := connect(ctx, pg)
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +155,25 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 		return nil, err
 	}
 	return adopt(conn, pooled, c.early, s.hub.heard)
+}
+
+var errNoCancel = errors.New("postgres: requests are not canceled")
+
+// connect makes a connection. When ctx ends during a later query of the connection, pgx asks the server to cancel the query, by another
+// connection. Nothing here takes long, and such a request can end PgBouncer 1.18. So pgx makes no other connection.
+func connect(ctx context.Context, pg *pgconn.Config) (*pgconn.PgConn, error) {
+	pg = pg.Copy()
+	dial := pg.DialFunc
+	var connected atomic.Bool
+	pg.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if connected.Load() {
+			return nil, errNoCancel
+		}
+		return dial(ctx, network, address)
+	}
+	conn, err := pgconn.ConnectConfig(ctx, pg)
+	connected.Store(true)
+	return conn, err
 }
 
 // mostPooledWait bounds how long a commit waits for its turn on a connection of the server that a pool has given it. The
@@ -290,7 +311,7 @@ func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgCo
 	}
 	pg = pg.Copy()
 	pg.OnNotification = nil // p counts the notifications of the first connection only
-	other, err := pgconn.ConnectConfig(ctx, pg)
+	other, err := connect(ctx, pg)
 	if err != nil {
 		return fmt.Errorf("a second connection to the pool, which tests whether notifications arrive: %w", err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/backend/postgres/pgtest"
 )
 
 // Open returns at once if an argument of New is invalid. Its error shows no password.
@@ -86,5 +89,60 @@ func TestOpen_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
 	_, err := postgres.New("postgres://orders@127.0.0.1:1/orders", &postgres.Options{BeforeConnect: before}).Open(overdue{ctx, &late})
 	if attempts != 3 || !errors.Is(err, context.Canceled) || !strings.HasSuffix(err.Error(), "no password") {
 		t.Errorf("after %d attempts: %v", attempts, err)
+	}
+}
+
+// When the context of Open ends during a query, nothing asks the server to cancel it.
+func TestOpen_CancelsNothing(t *testing.T) {
+	t.Parallel()
+	sh := newBareShop(t, newService(t, shared.Get(t).Addr(), postgres.Options{}), "15s")
+	opened(t, sh.link("first")) // makes the schema
+	tx, err := sh.conn().Begin(sh.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(sh.ctx, sh.sql("LOCK TABLE {s}.layout")); err != nil {
+		t.Fatal(err)
+	}
+	var attempts, dials atomic.Int32
+	o := sh.opts
+	o.BeforeConnect = func(_ context.Context, c *pgconn.Config) error {
+		attempts.Add(1)
+		dial := c.DialFunc
+		c.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			dials.Add(1)
+			return dial(ctx, network, address)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	opening := make(chan error, 1)
+	go func() {
+		_, err := postgres.New(pgtest.URL(sh.server, ""), &o).Open(ctx)
+		opening <- err
+	}()
+	err = sh.eventually("the query of Open waits", func() (bool, error) {
+		return ask[bool](sh, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%"{s}".layout%')`)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-opening; !errors.Is(err, context.Canceled) {
+		t.Errorf("Open: %v", err)
+	}
+	// The connection is closed by pgx on a goroutine of its own, after the request to cancel.
+	err = sh.eventually("the connection is closed", func() (bool, error) {
+		stacks := make([]byte, 1<<22)
+		return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "asyncClose"), nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if attempts.Load() != 1 || dials.Load() != 1 {
+		t.Errorf("%d connections for %d attempts, want 1 for 1", dials.Load(), attempts.Load())
+	}
+	if err := tx.Rollback(sh.ctx); err != nil {
+		t.Error(err)
 	}
 }
