@@ -26,10 +26,10 @@ const maxRefused = 3
 
 // acking is an Ack under way.
 type acking struct {
-	cl    *Claim
-	turn  chan ackTurn // of capacity 1
-	wants func() bool  // reports whether the caller takes a next item; nil: it never does
-	next  *nextClaim   // that item, once the turn has been told; nil: none
+	cl   *Claim
+	turn chan ackTurn // of capacity 1
+	in   *intake      // takes a next item; nil: none
+	next *nextClaim   // that item, once the turn has been told; nil: none
 }
 
 // ackTurn is the message to a waiting Ack.
@@ -211,12 +211,12 @@ func (cl *Claim) Ack() error {
 	return err
 }
 
-// ackFor is Ack for a caller that takes the next item if wants reports true. It returns the claim on that
-// item if the commit of the Ack has made it. wants is called on any goroutine, and must not block.
-func (cl *Claim) ackFor(wants func() bool) (next *nextClaim, err error) {
+// ackFor is Ack for a handler that takes its next item from an intake, which may be nil. It returns the claim on that
+// item if the commit of the Ack has made it.
+func (cl *Claim) ackFor(in *intake) (next *nextClaim, err error) {
 	if cl.decide(verbAck, 0) {
 		a := newAcking(cl)
-		a.wants = wants
+		a.in = in
 		cl.hold.EndRelease(cl.end(context.Background(), a.ackInLine()))
 		next = a.next
 	}

@@ -47,7 +47,7 @@ func (q *Queue) ackAndClaim(batch []*acking) bool {
 		if a.cl.inTxn() {
 			return false // its mark can be gone, so it is sent alone
 		}
-		if a.wants != nil && a.wants() {
+		if a.in.wants() {
 			wanting = append(wanting, a)
 		}
 	}
@@ -187,31 +187,47 @@ func (q *Queue) grantBeside(s *core.Session, next []*nextClaim, proof *backend.S
 // An intake is where one call of Work gets its items: from the feeder, and from the Acks of its handlers. The
 // items of both are decoded by the loop of Work, on the goroutine of its caller.
 type intake struct {
-	q *Queue
+	q    *Queue
+	done <-chan struct{} // of the context of Work, whose methods run foreign code
+	over chan struct{}   // closed, with q.mu held, when the loop of Work has ended
 
 	// Guarded by q.mu.
 	request *itemRequest // the latest request to the feeder
-	ready   []*nextClaim // claimed by Acks, in order
-	over    bool         // the loop of Work has ended
-	late    bool         // Work has to wait for an item that hand or end has given back
+	ready   []*nextClaim // claimed by Acks; those of several handlers come in any order
 }
 
+// isOver reports whether Work takes no more items.
+func (in *intake) isOver() bool {
+	select {
+	case <-in.done:
+		return true
+	case <-in.over:
+		return true
+	default:
+		return in.q.c.IsClosing()
+	}
+}
+
+// wants reports whether a handler that acknowledges its item takes another one. With Prefetch, that item would
+// come behind the items in stock, which the feeder claims many at a time.
+func (in *intake) wants() bool { return in != nil && in.q.prefetch <= 1 && !in.isOver() }
+
 // hand gives a claim to the loop of Work, also if it waits for the feeder. If Work takes no more items, hand
-// gives the item back, before the feeder takes another one. life ends with the context of Work.
-func (in *intake) hand(life context.Context, n *nextClaim) {
+// gives the item back, before the feeder takes another one.
+func (in *intake) hand(n *nextClaim) {
 	q := in.q
 	select {
 	case n.cl.read = <-n.read:
 	case <-n.cl.hold.Done():
-	case <-life.Done():
+	case <-in.done:
+	case <-in.over:
 	case <-q.c.Closing():
 	}
 	q.mu.Lock()
 	waiting := slices.Index(q.requests, in.request)
-	over := in.over || life.Err() != nil
+	over := in.isOver()
 	switch {
 	case over:
-		in.late = true
 	case waiting >= 0:
 		q.requests = slices.Delete(q.requests, waiting, waiting+1)
 		in.request.reply <- handOut{claims: []*Claim{n.cl}}
@@ -251,21 +267,11 @@ func (in *intake) end() {
 	}
 	in.q.mu.Lock()
 	ready := in.ready
-	in.ready, in.over = nil, true
-	in.late = in.late || len(ready) > 0
+	in.ready = nil
+	close(in.over)
 	in.q.mu.Unlock()
 	for _, n := range ready {
 		n.giveBack()
-	}
-}
-
-// awaitGivenBack is called after end, when no handler runs any more.
-func (in *intake) awaitGivenBack() {
-	in.q.mu.Lock()
-	late := in.late
-	in.q.mu.Unlock()
-	if late {
-		in.q.awaitGivenBack()
 	}
 }
 

@@ -36,20 +36,15 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 		return errs.Op(op, q.path.Full(), fmt.Errorf("%w: the handler is nil", backend.ErrInvalid))
 	}
 	var running sync.WaitGroup
-	x := &crew{ctx: ctx, q: q, in: intake{q: q}, busy: make(map[*Claim]bool)}
-	var stop context.CancelFunc
-	x.life, stop = context.WithCancel(ctx)
-	ending := make(chan struct{})
-	defer x.disbandLater(ctx.Done(), ending, q.drainTimeout)()
-	defer x.in.awaitGivenBack()
+	x := &crew{ctx: ctx, q: q, in: &intake{q: q, done: ctx.Done(), over: make(chan struct{})}, busy: make(map[*Claim]bool)}
+	defer x.disbandLater(x.in.done, x.in.over, q.drainTimeout)()
+	defer q.awaitGivenBack() // what Acks have claimed, or have tried to
 	defer running.Wait()
-	defer close(ending)
-	defer stop()
 	busy := make(chan struct{}, n) // an element for each running handler, and one for the item that is awaited
 	busy <- struct{}{}
 	want := func() int { return max(q.prefetch, min(1+n-len(busy), maxBatch)) }
 	handlers := context.WithoutCancel(ctx)
-	for it, err := range t.each(ctx, op, want, &x.in) {
+	for it, err := range t.each(ctx, op, want, x.in) {
 		if err != nil {
 			return err
 		}
@@ -62,7 +57,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 		})
 		select {
 		case busy <- struct{}{}:
-		case <-ctx.Done():
+		case <-x.in.done:
 			return nil
 		}
 	}
@@ -71,10 +66,9 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 
 // crew is the running handlers of one Work.
 type crew struct {
-	ctx  context.Context // of Work
-	life context.Context // ends with ctx and with the loop of Work; its methods, unlike those of ctx, run no foreign code
-	q    *Queue
-	in   intake
+	ctx context.Context // of Work
+	q   *Queue
+	in  *intake
 
 	mu   sync.Mutex
 	busy map[*Claim]bool // the items that handlers have; whether disband has ended the claim
@@ -204,17 +198,11 @@ func (x *crew) settle(cl *Claim, err error, gaveUp, disbanded bool) {
 // ack acknowledges the item of a handler that has succeeded. If the commit has claimed the next item, the loop
 // of Work gets that item before this handler is counted as free.
 func (x *crew) ack(cl *Claim) error {
-	next, err := cl.ackFor(x.wants)
+	next, err := cl.ackFor(x.in)
 	if next != nil {
-		x.in.hand(x.life, next)
+		x.in.hand(next)
 	}
 	return err
-}
-
-// wants reports whether the handler that acknowledges its item takes another one. With Prefetch, that item would
-// come behind the items in stock, which the feeder claims many at a time.
-func (x *crew) wants() bool {
-	return x.q.prefetch <= 1 && x.life.Err() == nil && !x.q.c.IsClosing()
 }
 
 // retryDelay returns the delay after a failed attempt, counted from 1.
