@@ -92,7 +92,8 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] { return q.take
 // If handle returns nil, Work acknowledges the item. If the client knows of a next item, the same
 // commit claims it for the handler, so an item of a backlog costs one round trip; if the service
 // refuses that, the Ack is sent alone. If handle fails, panics or ends its goroutine, Work gives the
-// item back by Nack: for 100 ms, then twice as long with each attempt, up to a minute. If handle has ended the claim itself, Work does nothing more with the item.
+// item back by Nack: for 100 ms, then twice as long with each attempt, up to a minute. If handle has
+// ended the claim itself, Work does nothing more with the item.
 // The context of a handler is that of Item.Context: it ends with the claim, and not with ctx.
 //
 // After ctx has ended, Work waits for the handlers; DrainTimeout limits how long they keep their

@@ -28,7 +28,7 @@ const maxRefused = 3
 type acking struct {
 	cl   *Claim
 	turn chan ackTurn // of capacity 1
-	in   *intake      // takes a next item; nil: none
+	in   *intake      // takes a next item; nil: none. Guarded by Queue.mu while the Ack waits in line
 	next *nextClaim   // that item, once the turn has been told; nil: none
 }
 

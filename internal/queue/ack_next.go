@@ -36,10 +36,10 @@ func claimsOf(next []*nextClaim) []*Claim {
 	return claims
 }
 
-// ackAndClaim acknowledges the items of a batch, which is of one session, and claims an item for each Ack that
-// wants one, as far as items are remembered: all in one commit. It sends the result to each Ack. It reports
-// false if nothing was committed. Then the caller acknowledges the items without claims, so an Ack waits for
-// one refusal at most.
+// ackAndClaim acknowledges the items of a batch, which is of one session, and claims an item for each Ack of one
+// intake that wants one, as far as items are remembered: all in one commit. It sends the result to each Ack. It
+// reports false if nothing was committed. Then the caller acknowledges the items without claims, and so are
+// those of the Acks that wait behind them: an Ack waits for one refusal at most.
 func (q *Queue) ackAndClaim(batch []*acking) bool {
 	s := batch[0].cl.s
 	var wanting []*acking
@@ -47,7 +47,7 @@ func (q *Queue) ackAndClaim(batch []*acking) bool {
 		if a.cl.inTxn() {
 			return false // its mark can be gone, so it is sent alone
 		}
-		if a.in.wants() {
+		if (len(wanting) == 0 || a.in == wanting[0].in) && a.in.wants() {
 			wanting = append(wanting, a)
 		}
 	}
@@ -59,7 +59,7 @@ func (q *Queue) ackAndClaim(batch []*acking) bool {
 		ops = a.cl.ackOps(ops)
 	}
 	acks, counting := len(ops), q.counting(len(batch))
-	next := q.claimBeside(s, min(len(wanting), roomBeside(q, s, acks+len(counting))))
+	next := q.claimBeside(s, wanting[0].in, min(len(wanting), roomBeside(q, s, acks+len(counting))))
 	if len(next) == 0 {
 		return false
 	}
@@ -92,6 +92,7 @@ func (q *Queue) ackAndClaim(batch []*acking) bool {
 		}
 		cancel()
 		drop(next...)
+		q.claimNothing(s)
 		return false
 	}
 	for _, a := range batch {
@@ -100,16 +101,27 @@ func (q *Queue) ackAndClaim(batch []*acking) bool {
 	return true
 }
 
-// claimBeside returns claims on up to want remembered items, for the commit of Acks on the session s. It
-// returns none if the feeder has to find the next item:
+// claimNothing makes the Acks of a session that wait in line claim no next items.
+func (q *Queue) claimNothing(s *core.Session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, a := range q.acks[s].waiting {
+		a.in = nil
+	}
+}
+
+// claimBeside returns claims on up to want remembered items for an intake, for the commit of Acks on the session
+// s. It returns none if the feeder has to find the next item:
 //   - another call of this queue value waits for items, and comes first;
+//   - items are on the way to another intake: if that one has ended, they go back and precede the remembered items;
 //   - an item is being given back, so it precedes the remembered items (T5, T8);
+//   - the loop of Work has got an error from the feeder, and can pause;
 //   - the latest commit of this kind has lost a race, and no claim has been made by these names since.
 //
 // It returns no claim on an item that was claimed before: such an item can be due for the dead letters. Nor
 // does it if MaxAttempts is 1: an item whose session is lost after the commit would become a dead letter that
 // no handler has seen.
-func (q *Queue) claimBeside(s *core.Session, want int) (next []*nextClaim) {
+func (q *Queue) claimBeside(s *core.Session, in *intake, want int) (next []*nextClaim) {
 	if want < 1 || q.maxAttempts == 1 || s.Backend().Err() != nil {
 		return nil
 	}
@@ -121,7 +133,10 @@ func (q *Queue) claimBeside(s *core.Session, want int) (next []*nextClaim) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := &q.ahead
-	if q.feeding && !q.served || len(q.requests) > 0 || q.ending > 0 || a.s != s || a.missed || q.c.HasLeftovers(q.items) {
+	switch {
+	case q.feeding && !q.served, len(q.requests) > 0, q.ending.n > 0, q.beside.n > 0 && q.intake != in, in.request.failed:
+		return nil
+	case a.s != s, a.missed, q.c.HasLeftovers(q.items):
 		return nil
 	}
 	fresh := 0
@@ -131,6 +146,7 @@ func (q *Queue) claimBeside(s *core.Session, want int) (next []*nextClaim) {
 	if fresh == 0 {
 		return nil
 	}
+	q.intake = in
 	for _, e := range q.nextLocked(s, fresh) {
 		next = append(next, &nextClaim{
 			cl:      &Claim{q: q, s: s, e: e, attempt: 1, mark: newMark(s, &e), read: backend.ReadResult{Err: errs.ErrAgain}},
@@ -192,7 +208,7 @@ type intake struct {
 	over chan struct{}   // closed, with q.mu held, when the loop of Work has ended
 
 	// Guarded by q.mu.
-	request *itemRequest // the latest request to the feeder
+	request *itemRequest // the latest request to the feeder, which has answered it before a handler acknowledges
 	ready   []*nextClaim // claimed by Acks; those of several handlers come in any order
 }
 

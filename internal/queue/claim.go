@@ -278,10 +278,16 @@ func (q *Queue) commitClaims(ctx context.Context, s *core.Session, claims []*Cla
 // that proves it. No item may stay claimed.
 func (q *Queue) removeMarks(s *core.Session, claims []*Claim) {
 	for _, cl := range claims {
-		s.CleanUp("remove", cl.mark, func(ctx context.Context) error {
+		tried := q.begin()
+		u := s.CleanUp("remove", cl.mark, func(ctx context.Context) error {
+			defer tried()
 			defer q.forget() // a list from before shows the item as claimed
 			return s.Remove(ctx, cl.mark)
-		}).Note(q.items)
+		})
+		if u == nil {
+			tried()
+		}
+		u.Note(q.items)
 	}
 }
 

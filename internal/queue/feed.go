@@ -23,6 +23,8 @@ type itemRequest struct {
 	try   bool // fails with errs.ErrEmpty instead of waiting
 	reply chan handOut
 	waits chan struct{} // closed when the feeder begins to wait; nil without Trace, and once it is closed
+
+	failed bool // the reply is an error; guarded by Queue.mu
 }
 
 type handOut struct {
@@ -169,44 +171,54 @@ func (q *Queue) begin() (done func()) {
 	return q.beginLocked(&q.ending)
 }
 
-// beginLocked is begin for a caller that holds q.mu, and adds to the count of q.ending or q.beside.
-func (q *Queue) beginLocked(count *int) (done func()) {
-	if *count++; q.ending+q.beside == 1 {
-		q.ended = make(chan struct{})
+// underWay counts claims, with Queue.mu held.
+type underWay struct {
+	n    int
+	over chan struct{} // closed when n is 0 again; nil before the first claim
+}
+
+// beginLocked is begin for a caller that holds q.mu. It counts a claim in w, which is q.ending or q.beside.
+func (q *Queue) beginLocked(w *underWay) (done func()) {
+	if w.n++; w.n == 1 {
+		w.over = make(chan struct{})
 	}
 	return sync.OnceFunc(func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if *count--; q.ending+q.beside == 0 {
-			close(q.ended)
+		if w.n--; w.n == 0 {
+			close(w.over)
 		}
 	})
 }
 
-// begun returns a channel that is closed when no claim is being given back, or made beside an Ack, any
-// more, or nil if none is.
+// begun returns a channel that is closed when claims that are being given back, or made beside an Ack, are so
+// no more, or nil if there are none.
 func (q *Queue) begun() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.ending+q.beside == 0 {
-		return nil
+	switch {
+	case q.ending.n > 0:
+		return q.ending.over
+	case q.beside.n > 0:
+		return q.beside.over
 	}
-	return q.ended
+	return nil
 }
 
 // awaitGivenBack waits for the claims that are being given back, as long as a call
 // that is given up waits for its clean-up, see core.CleanUp.
 func (q *Queue) awaitGivenBack() {
 	q.mu.Lock()
-	ending, ended := q.ending, q.ended
+	ending := q.ending
 	q.mu.Unlock()
-	if ending > 0 {
-		q.c.Present().WaitFor(ended, core.GiveUpWait)
+	if ending.n > 0 {
+		q.c.Present().WaitFor(ending.over, core.GiveUpWait)
 	}
 }
 
-// settle waits until no claim is being given back, or made beside an Ack, and no claim that timed out is being
-// removed. It reports whether it has waited for such a claim: then the requests can be others.
+// settle waits while claims are being given back, or made beside an Ack, or removed since they timed out. It
+// reports whether it has waited for one of the first two kinds: then it is called again, and the requests can be
+// others.
 func (f *feeder) settle(ctx context.Context) (waited bool, err error) {
 	if err := f.s.Client().AwaitCleanUps(ctx, f.q.items, ""); err != nil {
 		return false, err
@@ -232,6 +244,7 @@ func (q *Queue) fail(requests []*itemRequest, err error) {
 	for _, a := range requests {
 		if i := slices.Index(q.requests, a); i >= 0 {
 			q.requests = slices.Delete(q.requests, i, i+1)
+			a.failed = true
 			a.reply <- handOut{err: err}
 		}
 	}
@@ -427,8 +440,8 @@ func (f *feeder) yields() bool {
 
 // takeAhead claims items that an earlier list has shown. It returns no claims if there is no such
 // list. If an item cannot be claimed, another consumer has had it, and takeAhead tries the next
-// item. It returns errs.ErrAgain after two failures, that of a commit of Acks included, or if one of several items in a commit cannot be
-// claimed: the other items of the commit precede the next item.
+// item. It returns errs.ErrAgain after two failures, that of a commit of Acks included, or if one of several items
+// in a commit cannot be claimed: the other items of the commit precede the next item.
 func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 	if f.place.slot || f.stale {
 		return nil, nil

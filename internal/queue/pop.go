@@ -65,7 +65,7 @@ func (q *Queue) nextRead() (*core.Session, *readAhead) {
 	defer q.mu.Unlock()
 	a := &q.ahead
 	r := a.first
-	if r == nil || q.feeding || q.ending+q.beside > 0 || len(a.items) == 0 || a.items[0].ID != r.e.ID {
+	if r == nil || q.feeding || q.ending.n+q.beside.n > 0 || len(a.items) == 0 || a.items[0].ID != r.e.ID {
 		return nil, nil
 	}
 	if len(q.nextLocked(s, 1)) == 0 {
@@ -137,7 +137,7 @@ func (q *Queue) listNext(ctx context.Context) {
 	s, gen := q.prompt, q.gen
 	a := &q.ahead
 	known := s != nil && a.s == s && len(a.items) > 0 && a.left > 0 && !time.Now().After(a.until)
-	calm := q.kind == layout.KindQueue && !q.feeding && q.ending+q.beside == 0 && len(q.popping) == 0 && q.rivals == 0
+	calm := q.kind == layout.KindQueue && !q.feeding && q.ending.n+q.beside.n == 0 && len(q.popping) == 0 && q.rivals == 0
 	q.mu.Unlock()
 	if s == nil || !calm || s.Backend().Err() != nil {
 		return

@@ -187,12 +187,17 @@ import (
 //   - If the commit is refused, its Acks are sent again without claims (ack.go), so an Ack waits for one round trip
 //     more at most. A lost race counts as the first of the two failures of T1, and the client makes no such commit
 //     before it has claimed an item by a commit of its own: so consumers that compete for each item send no more
-//     requests than they would without these commits.
+//     requests than they would without these commits. Nor does it claim an item with an Ack that has waited behind
+//     the refused commit.
 //   - An unknown outcome is resolved as that of each commit (CommitOnce). If it stays unknown, each Ack returns
 //     the error, and the marks of the next items are removed.
-//   - The feeder decides about the next item if another caller waits for one, or if an item is being given back
-//     (T5, T8). It makes no claim while such a commit is under way, or its claim is on the way to Work: if that item
-//     is given back, no other caller of the queue value has passed over it.
+//   - The feeder decides about the next item if another caller waits for one, if an item is being given back
+//     (T5, T8), or if the loop of Work has got an error, after which it can pause. The feeder makes no claim while
+//     such a commit is under way, or while its items are read on their way to Work. In this time no commit claims
+//     items for another call of Work, and each commit claims for one call. So if these items are given back since
+//     Work has ended, no other caller of the queue value has passed over them. When Work has them, they count as
+//     handed out: if Work ends before their handlers begin, another caller can have passed over them, as over items
+//     of the feeder.
 //   - The loop of Work decodes the item, as any other. If Work has ended meanwhile, the item is given back (T4)
 //     before Work returns, and before Close ends the session.
 //   - Only an item that was never claimed is taken in this way, and none if MaxAttempts is 1. So a session that
@@ -382,9 +387,9 @@ type Queue struct {
 	served   bool                       // it has answered all requests, and claims nothing before there is another one
 	idle     context.CancelFunc         // cancels the wait of feed; set while feed runs
 	more     chan struct{}              // of capacity 1: signals a new request
-	ending   int                        // number of claims that are being given back in the background
-	beside   int                        // number of claims that commits of Acks make, until their Work has them
-	ended    chan struct{}              // closed when ending and beside are 0 again
+	ending   underWay                   // claims that are being given back in the background
+	beside   underWay                   // claims that commits of Acks make, until the intake has them
+	intake   *intake                    // the latest one for which a commit of Acks has made claims
 	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see ack.go
 	head     string                     // the bucket that was first, "" if not known
 	ahead    ahead                      // the items of the last list that are not taken yet
