@@ -2,6 +2,7 @@ package recipetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -295,6 +296,20 @@ func (on directoryPinTests) AValueIsReplacedByWhatItsWriteHasReturned(t *testing
 	})
 }
 
+// container makes a container with a child. The service can collect it before it has the child.
+func (w *world) container(path, child string) {
+	w.T.Helper()
+	s := w.Session("outsider")
+	for {
+		_, err := s.Commit(context.Background(), backend.Create(w.Path(path), nil, backend.Container))
+		w.must(err)
+		if _, err = s.Commit(context.Background(), backend.Create(w.Path(child), nil, backend.Persistent)); !errors.Is(err, backend.ErrNotFound) {
+			w.must(err)
+			return
+		}
+	}
+}
+
 // A write that may have gone into a container, which is gone when the client looks, is not
 // acknowledged.
 func (on directoryPinTests) AWriteWhoseNodeIsGoneIsUncertain(t *testing.T) {
@@ -312,8 +327,7 @@ func (on directoryPinTests) AWriteWhoseNodeIsGoneIsUncertain(t *testing.T) {
 				old, err := v.Set(ctx, "old")
 				w.must(err)
 				w.must(coord.NewValue(b, "/x/v", textValue).Delete(ctx, old))
-				w.commit(backend.Create(w.Path("/x/v"), nil, backend.Container))
-				w.commit(backend.Create(w.Path("/x/v/child"), nil, backend.Persistent))
+				w.container("/x/v", "/x/v/child")
 				after.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && c.Path == w.Path("/x/v") }, func(_ context.Context, _ backendtest.Call, err error) error {
 					w.must(err)
 					w.commit(backend.Delete(w.Path("/x/v/child"), backend.AnyVersion))
