@@ -324,8 +324,9 @@ checks() {
 	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
-# small runs the tests of the small modules, and the tour. They mostly wait.
+# small runs the tests of bench and the small modules, and the tour. They mostly wait.
 small() {
+	module bench
 	module examples
 	module grpcresolver
 	module oteltrace
@@ -485,7 +486,6 @@ else
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
 	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
 	start "etcd" module backend/etcd
-	start "bench" module bench
 	start "other modules and tour" small
 	mapfile -t packages < <(ordered)
 	# Most packages wait, so more of them run at a time than there are processors.
