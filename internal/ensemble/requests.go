@@ -27,7 +27,7 @@ type RequestFault struct {
 	once, unhands sync.Once
 }
 
-// OnFrame sets the function that is told of frames.
+// OnFrame sets the function that is called for each frame.
 func (r *Requests) OnFrame(f func(zkproxy.Frame)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (f *RequestFault) Hold(ended <-chan struct{}) bool {
 	}
 }
 
-// Cancel takes the fault back. What it holds goes on.
+// Cancel ends the fault. A message that it holds is sent on.
 func (f *RequestFault) Cancel() {
 	f.unhands.Do(func() { close(f.release) })
 	f.requests.mu.Lock()

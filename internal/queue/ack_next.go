@@ -20,7 +20,7 @@ type nextClaim struct {
 	done    func()                  // the feeder waits for it
 }
 
-// drop ends what was begun for claims that were not made, or do not stand.
+// drop ends the clean-ups of claims that were refused or are not valid, and lets the feeder go on.
 func drop(next ...*nextClaim) {
 	for _, n := range next {
 		n.done()

@@ -59,7 +59,7 @@ func (l *Life) Lease() time.Duration { return l.lease.Length }
 // Context returns a context that ends with the session.
 func (l *Life) Context() context.Context { return l.ctx }
 
-// TellPauses sets the function that is told of pauses of the process, see Pauses.
+// TellPauses sets the function that is called after each pause of the process, see Pauses.
 func (l *Life) TellPauses(f func(late time.Duration, asleep bool)) { l.pauses.Tell(f) }
 
 // Left returns the rest of the lease, and ends the session if it has passed.
