@@ -1,7 +1,8 @@
 // Package queue is the engine of the three queues, on bytes.
 //
 //	queue.go     nodes, protocol and rules; the options
-//	put.go       Put, the buckets, and Put as a part of a transaction
+//	put.go       Put and PutAll; put_txn.go: Put as a part of a transaction
+//	buckets.go   which bucket a put uses, closes or makes
 //	limit.go     MaxLen
 //	walk.go      which items can be taken: one list of a bucket is one snapshot
 //	feed.go      one goroutine takes items for all callers of a queue value; wait.go: its wait for items

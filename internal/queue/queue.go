@@ -412,12 +412,6 @@ func (q *Queue) newSpan(op string) *tracing.Span {
 
 func (q *Queue) recipeDir() kinds.RecipeDir { return kinds.NewRecipeDir(q.path.Full(), q.kind) }
 
-// openBucket is the bucket that a put tries first.
-type openBucket struct {
-	n    int64
-	full bool
-}
-
 func newQueue(c *core.Client, path string, kind layout.RecipeKind) *Queue {
 	q := &Queue{
 		c: c, path: c.Path(path), kind: kind, size: cmp.Or(c.Hooks().BucketSize, bucketSize), most: maxBuckets,
