@@ -39,7 +39,7 @@ func (s *session) openBare(ctx context.Context, l *link) error {
 	s.key, s.keys = s.cfg.rootKey(), newKeyring(s.id)
 	timeout := s.cfg.times.Timeout
 	s.Grant(timeout, contact.Lease{From: sent, Length: s.cfg.times.Lease(timeout)})
-	s.log.Warn("coord: the service has no space, so the session has no lease, and only reads and deletes", "session", hex(s.id), "server", l.target.String())
+	s.log.Warn("coord: the service has no space, so the session has no lease, and only reads and deletes", "session", contact.Hex(s.id), "server", l.target.String())
 	return s.begin(ctx, l)
 }
 

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // The servers of etcd remove no empty nodes, so the sessions do. A container has a second key, by which it
@@ -216,7 +217,7 @@ func (s *session) refusedOnce(path string, err error) {
 			path = path[:200] + "…"
 		}
 		s.log.Warn("coord: the service refuses to remove an empty container, retrying at intervals; later refusals are not logged",
-			"session", hex(s.id), "path", path, "error", err)
+			"session", contact.Hex(s.id), "path", path, "error", err)
 	})
 }
 

@@ -2,7 +2,6 @@ package etcd_test
 
 import (
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -10,20 +9,8 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/etcd"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
-
-type memoryService struct{ *memory.Store }
-
-func (s memoryService) Root() string                      { return "/" }
-func (s memoryService) Link(name string) backendtest.Link { return s.Store.Link(name) }
-
-// scripts returns short, or long if COORD_LONG is set.
-func scripts(short, long uint64) uint64 {
-	if os.Getenv("COORD_LONG") != "" {
-		return long
-	}
-	return short
-}
 
 // Memory with revisions is the reference: the same scripts return the same results, errors,
 // Stats and events on both, except for what unlike names.
@@ -38,15 +25,15 @@ func TestMemoryAndEtcdAgree(t *testing.T) {
 	model := backendtest.Harness{
 		SessionTimeout: timeout,
 		New: func(*testing.T) backendtest.Service {
-			return memoryService{memory.New(&memory.Options{
+			return coordtest.MemoryService{Store: memory.New(&memory.Options{
 				SessionTimeout: timeout, Revisions: true, Without: backend.Clock,
 				Limits: backend.Limits{Ops: 63},
 			})}
 		},
 	}
-	for seed := range scripts(3, 20) {
+	for seed := range uint64(coordtest.Count(3, 20)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			backendtest.Differ(t, model, real, seed, int(scripts(400, 2000)))
+			backendtest.Differ(t, model, real, seed, coordtest.Count(400, 2000))
 		})
 	}
 }

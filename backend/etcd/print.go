@@ -1,6 +1,10 @@
 package etcd
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/go-coord/coord/backend/internal/contact"
+)
 
 // Values that are printed by mistake end up in logs, and a session that is printed field by field is read without its
 // locks.
@@ -14,5 +18,5 @@ func (s *service) String() string {
 
 func (s *service) GoString() string { return s.String() }
 
-func (s *session) String() string   { return "etcd session " + hex(s.id) }
+func (s *session) String() string   { return "etcd session " + contact.Hex(s.id) }
 func (s *session) GoString() string { return s.String() }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
@@ -484,19 +485,6 @@ func TestServers_OpenSaysWhatIsWrong(t *testing.T) {
 	all.Wait()
 }
 
-// overdue is a context whose deadline has passed when late is set. It has not ended: its timer is late.
-type overdue struct {
-	context.Context
-	late *atomic.Bool
-}
-
-func (c overdue) Deadline() (time.Time, bool) {
-	if !c.late.Load() {
-		return time.Time{}, false
-	}
-	return time.Now(), true
-}
-
 // The failure of a server is not replaced by that of an attempt which had no time.
 func TestServers_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
 	t.Parallel()
@@ -515,7 +503,7 @@ func TestServers_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
 		}
 		return nil, errors.New("no route")
 	}
-	_, err := etcd.New([]string{"127.0.0.1:1"}, &etcd.Options{Dial: dial}).Open(overdue{ctx, &late})
+	_, err := etcd.New([]string{"127.0.0.1:1"}, &etcd.Options{Dial: dial}).Open(coordtest.Overdue{Context: ctx, Late: &late})
 	if attempts.Load() < 3 || !errors.Is(err, context.Canceled) || !strings.HasSuffix(err.Error(), "no route") {
 		t.Errorf("after %d attempts: %v", attempts.Load(), err)
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -96,7 +95,7 @@ func (s *session) end(err error) {
 	}
 	s.hub.end()
 	if errors.Is(why, backend.ErrClosed) {
-		s.log.Info("coord: session closed", "session", hex(s.id))
+		s.log.Info("coord: session closed", "session", contact.Hex(s.id))
 	}
 }
 
@@ -122,7 +121,7 @@ func (s *session) run(l *link) {
 // relieve makes the next link while the requests under way are still answered on the old one. It does not
 // interrupt contact, unless the old one breaks before the next is there.
 func (s *session) relieve(old *link) *link {
-	s.log.Info("coord: the server is closing the connection, reconnecting", "session", hex(s.id), "server", old.target.String())
+	s.log.Info("coord: the server is closing the connection, reconnecting", "session", contact.Hex(s.id), "server", old.target.String())
 	s.mu.Lock()
 	if s.ending == nil {
 		s.ending = make(map[*link]struct{})
@@ -176,7 +175,7 @@ func (s *session) detach(l *link) {
 	}
 	s.mu.Unlock()
 	if suspended {
-		s.log.Warn("coord: session suspended, reconnecting", "session", hex(s.id), "server", l.target.String(), "error", l.reason())
+		s.log.Warn("coord: session suspended, reconnecting", "session", contact.Hex(s.id), "server", l.target.String(), "error", l.reason())
 	}
 }
 
@@ -184,7 +183,7 @@ func (s *session) detach(l *link) {
 func (s *session) connected(l *link) {
 	s.servers.Answered(l.target)
 	s.outage.Over()
-	s.log.Info("coord: session connected", "session", hex(s.id), "server", l.target.String(), "timeout", s.Timeout())
+	s.log.Info("coord: session connected", "session", contact.Hex(s.id), "server", l.target.String(), "timeout", s.Timeout())
 }
 
 // failed records a failed attempt to connect to a server. While no server can be reached, it logs
@@ -192,7 +191,7 @@ func (s *session) connected(l *link) {
 func (s *session) failed(t contact.Target, why error) {
 	s.outage.Failed(t, why)
 	if r := s.outage.Report(s.now()); r != nil {
-		s.log.Warn(r.Message(), "session", hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
+		s.log.Warn(r.Message(), "session", contact.Hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
 	}
 }
 
@@ -268,9 +267,6 @@ func (s *session) attach(ctx context.Context, l *link) error {
 	s.Turn(backend.PhaseConnected)
 	return nil
 }
-
-// hex formats the id of a session as the client and its other backends do. etcd's own tools leave 0x out.
-func hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
 
 // The limits of the parts of Close.
 const (

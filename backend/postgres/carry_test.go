@@ -926,7 +926,7 @@ func TestCommit_IsRecoveredAsAWhole(t *testing.T) {
 	q := coord.NewQueue[string](b.c, "/q", nil)
 	answered := make(map[string]bool)
 	var mu sync.Mutex
-	rounds := int(scripts(2, 20))
+	rounds := coordtest.Count(2, 20)
 	for round := range rounds {
 		ctx, cancel := context.WithCancel(context.Background())
 		var work sync.WaitGroup

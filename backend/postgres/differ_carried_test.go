@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // carried is a service on which transactions of a user carry the commits, each one its own. The sessions make
@@ -114,10 +115,10 @@ func TestDiffer_Carried(t *testing.T) {
 	const timeout = 20 * time.Second
 	server := shared.Get(t)
 	arm := "arm/(may) checks all of its nodes at one moment"
-	for seed := range scripts(2, 20) {
+	for seed := range uint64(coordtest.Count(2, 20)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			var commits atomic.Int64
-			steps := int(scripts(400, 2000))
+			steps := coordtest.Count(400, 2000)
 			backendtest.Differ(t,
 				likePostgreSQL(timeout),
 				backendtest.Harness{SessionTimeout: timeout, Unlike: []string{arm}, New: func(t *testing.T) backendtest.Service {

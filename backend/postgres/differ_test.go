@@ -3,7 +3,6 @@ package postgres_test
 import (
 	"fmt"
 	"math"
-	"os"
 	"testing"
 	"time"
 
@@ -11,25 +10,13 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/internal/coordtest"
 )
-
-type memoryService struct{ *memory.Store }
-
-func (s memoryService) Root() string                      { return "/" }
-func (s memoryService) Link(name string) backendtest.Link { return s.Store.Link(name) }
-
-// scripts returns short, or long if COORD_LONG is set.
-func scripts(short, long uint64) uint64 {
-	if os.Getenv("COORD_LONG") != "" {
-		return long
-	}
-	return short
-}
 
 // likePostgreSQL returns memory that does what PostgreSQL does: it has ZooKeeper's numbers, and spares.
 func likePostgreSQL(timeout time.Duration) backendtest.Harness {
 	return backendtest.Harness{SessionTimeout: timeout, New: func(*testing.T) backendtest.Service {
-		return memoryService{memory.New(&memory.Options{
+		return coordtest.MemoryService{Store: memory.New(&memory.Options{
 			SessionTimeout: timeout, ContainerInterval: -1, Spares: true, Limits: backend.Limits{Sequence: math.MaxInt64},
 		})}
 	}}
@@ -49,9 +36,9 @@ func TestMemoryAndPostgreSQLAgree(t *testing.T) {
 		// changed too.
 		Unlike: []string{"arm/(may) checks all of its nodes at one moment"},
 	}
-	for seed := range scripts(3, 20) {
+	for seed := range uint64(coordtest.Count(3, 20)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			backendtest.Differ(t, likePostgreSQL(timeout), real, seed, int(scripts(400, 2000)))
+			backendtest.Differ(t, likePostgreSQL(timeout), real, seed, coordtest.Count(400, 2000))
 		})
 	}
 }

@@ -327,7 +327,7 @@ func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgCo
 		}
 		return errPooled
 	}
-	hello := "coord hello " + hexID(newID())
+	hello := "coord hello " + contact.Hex(newID())
 	if err := conn.Exec(ctx, "LISTEN "+quote(hello)).Close(); err != nil {
 		return err
 	}

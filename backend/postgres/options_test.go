@@ -17,6 +17,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // Open returns at once if an argument of New is invalid. Its error shows no password.
@@ -54,19 +55,6 @@ func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	}
 }
 
-// overdue is a context whose deadline has passed when late is set. It has not ended: its timer is late.
-type overdue struct {
-	context.Context
-	late *atomic.Bool
-}
-
-func (c overdue) Deadline() (time.Time, bool) {
-	if !c.late.Load() {
-		return time.Time{}, false
-	}
-	return time.Now(), true
-}
-
 // The error of Open wraps the error of BeforeConnect. An attempt that had no time does not replace it.
 func TestOpen_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
 	t.Parallel()
@@ -86,7 +74,7 @@ func TestOpen_AnAttemptWithoutTimeSaysNothing(t *testing.T) {
 		}
 		return os.ErrDeadlineExceeded
 	}
-	_, err := postgres.New("postgres://orders@127.0.0.1:1/orders", &postgres.Options{BeforeConnect: before}).Open(overdue{ctx, &late})
+	_, err := postgres.New("postgres://orders@127.0.0.1:1/orders", &postgres.Options{BeforeConnect: before}).Open(coordtest.Overdue{Context: ctx, Late: &late})
 	if attempts != 3 || !errors.Is(err, context.Canceled) || !strings.HasSuffix(err.Error(), "no password") {
 		t.Errorf("after %d attempts: %v", attempts, err)
 	}

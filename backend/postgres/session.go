@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -78,7 +77,7 @@ func (s *session) end(err error) {
 	}
 	s.hub.end()
 	if errors.Is(why, backend.ErrClosed) {
-		s.log.Info("coord: session closed", "session", hexID(s.id))
+		s.log.Info("coord: session closed", "session", contact.Hex(s.id))
 	}
 }
 
@@ -107,21 +106,21 @@ func (s *session) detach(l *link) {
 	}
 	s.mu.Unlock()
 	if suspended {
-		s.log.Warn("coord: session suspended, reconnecting", "session", hexID(s.id), "server", s.cfg.target.String(), "error", context.Cause(l.ctx))
+		s.log.Warn("coord: session suspended, reconnecting", "session", contact.Hex(s.id), "server", s.cfg.target.String(), "error", context.Cause(l.ctx))
 	}
 }
 
 // connected records that there is contact.
 func (s *session) connected() {
 	s.outage.Over()
-	s.log.Info("coord: session connected", "session", hexID(s.id), "server", s.cfg.target.String(), "timeout", s.Timeout())
+	s.log.Info("coord: session connected", "session", contact.Hex(s.id), "server", s.cfg.target.String(), "timeout", s.Timeout())
 }
 
 // failed records a failed attempt to connect. It logs that at growing intervals.
 func (s *session) failed(why error) {
 	s.outage.Failed(s.cfg.target, why)
 	if r := s.outage.Report(s.now()); r != nil {
-		s.log.Warn(r.Message(), "session", hexID(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
+		s.log.Warn(r.Message(), "session", contact.Hex(s.id), "attempts", r.Attempts, "for", r.Lasting, "error", r.Failures)
 	}
 }
 
@@ -412,9 +411,6 @@ func translate(e *pgconn.PgError) error {
 	}
 	return e
 }
-
-// hexID formats the id of a session as the client and its other backends do.
-func hexID(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
 
 // The limits of the parts of Close.
 const (

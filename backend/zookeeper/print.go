@@ -1,6 +1,10 @@
 package zookeeper
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/go-coord/coord/backend/internal/contact"
+)
 
 // Values that are printed by mistake end up in logs. A session holds two credentials: those
 // of the user, and the password by which the service identifies the session.
@@ -14,5 +18,5 @@ func (s *service) String() string {
 
 func (s *service) GoString() string { return s.String() }
 
-func (s *session) String() string   { return "zookeeper session " + hex(s.ID()) }
+func (s *session) String() string   { return "zookeeper session " + contact.Hex(s.ID()) }
 func (s *session) GoString() string { return s.String() }

@@ -285,7 +285,7 @@ func TestTheLogReportsThatNoServerCanBeReached(t *testing.T) {
 		up.Store(false)
 		s.Sync(t.Context(), "/") // until the lease of 40 s has passed
 		times, texts = log.unreachable()
-		if n := len(times); n < 4 || n > 7 || !strings.Contains(texts[0], "session="+hex(s.ID())) {
+		if n := len(times); n < 4 || n > 7 || !strings.Contains(texts[0], "session="+contact.Hex(s.ID())) {
 			t.Errorf("%d lines in 40 s: %v", n, texts)
 		}
 		s.Close()

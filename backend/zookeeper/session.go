@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -248,7 +247,7 @@ func (s *session) contact(c *guardConn) {
 	if first {
 		close(s.opened)
 	}
-	s.log.Info("coord: session connected", "session", hex(id), "server", c.target.String(), "timeout", timeout)
+	s.log.Info("coord: session connected", "session", contact.Hex(id), "server", c.target.String(), "timeout", timeout)
 }
 
 // refusedLogin returns the error of a server that has answered the credentials with a code.
@@ -301,7 +300,7 @@ func (s *session) lostContact(c *guardConn, why error) {
 		s.failed(c.target, s.inHandshake(why))
 	}
 	if was && !over {
-		s.log.Warn("coord: session suspended, reconnecting", "session", hex(id), "server", c.target.String(), "error", why)
+		s.log.Warn("coord: session suspended, reconnecting", "session", contact.Hex(id), "server", c.target.String(), "error", why)
 	}
 }
 
@@ -322,7 +321,7 @@ func (s *session) failed(t contact.Target, why error) {
 	id := s.id
 	s.mu.Unlock()
 	if report != nil {
-		s.log.Warn(report.Message(), "session", hex(id), "attempts", report.Attempts, "for", report.Lasting, "error", report.Failures)
+		s.log.Warn(report.Message(), "session", contact.Hex(id), "attempts", report.Attempts, "for", report.Lasting, "error", report.Failures)
 	}
 }
 
@@ -352,7 +351,7 @@ func (s *session) end(why error) {
 	s.mu.Unlock()
 	s.hub.end()
 	if errors.Is(why, backend.ErrClosed) {
-		s.log.Info("coord: session closed", "session", hex(id))
+		s.log.Info("coord: session closed", "session", contact.Hex(id))
 	}
 }
 
@@ -382,6 +381,3 @@ func (s *session) seal() {
 	close(s.sealed)
 	s.shutDown()
 }
-
-// hex formats a session id as ZooKeeper's own tools do.
-func hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }

@@ -23,6 +23,14 @@ var Collecting = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dzn
 // Long reports whether the full counts are wanted.
 func Long() bool { return os.Getenv("COORD_LONG") != "" }
 
+// Count returns short, or long if the full counts are wanted.
+func Count(short, long int) int {
+	if Long() {
+		return long
+	}
+	return short
+}
+
 // Widen multiplies the flag -parallel by factor, for a package whose tests wait most of their time. With -parallel=1 they still run one after the other.
 func Widen(factor int) {
 	flag.Parse()

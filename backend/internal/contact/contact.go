@@ -15,6 +15,9 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
+// Hex formats the id of a session as the client and ZooKeeper's own tools do. etcd's leave 0x out.
+func Hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
+
 // DefaultTimeout is the session timeout of options that have none.
 const DefaultTimeout = 10 * time.Second
 
