@@ -50,7 +50,7 @@ func (l *line) Close() error {
 	return err
 }
 
-// frameOf tells a request as a frame of ZooKeeper.
+// frameOf returns a request as a frame of ZooKeeper.
 func frameOf(method string, body []byte) zkproxy.Frame {
 	f := zkproxy.Frame{Dir: zkproxy.Up, Opcode: zkproxy.OpMulti}
 	switch method[strings.LastIndexByte(method, '/')+1:] {
@@ -88,7 +88,7 @@ func (l *line) handle(_ any, client grpc.ServerStream) error {
 	go l.up(ctx, cancel, client, server, method, pending) // it ends with the call
 	err = l.down(ctx, client, server, method, pending)
 	select {
-	case f := <-pending: // its reply will not come
+	case f := <-pending: // it gets no reply
 		f.Arm()
 	default:
 	}
@@ -99,7 +99,7 @@ func (l *line) up(ctx context.Context, cancel func(), client grpc.ServerStream, 
 	for {
 		var body []byte
 		if err := client.RecvMsg(&body); err != nil {
-			_ = server.CloseSend() // the client has said all
+			_ = server.CloseSend() // the client sends nothing more
 			return
 		}
 		frame := frameOf(method, body)

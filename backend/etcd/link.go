@@ -461,7 +461,7 @@ func (s *session) keepAlive(l *link) {
 					s.end(errRevoked)
 					return
 				}
-				if s.Left() > 0 { // an answer that comes too late revives nothing
+				if s.Left() > 0 { // a late answer renews nothing
 					_ = s.Renew(sent)
 				}
 				answered = true

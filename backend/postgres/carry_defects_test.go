@@ -24,7 +24,7 @@ var carryDefects = []carryDefect{
 	{"a commit lands in another database", "stage", "s.id = sid AND s.epoch >= ep AND NOT s.ended", "s.id = sid", "TestCommit_BeginsTheEpochOfAnotherHistory"},
 	{"a commit lands in a database without the session", "stage", "IF NOT EXISTS (SELECT FROM {s}.session", "IF false AND NOT EXISTS (SELECT FROM {s}.session", "TestCommit_RefusesWhatItCannotCarry"},
 	{"a transaction applies without the turn", "carry", "PERFORM {s}.take_turn();", "", "TestCommit_PostgreSQLEndsADeadlock"},
-	{"a promoted standby goes on with the numbers of another history", "carry", "PERFORM {s}.see_history(0);", "", "TestCommit_BeginsTheEpochOfAnotherHistory"},
+	{"a promoted standby continues the numbers of another history", "carry", "PERFORM {s}.see_history(0);", "", "TestCommit_BeginsTheEpochOfAnotherHistory"},
 	{"two commits have one position", "carry", "UPDATE {s}.clock SET zxid = c.zxid + 1;", "", "TestCommit_SeveralInOneTransaction"},
 	{"no watch learns of a carried commit", "carry", "PERFORM {s}.tell(c.polled, c.secret, c.zxid + 1, r.events);", "", "TestCommit_IsAppliedWithItsTransaction/pgx"},
 	{"a transaction commits without its refused part", "carry", "RAISE EXCEPTION USING", "RAISE WARNING USING", "TestCommit_IsRefusedWithItsTransaction"},

@@ -83,8 +83,8 @@ func TestClock_StepsEndNoLivingSession(t *testing.T) {
 	}
 }
 
-// The clock of the server is set while clients contend for a lock and a queue: all of them keep their sessions and go on. A session
-// whose client is gone ends.
+// The clock of the server is set while clients contend for a lock and a queue: all of them keep their sessions and make progress. A
+// session whose client is gone ends.
 func TestClock_StepsUnderClients(t *testing.T) {
 	t.Parallel()
 	clocks := fakeclock.New(t)
@@ -92,18 +92,18 @@ func TestClock_StepsUnderClients(t *testing.T) {
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}, Env: clocks.Env(1)})
 	sh := newBareShop(t, newService(t, server.Addr(), postgres.Options{SessionTimeout: 12 * time.Second}), "15s")
 	c := newCrowd(sh, 4)
-	c.goesOn("at first")
+	c.progress("at first")
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour, 365 * 24 * time.Hour, 0} {
 		clocks.Set(t, 1, ahead)
 		shown := time.Unix(value[int64](sh, "SELECT extract(epoch FROM clock_timestamp())::bigint"), 0)
 		if off := time.Since(shown) + ahead; off < -time.Minute || off > 10*time.Minute {
 			t.Fatalf("the clock of the server shows %v, want %v ahead", shown, ahead)
 		}
-		// Each look at the sessions that is due finds the step or comes after it.
+		// Each reap that is due finds the step or comes after it.
 		if err := sh.exec(sh.sql("SELECT {s}.reap(0), pg_sleep(0.3), {s}.reap(0)")); err != nil {
 			t.Fatal(err)
 		}
-		c.goesOn(fmt.Sprintf("with the clock %v ahead", ahead))
+		c.progress(fmt.Sprintf("with the clock %v ahead", ahead))
 	}
 	c.finish()
 	living, dead := opened(t, sh.link("living")), opened(t, sh.link("dead"))
@@ -113,7 +113,7 @@ func TestClock_StepsUnderClients(t *testing.T) {
 	gone(t, living, "/dead")
 }
 
-// A session whose margin is shorter than the time between two looks at the sessions ends, and so do the others.
+// A session whose margin is shorter than the time between two reaps ends, and so do the others.
 func TestExpiry_AShortMarginKeepsNoSessionAlive(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t)

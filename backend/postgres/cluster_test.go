@@ -58,8 +58,8 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// recordSQL makes the record. The operations of a commit are recorded in their order, and then its position: that is known when its
-// events are told. Commits that share a transaction change the table clock once.
+// recordSQL makes the record: the operations of each commit, in their order, and then its position, when its events are sent. (A
+// trigger of the table clock would miss positions: commits that share a transaction change it once.)
 const recordSQL = `
 CREATE TABLE {s}.record (
 	id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -86,11 +86,11 @@ BEGIN
 END $$;
 CREATE TRIGGER record AFTER INSERT OR UPDATE OR DELETE ON {s}.node FOR EACH ROW EXECUTE FUNCTION {s}.record();
 CREATE TRIGGER record AFTER DELETE ON {s}.session FOR EACH ROW EXECUTE FUNCTION {s}.record();
-ALTER FUNCTION {s}.tell RENAME TO told;
+ALTER FUNCTION {s}.tell RENAME TO send_events;
 CREATE FUNCTION {s}.tell(polled bool, secret text, z bigint, events text[]) RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
 	INSERT INTO {s}.record (kind, zxid) VALUES ('z', z);
-	RETURN {s}.told(polled, secret, z, events);
+	RETURN {s}.send_events(polled, secret, z, events);
 END $$;
 CREATE TABLE control (one bool PRIMARY KEY DEFAULT true, version int NOT NULL);
 INSERT INTO control VALUES (true, 0);
@@ -123,7 +123,7 @@ func (c *cluster) exec(ctx context.Context, sql string) (string, error) {
 			return out, err
 		}
 		select {
-		case <-time.After(50 * time.Millisecond): // nothing signals that it serves
+		case <-time.After(50 * time.Millisecond): // nothing signals that the server serves
 		case <-ctx.Done():
 		}
 	}
@@ -168,7 +168,7 @@ func (c *cluster) Write(ctx context.Context) (version int32, zxid int64, err err
 func (c *cluster) hangUp() {
 	if c.control != nil {
 		closed, cancel := context.WithCancel(context.Background())
-		cancel() // without a word to the server, which may be paused
+		cancel() // so that Close sends nothing to the server, which may be paused
 		_ = c.control.Close(closed)
 		c.control = nil
 	}
@@ -255,7 +255,7 @@ var troubles = []ensemble.Trouble{
 		return c.failOver(ctx)
 	}},
 	{Kind: "standby promoted beside its primary", Alone: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
-		// The former primary was paused and is not told. It resumes, and clients are still connected to it.
+		// The former primary is paused during the promotion. It resumes with clients connected to it.
 		c := e.(*cluster)
 		p, s := c.roles()
 		if err := p.Pause(); err != nil {
@@ -278,7 +278,7 @@ var troubles = []ensemble.Trouble{
 		return pause(ctx, s, time.Duration(200+r.IntN(1500))*time.Millisecond)
 	}},
 	{Kind: "process killed", Alone: true, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
-		// Then the server ends all others, and recovers.
+		// The postmaster then ends all other processes, and recovers.
 		c := e.(*cluster)
 		p, _ := c.roles()
 		pids, err := p.Backends()

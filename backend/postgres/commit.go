@@ -100,7 +100,8 @@ func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Resul
 	}
 }
 
-// send makes a commit, and waits for its answer. After an error the caller waits no longer.
+// send queues a commit and waits until r.done is closed. It returns an error if ctx or the session ends first, and if the session is
+// over when the answer comes.
 func (s *session) send(ctx context.Context, l *link, r *request) error {
 	s.mu.Lock()
 	s.commits[r] = struct{}{}
@@ -131,7 +132,7 @@ func (s *session) send(ctx context.Context, l *link, r *request) error {
 // committed handles the end of a commit, even if its caller has returned.
 func (s *session) committed(r *request) {
 	if r.err == nil && len(r.rows) == 1 {
-		s.hub.saw(integer(r.rows[0][2])) // also of a refusal, which shows the state there
+		s.hub.saw(integer(r.rows[0][2])) // also of a refusal, which shows the state at this position
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

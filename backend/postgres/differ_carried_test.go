@@ -20,8 +20,8 @@ import (
 	"github.com/go-coord/coord/internal/coordtest"
 )
 
-// carried is a service on which transactions of a user carry the commits, each one its own. The sessions make
-// those themselves that create ephemerals, and those that lose a request or reply.
+// carried is a service on which each commit is carried by a transaction of a user, except commits that create ephemeral nodes, and
+// those that lose a request or reply.
 type carried struct {
 	*service
 	conn    *pgx.Conn

@@ -36,7 +36,7 @@ func TestFailover_AFormerPrimaryRenewsNoLease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Promote(t.Context()); err != nil { // the former primary is not told
+	if err := s.Promote(t.Context()); err != nil { // the former primary still runs
 		t.Fatal(err)
 	}
 	next, err := coord.NewMutex(open(s.Addr()), "/lock", nil).Lock(t.Context())
@@ -44,15 +44,15 @@ func TestFailover_AFormerPrimaryRenewsNoLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h.Err() == nil {
-		t.Error("two holders: the lease goes on at the former primary")
+		t.Error("two holders: the former primary has renewed the lease")
 	}
 	if next.Token() <= h.Token() {
 		t.Errorf("token %d after %d", next.Token(), h.Token())
 	}
 }
 
-// An asynchronous standby is promoted that lacks the latest commits. The session that has seen them ends, and so does its lock. One
-// that has seen none of them goes on. Positions are higher than those that are lost.
+// A promoted asynchronous standby lacks the latest commits. The session that has seen them ends, and its lock is lost. A session that
+// has seen none of them continues. New positions are higher than the lost ones.
 func TestFailover_AnAsynchronousStandbyLacksCommits(t *testing.T) {
 	t.Parallel()
 	p := pgtest.Start(t, &pgtest.Options{Settings: clusterSettings})
@@ -62,7 +62,7 @@ func TestFailover_AnAsynchronousStandbyLacksCommits(t *testing.T) {
 	}
 	o := postgres.Options{SessionTimeout: time.Minute, Schema: sharedSchema}
 	polls := o
-	polls.Poll = o.SessionTimeout // hears of no commit of others
+	polls.Poll = o.SessionTimeout // so that it sees no commit of others
 	url := urlOf([]string{p.Addr(), s.Addr()})
 	client, err := coord.Open(t.Context(), postgres.New(url, &o), nil)
 	if err != nil {
@@ -79,7 +79,7 @@ func TestFailover_AnAsynchronousStandbyLacksCommits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for has := ""; has != "t"; { // nothing signals it
+	for has := ""; has != "t"; { // nothing signals that the standby has it
 		if has, err = s.Exec(t.Context(), "", fmt.Sprintf("SELECT pg_last_wal_replay_lsn() >= '%s'", at)); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestFailover_AnAsynchronousStandbyLacksCommits(t *testing.T) {
 		t.Errorf("the hold whose commit is lost: %v", h.Err())
 	}
 	if _, err := unseen.Exists(t.Context(), "/kept", nil); err != nil {
-		t.Errorf("the session that has seen nothing of what is lost: %v, %v", err, unseen.Err())
+		t.Errorf("the session that has seen none of the lost commits: %v, %v", err, unseen.Err())
 	}
 	again, err := coord.NewMutex(client, "/lost", nil).Lock(t.Context())
 	if err != nil {

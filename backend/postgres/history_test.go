@@ -87,7 +87,7 @@ func restart(t *testing.T, server *pgtest.Server, between func()) {
 	}
 }
 
-// backUp copies the files of a server that does not run. restore puts the copy in the place of its later files.
+// backUp copies the files of a stopped server. restore replaces the files by the copy.
 func backUp(t *testing.T, server *pgtest.Server) {
 	t.Helper()
 	if out, err := exec.Command("cp", "-a", server.DataDir(), server.DataDir()+"-copy").CombinedOutput(); err != nil {
@@ -102,9 +102,8 @@ func restore(t *testing.T, server *pgtest.Server) {
 	}
 }
 
-// An older copy replaces the files of a server, and other sessions commit more than is lost before a session that has seen the lost
-// commits connects again. Its epoch has the same number in both histories. The session ends. A session that has seen nothing of what
-// is lost continues.
+// An older copy replaces the files of a server. Other sessions then commit more than was lost, in an epoch of the same number. A session
+// that has seen the lost commits ends when it connects again. A session that has seen none of them continues.
 func TestHistory_RestoredFiles(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})

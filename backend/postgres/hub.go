@@ -11,8 +11,8 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// hub holds the watches of a session. Each commit sends a notification, in the order of the commits. A reply carries
-// the position of the latest commit that it has seen.
+// hub holds the watches of a session. Each commit sends a notification, in the order of the commits. A reply has the position
+// of the latest commit that it shows.
 type hub struct {
 	s *session
 

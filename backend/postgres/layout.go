@@ -18,6 +18,12 @@ import (
 // A layout is the tables and functions of a schema. The table layout of the schema has its version, and the oldest version
 // that a library must know to use it. A library updates an older schema step by step. A step that earlier versions of the
 // library cannot use also sets oldest; then their next connection fails.
+//
+// Each commit updates the row of the clock and those of its parents, so a snapshot that stays open slows commits down. Alternatives
+// were measured on PostgreSQL 15, in processor time of the server and in the rate beside a snapshot of 20 seconds. Positions from a
+// sequence, or as the maximum of an insert-only table, with counts by count(*), cost the same and fell to 0.12 and 0.22 of their
+// rate. Counters in a table with the position in its key fell to 0.85 only, but a commit took 1.15 times the processor time, and one
+// with three deletions 1.6 times.
 
 //go:embed schema.sql
 var first string

@@ -25,7 +25,7 @@ type line struct {
 	mu     sync.Mutex
 	closed bool
 	conns  map[*lineConn]struct{}
-	broken error // bytes that are no message
+	broken error // bytes that were no message of PostgreSQL
 }
 
 // lineConn is a connection of the client, and its continuation to the server.
@@ -91,7 +91,7 @@ func (l *line) accept() {
 	}
 }
 
-// Close ends all connections. It returns an error if the proxy met bytes that are no message.
+// Close ends all connections. It returns an error if some bytes were no message of PostgreSQL.
 func (l *line) Close() error {
 	err := errors.Join(l.Proxy.Close(), l.messages.Close())
 	l.mu.Lock()
@@ -117,8 +117,8 @@ func kindOf(m []byte) kind {
 	return keeps
 }
 
-// frameOf returns the frame of ZooKeeper that stands for a request, by the same message. Only a request that opens or
-// attaches a session has its Session.
+// frameOf returns a request as a frame of ZooKeeper, by the message that kindOf reads. Session is set only for a request that opens or
+// attaches a session.
 func frameOf(m []byte) (f zkproxy.Frame) {
 	_, rest, _ := bytes.Cut(m[5:], []byte{0})
 	statement, rest, _ := bytes.Cut(rest, []byte{0})
@@ -162,7 +162,7 @@ func (c *lineConn) serve() {
 	c.failed(c.up())
 	c.close()
 	down.Wait()
-	for _, r := range c.requests { // their replies will not come
+	for _, r := range c.requests { // they get no reply
 		if r.fault != nil {
 			r.fault.Arm()
 		}
@@ -187,7 +187,7 @@ func (c *lineConn) failed(err error) {
 	}
 }
 
-// up passes requests on until one side ends, or one is lost.
+// up forwards requests until one side ends, or a fault drops a request.
 func (c *lineConn) up() error {
 	start, err := readMessage(c.client, 0)
 	if err != nil {
@@ -243,7 +243,7 @@ func (c *lineConn) up() error {
 	}
 }
 
-// down passes replies on until one side ends, or a fault loses a reply.
+// down forwards replies until one side ends, or a fault drops a reply.
 func (c *lineConn) down() error {
 	var group []byte
 	for started := false; ; {

@@ -34,10 +34,10 @@ type link struct {
 	pooled  map[string]string
 	history []byte // that each group to a pool must find, or nil
 
-	// closing is set when the session is closed: the link then says goodbye, so that the server logs no broken connection.
+	// closing is set when the session is closed: the link then sends Terminate, so that the server logs no broken connection.
 	closing atomic.Bool
 
-	// early says that commits are answered by a second group, which waits until they are durable.
+	// With early, each group of commits is followed by a group that waits until they are durable, and the answer to that one counts.
 	early bool
 
 	mu         sync.Mutex
@@ -123,18 +123,18 @@ func newLink(conn net.Conn, front *pgproto3.Frontend, pooled map[string]string, 
 	return l
 }
 
-// leave closes a connection that has nothing to send, and says goodbye to the server.
+// leave sends Terminate and closes a connection. Nothing else is left to send.
 func leave(c net.Conn) {
 	defer c.Close()
 	terminate, err := new(pgproto3.Terminate).Encode(nil)
 	if err == nil && c.SetWriteDeadline(time.Now().Add(mostLeave)) == nil {
-		_, _ = c.Write(terminate) // else the server notices it
+		_, _ = c.Write(terminate) // without it the server logs a broken connection
 	}
 }
 
 const mostLeave = 100 * time.Millisecond
 
-// discard ends a connection without saying goodbye to the server.
+// discard closes a connection without a Terminate.
 func discard(conn *pgconn.PgConn) {
 	abort(conn.Conn())
 	closed, cancel := context.WithCancel(context.Background())
@@ -234,8 +234,8 @@ func (l *link) commit(r *request) {
 	l.wakeWriter()
 }
 
-// gather queues the commits that wait, if none is under way. It first lets the callers run that the latest answer has
-// woken. If the first of them did not wait for the others, every second flush would be for a single commit.
+// gather queues the commits that wait, if none is under way. It first yields, so that all callers that the latest answer has woken
+// send their next commits. Otherwise every second flush would be for a single commit.
 func (l *link) gather() {
 	l.mu.Lock()
 	due := !l.committing && len(l.waiting) > 0
@@ -379,7 +379,7 @@ func (l *link) take() []*group {
 		if l.pooled != nil {
 			history := l.history
 			if len(g.requests) == 1 && g.requests[0].statement == "k_finish" {
-				history = nil // a session that is closed ends on whatever server the pool leads to
+				history = nil // Close ends the session on any server
 			}
 			g.requests = append([]*request{newRequest("k_local", history)}, g.requests...)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/go-coord/coord/backend/internal/contact"
 )
 
-// script is the server's end of a link, on which the test plays the server.
+// script is the server of a link: the test writes its answers.
 type script struct {
 	t     *testing.T
 	back  *pgproto3.Backend
@@ -133,8 +133,8 @@ func TestHub_HasTheEventsRightBehindTheAnswerToAttach(t *testing.T) {
 	}
 }
 
-// The answers of one transaction count when it is committed. If it fails, its commits are told that it may have been the
-// fault of another one.
+// The answers of one transaction count when it is committed. If it fails, each of its commits reports that another one may be
+// the cause.
 func TestLink_CommitsOfOneTransaction(t *testing.T) {
 	l, server := newScript(t, false, silent)
 	commits := make([]*request, 4)
@@ -186,8 +186,8 @@ func TestLink_CommitsOfOneTransaction(t *testing.T) {
 	}
 }
 
-// A commit that gave its turn up early is answered when the next transaction says that it is durable, and it has no known outcome if
-// that never comes.
+// An early commit is answered when the answer to the next transaction shows that it is durable. Without that answer its outcome is
+// unknown.
 func TestLink_AnEarlyCommitIsAnsweredWhenItIsDurable(t *testing.T) {
 	l, server := newScript(t, true, silent)
 	first, second := commitRequest(), commitRequest()

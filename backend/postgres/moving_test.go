@@ -26,7 +26,7 @@ func advisoryBefore(ctx context.Context, pool *pgxpool.Pool, build func(context.
 		return err
 	}
 	defer conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock(hashtextextended('report', 0))")
-	report := build(ctx) // nothing tells it that the connection is lost, and the lock with it
+	report := build(ctx) // it does not learn that the connection, and so the lock, is lost
 	_, err = pool.Exec(ctx, "UPDATE report SET body = $1", report)
 	return err
 }

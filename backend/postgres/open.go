@@ -97,8 +97,8 @@ func (s *session) open(ctx context.Context) error {
 
 // begin begins the session on a link.
 func (s *session) begin(ctx context.Context, l *link) error {
-	// Open first ends the expired sessions, and the sessions of this Backend that are lost. Their commits are applied by now or
-	// never, and their nodes are gone when Open returns, except nodes that the transaction of a user locks.
+	// Open first ends the expired sessions and the lost sessions of this Backend. None of their commits is applied afterwards, and
+	// their nodes are deleted, except nodes that the transaction of a user locks.
 	if _, err := s.insist(ctx, l, nil, "k_reap", int8(s.cfg.interval.Milliseconds())); err != nil {
 		return err
 	}
@@ -159,8 +159,8 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 
 var errNoCancel = errors.New("postgres: requests are not canceled")
 
-// connect makes a connection. When ctx ends during a later query of the connection, pgx asks the server to cancel the query, by another
-// connection. Nothing here takes long, and such a request can end PgBouncer 1.18. So pgx makes no other connection.
+// connect makes a connection. When ctx ends during a later query, pgx would cancel the query by a second connection. The queries here
+// are short, and such a request can crash PgBouncer 1.18, so that connection is refused.
 func connect(ctx context.Context, pg *pgconn.Config) (*pgconn.PgConn, error) {
 	pg = pg.Copy()
 	dial := pg.DialFunc
@@ -176,8 +176,8 @@ func connect(ctx context.Context, pg *pgconn.Config) (*pgconn.PgConn, error) {
 	return conn, err
 }
 
-// mostPooledWait bounds how long a commit waits for its turn on a connection of the server that a pool has given it. The
-// keep-alives of other sessions wait for that connection. Afterwards the client sends the commit again.
+// mostPooledWait bounds how long a commit through a pool waits for its turn, since keep-alives of other sessions wait for its
+// connection. The client then sends the commit again.
 const mostPooledWait = 50 * time.Millisecond
 
 // lockTimeout is the value of the setting lock_timeout.
@@ -211,7 +211,7 @@ func checkEncoding(encoding string) error {
 
 // prepare makes the settings of a connection, and the layout if it is missing, listens, and prepares the statements.
 func (c *config) prepare(ctx context.Context, conn *pgconn.PgConn, settings string, create bool) error {
-	for _, sql := range []string{"SET statement_timeout = 0", settings} { // a statement has the limit that was set before it
+	for _, sql := range []string{"SET statement_timeout = 0", settings} { // a statement has the limit that is set when it begins
 		if err := conn.Exec(ctx, sql).Close(); err != nil {
 			return err
 		}
@@ -296,14 +296,14 @@ func (p *pooler) has(channel string) bool {
 
 var errPooled = fmt.Errorf("%w: notifications do not arrive, as through a connection pooler in transaction mode: use a connection string that leads to the server itself or to a pool in session mode, or set Options.Poll", backend.ErrInvalid)
 
-// idleWait is how long an idle connection waits for a notification.
+// idleWait is how long check waits for its notification.
 const idleWait = 2 * time.Second
 
-// check refuses a connection to a pool that gives each transaction another connection of the server. It does so before any setting
-// is made, since other clients of such a pool would get it.
+// check refuses a pool that gives each transaction another connection of the server. It does so before any setting is made, since
+// other clients of the pool would get the setting.
 //
-// A pool gives its clients other process ids than the server. PgBouncer makes random ids, one of which in 2^32 is equal. A pool
-// that passes the server's ids to its clients is not recognised: see New.
+// The client of a pool sees another process id than the server's. (The ids of PgBouncer are random: one in 2^32 is the server's.) A
+// pool that shows the server's ids is not recognised, see New.
 func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgConn) error {
 	pid, err := backendPID(ctx, conn)
 	if err != nil || pid == int64(conn.PID()) {
@@ -321,7 +321,7 @@ func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgCo
 		return fmt.Errorf("a second connection to the pool, which tests whether notifications arrive: %w", err)
 	}
 	if otherPID == pid {
-		// The pool has given the connection of the server to both, unless the first one is lost.
+		// Both have the same connection of the server, unless the first one is lost.
 		if _, err := backendPID(ctx, conn); err != nil {
 			return err
 		}
@@ -342,7 +342,7 @@ func (p *pooler) check(ctx context.Context, pg *pgconn.Config, conn *pgconn.PgCo
 			return err
 		}
 	}
-	// A late notification arrives before this reply. UNLISTEN also ends what earlier clients of the connection have left.
+	// A late notification arrives before this reply. UNLISTEN also removes the channels of earlier clients of the connection.
 	if err := conn.Exec(ctx, "UNLISTEN *").Close(); err != nil {
 		return err
 	}

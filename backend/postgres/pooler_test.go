@@ -508,13 +508,13 @@ func (c *crowd) queue(i int, queue *coord.Queue[string]) error {
 	return nil
 }
 
-// goesOn waits until each client has had the lock and taken an item once more.
-func (c *crowd) goesOn(when string) {
+// progress waits until each client has had the lock and taken an item once more.
+func (c *crowd) progress(when string) {
 	c.tb.Helper()
 	c.mu.Lock()
 	holds, acks := slices.Clone(c.holds), slices.Clone(c.acks)
 	c.mu.Unlock()
-	err := c.eventually("each client goes on "+when, func() (bool, error) {
+	err := c.eventually("each client makes progress "+when, func() (bool, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for i := range holds {
@@ -568,16 +568,16 @@ func TestPooler_ManyClientsOnFewConnections(t *testing.T) {
 	p := newPool(t, server, transactionMode, 4, settings...)
 	sh := newBareShop(t, newPooledService(t, server, p, postgres.Options{SessionTimeout: timeout, Poll: 20 * time.Millisecond}), "15s")
 	c := newCrowd(sh, n)
-	c.goesOn("at first")
+	c.progress("at first")
 	for range rounds {
 		c.besideGuard()
 		c.besideTurn(timeout * 5 / 6) // longer than a lease
 		p.admin("RECONNECT")
-		c.goesOn("on new connections")
+		c.progress("on new connections")
 		p.admin("PAUSE")
 		time.Sleep(timeout / 8) // the length of the fault
 		p.admin("RESUME")
-		c.goesOn("after a pause")
+		c.progress("after a pause")
 	}
 	c.finish()
 }
@@ -598,7 +598,7 @@ func (c *crowd) besideGuard() {
 	}
 	released := make(chan error, 1)
 	go func() { released <- h.Release() }()
-	c.goesOn("beside a transaction with a guard")
+	c.progress("beside a transaction with a guard")
 	select {
 	case err := <-released:
 		c.tb.Errorf("the release did not wait for the transaction: %v", err)
@@ -627,7 +627,7 @@ func (c *crowd) besideTurn(d time.Duration) {
 	if err := tx.Commit(c.ctx); err != nil {
 		c.tb.Error(err)
 	}
-	c.goesOn("after a transaction that kept the turn")
+	c.progress("after a transaction that kept the turn")
 }
 
 // value returns the value of a query.
@@ -801,7 +801,7 @@ func TestPolling_BehindTheStoredEvents(t *testing.T) {
 	}
 	<-tree.Ready()
 	if changes, over := tree.Take(); !over {
-		t.Errorf("the watch of the tree goes on, after %v", changes)
+		t.Errorf("the watch of the tree is not over, after %v", changes)
 	}
 	// One reply has the events of a part of the commits only.
 	seesEvent(t, quick, slow)

@@ -28,7 +28,7 @@
 // different sessions follow each other, each with its own flush: on a disk that needs a millisecond or two for a flush, a
 // schema has some hundred commits a second, however many clients it has. Commits that are refused, or only check, cost no
 // flush. Each commit sends a notification, which wakes every connection that listens in this database, on whatever channel:
-// count on some 50 to 100 sessions for one database.
+// plan for at most 50 to 100 sessions in one database.
 //
 // A transaction that stays open for long keeps PostgreSQL from removing old versions of the rows that each commit changes. A
 // saturated schema fell to a tenth of its rate within 20 seconds of such a transaction, and recovered afterwards. So run dumps
@@ -50,12 +50,8 @@
 // # The layout
 //
 // A node's row has the number of its children and of those that it has ever had, so sequential nodes have the numbers of
-// ZooKeeper. One row has the position of the latest commit. Each commit changes it and the rows of its parents. Alternatives
-// were measured on PostgreSQL 15, in processor time of the server and in the rate beside a snapshot that is 20 seconds old:
-// positions from a sequence, or as the maximum of an insert-only table, with counts by count(*), cost the same and fell to
-// 0.12 and 0.22 of their rate. Counters in a table with the position in its key fell to 0.85 only, but a commit took 1.15
-// times the processor time, and one with three deletions 1.6 times. The simplest layout was chosen. The schema has a version,
-// so that it can change: see Migration.
+// ZooKeeper. One row has the position of the latest commit. Each commit changes it and the rows of its parents. The schema has a
+// version, so that it can change: see Migration.
 package postgres
 
 import (

@@ -117,7 +117,7 @@ DECLARE
 	n int := cardinality(events);
 	body text := '';
 	part int := 0;
-	told bool;
+	sent bool;
 BEGIN
 	IF polled THEN
 		INSERT INTO {s}.change VALUES (z, events);
@@ -126,12 +126,12 @@ BEGIN
 		body := body || E'\n' || events[i];
 		IF i = n OR octet_length(body) + octet_length(events[i + 1]) > 7800 THEN
 			body := z || ' ' || part || CASE WHEN i = n THEN '.' ELSE '+' END || body;
-			told := pg_notify({c}, left(encode(sha256(convert_to(secret || body || secret, 'UTF8')), 'hex'), 32) || ' ' || body) IS NULL;
+			sent := pg_notify({c}, left(encode(sha256(convert_to(secret || body || secret, 'UTF8')), 'hex'), 32) || ' ' || body) IS NULL;
 			part := part + 1;
 			body := '';
 		END IF;
 	END LOOP;
-	RETURN told;
+	RETURN sent;
 END $$;
 
 -- name_of returns the path of a new node. n is the number of children that its parent has ever had.
@@ -183,7 +183,7 @@ BEGIN
 			END IF;
 		END IF;
 		j := i;
-		IF i + 3 <= last AND kinds[i+3] = k AND (i < single) IS NOT TRUE AND (k = 1 OR k IN (3, 4) AND versions[i] < 0) THEN -- worth it
+		IF i + 3 <= last AND kinds[i+3] = k AND (i < single) IS NOT TRUE AND (k = 1 OR k IN (3, 4) AND versions[i] < 0) THEN -- probably four or more
 			WHILE j < last AND kinds[j+1] = k AND (k = 1 OR versions[j+1] < 0) AND (k = 4 OR dirs[j+1] = d) LOOP
 				j := j + 1;
 			END LOOP;

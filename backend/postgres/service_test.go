@@ -72,7 +72,7 @@ func (e *emptied) newService(tb testing.TB, server string, opts postgres.Options
 	return s
 }
 
-// add makes the schema of a service whose links are closed as it was. No process of the server uses it any more.
+// add empties the schema of a service whose links are closed. It first ends the processes of the server that use the schema.
 func (e *emptied) add(s *service) {
 	err := s.exec(strings.ReplaceAll(`DO $$ BEGIN
 		PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = '{s}';

@@ -31,21 +31,21 @@ type session struct {
 	mu       sync.Mutex
 	link     *link // nil without contact
 	epoch    int32
-	history  []byte        // in which it has seen the latest position
+	history  []byte        // of the database, when the session saw its latest position
 	refused  chan struct{} // closed and replaced when the service refuses the user
-	attempts int           // to connect that have begun
+	attempts int           // to connect, so far
 	denial   denial
 	commits  map[*request]struct{} // under way, or given up and without an answer
 }
 
-// denial says that the service has refused the user while the session had no contact.
+// denial is the latest refusal of the user while the session had no contact.
 type denial struct {
-	attempt int // in which it did so
+	attempt int // to connect, which was refused
 	err     error
 }
 
 var (
-	errMoved   = errors.New("postgres: the history of the database is another one")
+	errMoved   = errors.New("postgres: the database has another history, as after a failover or a restored backup")
 	errRevoked = fmt.Errorf("%w: the session has expired in the database, or was ended there", backend.ErrSessionLost)
 )
 
@@ -116,7 +116,7 @@ func (s *session) connected() {
 	s.log.Info("coord: session connected", "session", contact.Hex(s.id), "server", s.cfg.target.String(), "timeout", s.Timeout())
 }
 
-// failed records a failed attempt to connect. It logs that at growing intervals.
+// failed records a failed attempt to connect, and logs failures at growing intervals.
 func (s *session) failed(why error) {
 	s.outage.Failed(s.cfg.target, why)
 	if r := s.outage.Report(s.now()); r != nil {
@@ -209,8 +209,7 @@ func (s *session) insist(ctx context.Context, l *link, see func(row), statement 
 	}
 }
 
-// attach gives the session a link, which the hub has already. sent is when the request was sent that attached the link in the
-// database.
+// attach gives the session a link that the hub already has. sent is when the request that attached it was sent.
 func (s *session) attach(l *link, sent contact.Instant, epoch int32, history []byte) error {
 	l.expect(history)
 	s.mu.Lock()
@@ -271,7 +270,7 @@ func (s *session) beat(l *link) {
 	}
 }
 
-// leastReap is the shortest time between two looks for expired sessions.
+// leastReap is the shortest time between two reaps.
 const leastReap = 20 * time.Millisecond
 
 func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) error {
@@ -284,7 +283,7 @@ func (s *session) renew(ctx context.Context, l *link, sent contact.Instant) erro
 		return errRevoked
 	case r[1] == nil:
 		return errMoved
-	case s.Left() <= 0: // an answer that comes too late revives nothing
+	case s.Left() <= 0: // a late answer renews nothing
 		return contact.ErrUnheard
 	}
 	if err := s.Renew(sent); err != nil {

@@ -23,8 +23,8 @@ var statuses = map[string]error{
 	"badversion": backend.ErrBadVersion, "notempty": backend.ErrNotEmpty,
 }
 
-// Commits that share a transaction have the results that memory gives them one after the other. Nothing of a refused one is
-// applied, and the others are not concerned.
+// Commits that share a transaction have the results that memory gives them one after the other. A refused commit applies nothing and
+// does not affect the others.
 func TestTogether_CommitsOfOneTransaction(t *testing.T) {
 	t.Parallel()
 	commits := [][]backend.Op{
@@ -108,7 +108,7 @@ func TestTogether_CommitsOfOneTransaction(t *testing.T) {
 				r.Stat = backend.Stat{Version: r.Stat.Version, Cversion: r.Stat.Cversion, NumChildren: r.Stat.NumChildren, DataLength: r.Stat.DataLength}
 				r.Czxid = 0
 			}
-			if results[j].Siblings == 0 { // memory tells those of sequential nodes only
+			if results[j].Siblings == 0 { // memory returns them for sequential nodes only
 				got[j].Siblings = 0
 			}
 			if !reflect.DeepEqual(got[j], results[j]) {

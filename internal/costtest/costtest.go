@@ -1,5 +1,5 @@
-// Package costtest tests what calls of the recipes cost on a service, in round trips and in requests. The service is behind proxies that tell
-// Trips of each message. What calls cost on ZooKeeper is in package recipetest.
+// Package costtest tests what calls of the recipes cost on a service, in round trips and in requests. Proxies before the service report
+// each message to Trips. Package recipetest has the costs on ZooKeeper.
 package costtest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// A Service is what the tests, which are its methods, run on.
+// A Service is a service to test. Its methods are the tests.
 type Service struct {
 	Name   string // in figures
 	Rounds int    // how often a call is measured
@@ -26,13 +26,13 @@ type Service struct {
 	// item. On a busy machine the watch of a hold can be armed so late that its reply is counted.
 	Most map[string]float64
 
-	New func(t *testing.T) Tree // whose sessions no busy machine loses
+	New func(t *testing.T) Tree // with a session timeout that a busy machine does not exceed
 }
 
 // A Tree is an empty tree on the service.
 type Tree struct {
 	Trips *Trips
-	// Connect makes a connection for one client, and returns what Trips know that by.
+	// Connect makes a connection for one client, and returns the key of the client in Trips.
 	Connect func(name string) (b backend.Backend, client any)
 	// Ping is a round trip of no client.
 	Ping func(ctx context.Context) error
@@ -56,7 +56,7 @@ func (s Service) begin(t *testing.T) *costs {
 // client is a client with a connection of its own.
 type client struct {
 	*coord.Client
-	trips   any           // what Trips know it by
+	trips   any           // its key in Trips
 	waiting chan struct{} // a call begins to wait
 	take    func(ctx context.Context) (*coord.Hold, error)
 	came    chan *coord.Hold // nil after an error

@@ -11,8 +11,8 @@ import (
 // least the number of round trips that it waited for. It can be higher: what the client received is not
 // always what it waited for.
 //
-// A client is what the proxy before it is known by. The proxy leaves out what keeps a session. The zero value
-// counts nothing before Reset, and so does nil. Trips are safe for concurrent use.
+// The key of a client is that of its proxy, which leaves out keep-alives. The zero value counts nothing before
+// Reset, and neither does nil. Trips are safe for concurrent use.
 type Trips struct {
 	mu       sync.Mutex
 	round    int
@@ -22,7 +22,7 @@ type Trips struct {
 	seen     int // messages in all rounds
 }
 
-// Trip is what Trips know of a request.
+// Trip identifies a request for its reply.
 type Trip struct{ round, level int }
 
 // Reset begins another count. Replies to requests before it count for nothing.

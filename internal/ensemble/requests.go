@@ -7,8 +7,8 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// Requests is what Lines have in common: the faults of requests and replies, and a proxy of bytes, which is in front of the part that
-// parses them. That part calls Tell and Claim.
+// Requests is the common part of Lines: the faults of requests and replies, and a proxy of bytes before the part that parses them. That
+// part calls Tell and Claim.
 type Requests struct {
 	*zkproxy.Proxy
 
@@ -34,7 +34,7 @@ func (r *Requests) OnFrame(f func(zkproxy.Frame)) {
 	r.tell = f
 }
 
-// Tell tells of a frame.
+// Tell calls the function of OnFrame.
 func (r *Requests) Tell(f zkproxy.Frame) {
 	r.mu.Lock()
 	tell := r.tell
@@ -81,7 +81,7 @@ func (f *RequestFault) Hit() <-chan struct{} { return f.hit }
 // Happened closes Hit.
 func (f *RequestFault) Happened() { f.once.Do(func() { close(f.hit) }) }
 
-// Hold keeps what the fault holds until it is canceled. It returns false if the connection has ended.
+// Hold returns when the fault is canceled or the connection has ended. In the latter case it returns false.
 func (f *RequestFault) Hold(ended <-chan struct{}) bool {
 	f.Happened()
 	select {
@@ -96,7 +96,7 @@ func (f *RequestFault) Hold(ended <-chan struct{}) bool {
 	}
 }
 
-// Cancel ends the fault. A message that it holds is sent on.
+// Cancel ends the fault. A held message is forwarded.
 func (f *RequestFault) Cancel() {
 	f.unhands.Do(func() { close(f.release) })
 	f.requests.mu.Lock()

@@ -304,7 +304,7 @@ func (m *nextModel) commit(s *nextState, c int) bool {
 	return true
 }
 
-// answered lets the consumer go on when it knows the outcome.
+// answered lets the consumer continue when it knows the outcome.
 func (m *nextModel) answered(s *nextState, c int, applied bool) {
 	t := &s.takers[c]
 	old := &s.items[t.item]

@@ -29,7 +29,7 @@ type acking struct {
 	cl   *Claim
 	turn chan ackTurn // of capacity 1
 	in   *intake      // takes a next item; nil: none. Guarded by Queue.mu while the Ack waits in line
-	next *nextClaim   // that item, once the turn has been told; nil: none
+	next *nextClaim   // the claim on that item, valid after turn was received; nil: none
 }
 
 // ackTurn is the message to a waiting Ack.

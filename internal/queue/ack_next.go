@@ -20,7 +20,7 @@ type nextClaim struct {
 	done    func()                  // the feeder waits for it
 }
 
-// drop ends the clean-ups of claims that were refused or are not valid, and lets the feeder go on.
+// drop ends the clean-ups of claims that were refused or are not valid, so that the feeder continues.
 func drop(next ...*nextClaim) {
 	for _, n := range next {
 		n.done()
@@ -38,8 +38,8 @@ func claimsOf(next []*nextClaim) []*Claim {
 
 // ackAndClaim acknowledges the items of a batch, which is of one session, and claims an item for each Ack of one
 // intake that wants one, as far as items are remembered: all in one commit. It sends the result to each Ack. It
-// reports false if nothing was committed. Then the caller acknowledges the items without claims, and so are
-// those of the Acks that wait behind them: an Ack waits for one refusal at most.
+// reports false if nothing was committed: the caller then acknowledges the items without claims. After a refusal
+// the Acks that wait in line claim nothing either, so an Ack waits for one refusal at most.
 func (q *Queue) ackAndClaim(batch []*acking) bool {
 	s := batch[0].cl.s
 	var wanting []*acking
@@ -113,7 +113,8 @@ func (q *Queue) claimNothing(s *core.Session) {
 // claimBeside returns claims on up to want remembered items for an intake, for the commit of Acks on the session
 // s. It returns none if the feeder has to find the next item:
 //   - another call of this queue value waits for items, and comes first;
-//   - items are on the way to another intake: if that one has ended, they go back and precede the remembered items;
+//   - claimed items are on the way to another intake: if it has ended, they are given back, and precede the
+//     remembered items;
 //   - an item is being given back, so it precedes the remembered items (T5, T8);
 //   - the loop of Work has got an error from the feeder, and can pause;
 //   - the latest commit of this kind has lost a race, and no claim has been made by these names since.
@@ -158,8 +159,8 @@ func (q *Queue) claimBeside(s *core.Session, in *intake, want int) (next []*next
 	return next
 }
 
-// roomBeside returns how many claims a commit has room for that contains so many other operations. They are no
-// more than its Acks, so batch has limited the checks.
+// roomBeside returns how many claims fit into a commit with so many other operations. There are no more claims
+// than Acks, so batch has limited the checks.
 func roomBeside(q *Queue, s *core.Session, others int) int {
 	const claim = 3 // operations
 	l := s.Backend().Limits()
@@ -170,7 +171,7 @@ func roomBeside(q *Queue, s *core.Session, others int) int {
 	return (most - others - 1) / claim // with the journal entry
 }
 
-// readBeside reads the items of the claims beside their commit. The returned function ends that.
+// readBeside reads the items of the claims beside their commit, until cancel is called.
 func (q *Queue) readBeside(next []*nextClaim) (cancel func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if !q.c.GoWork(func() {
@@ -184,7 +185,8 @@ func (q *Queue) readBeside(next []*nextClaim) (cancel func()) {
 	return cancel
 }
 
-// grantBeside turns the claims into holds, after their commit. It returns those that stand and were not early.
+// grantBeside turns the claims into holds, after their commit. It returns the claims that are valid and were not
+// early.
 func (q *Queue) grantBeside(s *core.Session, next []*nextClaim, proof *backend.Stat) (made []*nextClaim) {
 	claims, err := grantClaims(s, claimsOf(next), proof)
 	if err == nil {
@@ -200,8 +202,8 @@ func (q *Queue) grantBeside(s *core.Session, next []*nextClaim, proof *backend.S
 	return made
 }
 
-// An intake is where one call of Work gets its items: from the feeder, and from the Acks of its handlers. The
-// items of both are decoded by the loop of Work, on the goroutine of its caller.
+// An intake is the source of items of one call of Work: the feeder, and the Acks of its handlers. The loop of Work
+// decodes the items of both, on the goroutine of its caller.
 type intake struct {
 	q    *Queue
 	done <-chan struct{} // of the context of Work, whose methods run foreign code
@@ -228,7 +230,7 @@ func (in *intake) isOver() bool {
 // come behind the items in stock, which the feeder claims many at a time.
 func (in *intake) wants() bool { return in != nil && in.q.prefetch <= 1 && !in.isOver() }
 
-// hand gives a claim to the loop of Work, also if it waits for the feeder. If Work takes no more items, hand
+// hand gives a claim to the loop of Work, even while the loop waits for the feeder. If Work takes no more items, hand
 // gives the item back, before the feeder takes another one.
 func (in *intake) hand(n *nextClaim) {
 	q := in.q

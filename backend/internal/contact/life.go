@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// ErrUnheard is why a session is over whose lease has passed.
+// ErrUnheard ends a session whose lease has passed.
 var ErrUnheard = fmt.Errorf("%w: no renewal was answered within the lease", backend.ErrSessionLost)
 
 // A Life is what a client knows of the life of its session: the lease, the phase, the calls under way, and why the session
@@ -19,8 +19,8 @@ var ErrUnheard = fmt.Errorf("%w: no renewal was answered within the lease", back
 // The lease is renewed by the answers to renewals, and by nothing else. Enter, Status, Err and Left check it, and Watch does
 // so while nothing calls them. When it has passed, they call the function that ends the session.
 //
-// A Life is safe for concurrent use. A session guards what changes with the phase, as its connection does, by a mutex of its own. It
-// holds that mutex when it calls Turn and Finish, and does not when it calls what checks the lease.
+// A Life is safe for concurrent use. A session has a mutex of its own for state that changes with the phase, such as its connection. It
+// holds that mutex when it calls Turn and Finish, but not when it calls a method that checks the lease.
 type Life struct {
 	now     func() Instant
 	expire  func(error)
@@ -97,8 +97,8 @@ func (l *Life) Watch(start func(func())) {
 	})
 }
 
-// Renew renews the lease by an answer to a renewal that was sent at the instant. If the session is over, or its lease has passed, the answer
-// revives nothing, and Renew returns why. It does not end the session.
+// Renew renews the lease by an answer to a renewal that was sent at the instant. If the session is over or its lease has passed, Renew
+// changes nothing and returns the reason. It does not end the session.
 func (l *Life) Renew(sent Instant) error {
 	now := l.now()
 	l.mu.Lock()

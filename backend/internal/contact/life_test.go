@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// alive returns a life with a lease of 2 s, in a bubble, and the reasons that it is over for.
+// alive returns a life with a lease of 2 s, and the reasons with which it has ended.
 func alive(now func() Instant) (l *Life, reasons *[]error) {
 	reasons = new([]error)
 	l = NewLife(now, func(why error) { l.Finish(why, func(why error) { *reasons = append(*reasons, why) }) })

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Lost are the sessions of a backend that are lost for their clients and were not seen to end. The next session of the backend ends them
-// first: after that, each of their commits is applied or never will be. The zero value is ready for use.
+// Lost holds the sessions of a backend that their clients have lost, and that may not have ended on the service. The next session of
+// the backend ends them first, so that none of their commits is applied later. The zero value is ready for use.
 type Lost struct {
 	mu  sync.Mutex
 	ids []int64
@@ -19,7 +19,7 @@ func (x *Lost) Add(id int64) {
 	x.ids = append(x.ids, id)
 }
 
-// End calls end for each session and forgets those that have ended. The first error ends it.
+// End calls end for each session and forgets those that have ended. It stops at the first error.
 func (x *Lost) End(end func(id int64) error) error {
 	x.mu.Lock()
 	ids := slices.Clone(x.ids)

@@ -111,8 +111,8 @@ func (o *Outage) Accepted(t Target) {
 	o.accepted[t] = true
 }
 
-// Cut reports whether an attempt that has failed just now can have failed since ctx ends: that says nothing of the server.
-// The deadline of a connection, which is that of ctx, can be noticed before ctx ends.
+// Cut reports whether the end of ctx can be the cause of an attempt that has just failed. Its error then says nothing about the
+// server. A connection has the deadline of ctx, and can fail by it before ctx ends.
 func Cut(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)

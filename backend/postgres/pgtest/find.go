@@ -18,7 +18,7 @@ import (
 // ErrNotInstalled is matched by the errors of Find, New and others if PostgreSQL is missing.
 var ErrNotInstalled = errors.New("PostgreSQL is not installed")
 
-// installation is where the programs of PostgreSQL are, and who runs them.
+// installation is the directory of PostgreSQL's programs, and the user that runs them.
 type installation struct {
 	bin  string
 	user account

@@ -110,7 +110,7 @@ func (s *Server) replicates(ctx context.Context, name, column, want string) erro
 }
 
 // Promote makes a standby a primary, on a new timeline, and returns when it accepts writes. The former
-// primary is not told: kill, stop or pause it before, or there are two.
+// primary is not changed: kill, stop or pause it before, or there are two.
 func (s *Server) Promote(ctx context.Context) error {
 	got, err := s.Exec(ctx, "", fmt.Sprintf("SELECT pg_promote(true, %d)", int(startLimit.Seconds())))
 	if err == nil && got != "t" {

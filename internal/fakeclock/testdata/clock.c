@@ -1,4 +1,4 @@
-// The wall clock of a process shows the seconds more that stand in a file.
+// Adds the seconds in a file to the wall clock of a process.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
