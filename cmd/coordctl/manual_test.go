@@ -92,7 +92,7 @@ func TestEachQuestionIsAnsweredByItsCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newScene(t, onZooKeeper(t), "/questions")
-	_, section, _ := strings.Cut(string(stored), "\n## At 3 a.m.\n")
+	_, section, _ := strings.Cut(string(stored), "\n## Questions\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	answers := map[string][]string{ // what must be in them
 		"coordctl inspect /locks/report":                           {`"web-1"`, `"web-2"`, "waits for", "came"},
