@@ -3,8 +3,9 @@
 package etcd_test
 
 import (
-	"os"
 	"testing"
+
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // The scenarios of internal/faulttest in which processes with a lock are killed, paused and cut
@@ -22,7 +23,7 @@ func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
 		"TestTwoProcesses/servers/no_client_loses_the_lock_when_the_leader_is_killed",
 		"TestTwoProcesses/servers/no_client_loses_the_lock_when_a_follower_is_killed",
 	}
-	if os.Getenv("COORD_LONG") == "" {
+	if !coordtest.Long() {
 		skip += waiters
 	} else {
 		run = "^(TestTwoProcesses|TestLeadersAreReplaced|TestItemsPassAQueueBetweenProcesses)$"
@@ -55,9 +56,7 @@ func onMembers(t *testing.T, run, skip string, wanted ...string) {
 // Copies of a tree that changes while members are killed and sessions end.
 func TestACacheIsExactOnEtcd(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("COORD_LONG") == "" {
-		t.Skip("set COORD_LONG=1")
-	}
+	coordtest.OnlyLong(t)
 	onMembers(t, "^TestACacheIsExactAfterChurnAndKills$", "^$", "TestACacheIsExactAfterChurnAndKills")
 }
 
@@ -65,9 +64,7 @@ func TestACacheIsExactOnEtcd(t *testing.T) {
 // shows neither what a commit checks nor when it was applied.
 func TestTransactionsOfProcessesOnEtcd(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("COORD_LONG") == "" {
-		t.Skip("set COORD_LONG=1")
-	}
+	coordtest.OnlyLong(t)
 	name := "TestATransactionOfProcessesSurvivesAFaultAtEveryRequest"
 	onMembers(t, "^"+name+"$", "^$", name)
 }
@@ -76,9 +73,7 @@ func TestTransactionsOfProcessesOnEtcd(t *testing.T) {
 // members shows what became of each item.
 func TestAFleetOnEtcd(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("COORD_LONG") == "" {
-		t.Skip("set COORD_LONG=1")
-	}
+	coordtest.OnlyLong(t)
 	name := "TestAFleetPassesItemsThroughQueuesUnderFaults"
 	onMembers(t, "^"+name+"$", "^$", name)
 }
@@ -86,8 +81,6 @@ func TestAFleetOnEtcd(t *testing.T) {
 // The forms of internal/simulation that run on a real server.
 func TestCrowdsOnEtcd(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("COORD_LONG") == "" {
-		t.Skip("set COORD_LONG=1")
-	}
+	coordtest.OnlyLong(t)
 	etcdModule.Crowds(t, "COORD_ETCD_SERVER="+shared.get(t))
 }

@@ -1,12 +1,12 @@
 package postgres_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/postgres"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // TestTheContract runs the whole contract, each test in a schema of its own, and with a proxy for each
@@ -18,23 +18,16 @@ func TestTheContract(t *testing.T) {
 
 // The same without notifications and prepared statements, as through a pool. TestPolling and TestPooler have short forms.
 func TestTheContract_Polling(t *testing.T) {
-	onlyLong(t)
+	coordtest.OnlyLong(t)
 	t.Parallel()
 	contract(t, postgres.Options{Poll: 20 * time.Millisecond})
 }
 
 // The same with commits that give their turn up before they are durable. TestEarlyRelease and TestLink have short forms.
 func TestTheContract_EarlyRelease(t *testing.T) {
-	onlyLong(t)
+	coordtest.OnlyLong(t)
 	t.Parallel()
 	contract(t, postgres.Options{EarlyRelease: true})
-}
-
-func onlyLong(t *testing.T) {
-	t.Helper()
-	if os.Getenv("COORD_LONG") == "" {
-		t.Skip("only with COORD_LONG=1")
-	}
 }
 
 func contract(t *testing.T, o postgres.Options) {

@@ -28,6 +28,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zktest"
 )
@@ -108,15 +109,10 @@ func findPgBouncer(tb testing.TB) string {
 	if err != nil {
 		path, err = exec.LookPath("/usr/sbin/pgbouncer") // not in the PATH of all users
 	}
-	if err == nil {
-		return path
+	if err != nil {
+		zktest.Missing(tb, errors.New("PgBouncer is not installed (Debian, Ubuntu: apt-get install pgbouncer)"))
 	}
-	const missing = "PgBouncer is not installed (Debian, Ubuntu: apt-get install pgbouncer)"
-	if os.Getenv("COORD_REQUIRE_ZK") == "1" {
-		tb.Fatalf("COORD_REQUIRE_ZK=1: %s", missing)
-	}
-	tb.Skip(missing)
-	return ""
+	return path
 }
 
 // start starts the program, which is ended after the test. It returns false if the program ended instead of listening.
@@ -361,7 +357,7 @@ func TestPooler_RefusalsAreTyped(t *testing.T) {
 // The contract through a pool in transaction mode, with COORD_LONG=1 only. Five processes take part in each reply, so on a busy machine
 // keep-alives need a longer timeout than without the pool: watches fire with LookAgain where contact breaks.
 func TestPooler_TheContract(t *testing.T) {
-	onlyLong(t)
+	coordtest.OnlyLong(t)
 	t.Parallel()
 	server := shared.Get(t).Addr()
 	p := newPool(t, server, transactionMode, 8)

@@ -36,6 +36,6 @@ func TestInspectOnPostgreSQL(t *testing.T) {
 // The forms of internal/simulation that run on a real server.
 func TestCrowds(t *testing.T) {
 	t.Parallel()
-	onlyLong(t)
+	coordtest.OnlyLong(t)
 	module.Crowds(t, "COORD_POSTGRES_SERVER="+shared.Get(t).Addr())
 }

@@ -56,14 +56,7 @@ func TestFrameLimit_OfARealServer(t *testing.T) {
 			}
 			o.TLS = certificates.ServerTLS()
 		}
-		e, err := zktest.Start(t.Context(), o)
-		if errors.Is(err, zktest.ErrNotInstalled) {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := zktest.Run(t, o)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // for a test that waits for ever
 		defer cancel()
 		log := new(frameLog)

@@ -28,16 +28,7 @@ type restoration struct {
 
 func newRestoration(t *testing.T, servers int) *restoration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	e, err := zktest.Start(ctx, &zktest.Options{Servers: servers, MaxSessionTimeout: time.Hour})
-	if errors.Is(err, zktest.ErrNotInstalled) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
+	e := zktest.Run(t, &zktest.Options{Servers: servers, MaxSessionTimeout: time.Hour})
 	// A session that asks servers which refuse it during a restart asks again after a tenth of this time.
 	return &restoration{sceneOn(t, e, zookeeper.Options{SessionTimeout: time.Minute}), e, t.TempDir()}
 }

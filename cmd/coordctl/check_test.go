@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -137,14 +136,7 @@ func TestAClockThatIsOffIsMarked(t *testing.T) {
 func TestCheck_FindsTheLongestRequestOfAServer(t *testing.T) {
 	for _, want := range []int{65536, fullRequest} {
 		o := &zktest.Options{JavaArgs: []string{fmt.Sprintf("-Djute.maxbuffer=%d", want)}}
-		e, err := zktest.Start(t.Context(), o)
-		if errors.Is(err, zktest.ErrNotInstalled) {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := zktest.Run(t, o)
 		status, out, text := inProcess(t, "", "-servers", e.Addrs()[0], "check", "--read-only", "--json")
 		var got checked
 		if err := json.Unmarshal([]byte(out), &got); err != nil || status != 0 || len(got.Servers) != 1 || got.Servers[0].Request != want {

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/zktest"
 )
 
 // terminal is a terminal of tmux, in which a line of a shell runs.
@@ -24,10 +26,7 @@ type terminal struct {
 func (s *scene) terminal(width, height int, line string) *terminal {
 	s.t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
-		if os.Getenv("COORD_REQUIRE_ZK") != "" {
-			s.t.Fatal(err)
-		}
-		s.t.Skip(err)
+		zktest.Missing(s.t, err)
 	}
 	dir, err := os.MkdirTemp("", "tmux") // the path of a socket is short
 	if err != nil {

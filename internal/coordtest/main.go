@@ -23,6 +23,14 @@ var Collecting = zktest.Shared{Options: &zktest.Options{JavaArgs: []string{"-Dzn
 // Long reports whether the full counts are wanted.
 func Long() bool { return os.Getenv("COORD_LONG") != "" }
 
+// OnlyLong skips the test unless the full counts are wanted.
+func OnlyLong(t *testing.T) {
+	t.Helper()
+	if !Long() {
+		t.Skip("set COORD_LONG=1")
+	}
+}
+
 // Count returns short, or long if the full counts are wanted.
 func Count(short, long int) int {
 	if Long() {

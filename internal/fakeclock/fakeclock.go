@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/zktest"
 )
 
 //go:embed testdata/clock.c
@@ -21,12 +23,16 @@ var source []byte
 // Clocks are the wall clocks of servers, which have numbers.
 type Clocks struct{ dir string }
 
-// New returns clocks that show the real time. It skips the test where the clock of a process cannot be faked.
+// New returns clocks that show the real time. On other systems than Linux it skips the test. Without a C compiler it does as
+// zktest.Missing.
 func New(t *testing.T) *Clocks {
 	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("the clock of a server can be set on Linux only")
+	}
 	cc, err := exec.LookPath(cmp.Or(os.Getenv("CC"), "gcc"))
-	if err != nil || runtime.GOOS != "linux" {
-		t.Skip("needs Linux and a C compiler, to set the clock of a server")
+	if err != nil {
+		zktest.Missing(t, fmt.Errorf("no C compiler, to set the clock of a server: %w", err))
 	}
 	dir, err := os.MkdirTemp("", "coord-clock-")
 	if err != nil {
@@ -44,7 +50,7 @@ func New(t *testing.T) *Clocks {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O2", "-o", c.library(), text, "-ldl").CombinedOutput(); err != nil {
-		t.Skipf("cannot compile the library that sets the clock of a server: %v\n%s", err, out)
+		zktest.Missing(t, fmt.Errorf("no library that sets the clock of a server: %w\n%s", err, out))
 	}
 	return c
 }

@@ -22,14 +22,7 @@ func to(addr string) Dialer {
 func TestLimit_OfARealServer(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{0xfffff, 65536} {
-		e, err := zktest.Start(t.Context(), &zktest.Options{JavaArgs: map[bool][]string{true: {"-Djute.maxbuffer=65536"}}[limit == 65536]})
-		if errors.Is(err, zktest.ErrNotInstalled) {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer e.Close()
+		e := zktest.Run(t, &zktest.Options{JavaArgs: map[bool][]string{true: {"-Djute.maxbuffer=65536"}}[limit == 65536]})
 		before := sessions(t, e)
 		got, err := Limit(t.Context(), to(e.Addrs()[0]), 2<<20)
 		if err != nil || got != limit {

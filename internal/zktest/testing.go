@@ -12,10 +12,14 @@ import (
 // skipping.
 func Require(tb testing.TB) {
 	tb.Helper()
-	_, err := Find()
-	if err == nil {
-		return
+	if _, err := Find(); err != nil {
+		Missing(tb, err)
 	}
+}
+
+// Missing skips a test that needs a program which is not installed, or fails it with COORD_REQUIRE_ZK=1.
+func Missing(tb testing.TB, err error) {
+	tb.Helper()
 	if os.Getenv("COORD_REQUIRE_ZK") == "1" {
 		tb.Fatalf("COORD_REQUIRE_ZK=1: %v", err)
 	}

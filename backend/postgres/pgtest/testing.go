@@ -2,23 +2,19 @@ package pgtest
 
 import (
 	"context"
-	"os"
 	"sync"
 	"testing"
+
+	"github.com/go-coord/coord/internal/zktest"
 )
 
 // Require skips the test if PostgreSQL is not installed. With COORD_REQUIRE_ZK=1 in the environment
 // it fails instead, so that a machine that must have the servers cannot pass by skipping.
 func Require(tb testing.TB) {
 	tb.Helper()
-	_, err := Find()
-	if err == nil {
-		return
+	if _, err := Find(); err != nil {
+		zktest.Missing(tb, err)
 	}
-	if os.Getenv("COORD_REQUIRE_ZK") == "1" {
-		tb.Fatalf("COORD_REQUIRE_ZK=1: %v", err)
-	}
-	tb.Skip(err)
 }
 
 // Start starts a server for one test and closes it at the end of the test. If the test fails, Start

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/go-coord/coord/internal/zktest"
 )
 
 // patience is the timeout for what a browser must show.
@@ -56,10 +58,7 @@ func startChromium(t *testing.T) *chromium {
 		}
 	}
 	if program == "" {
-		if os.Getenv("COORD_REQUIRE_ZK") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		zktest.Missing(t, err)
 	}
 	fromUs, out, err := os.Pipe()
 	if err != nil {
