@@ -151,6 +151,11 @@ func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error
 	return q.putAll(ctx, 0, 0, vs)
 }
 
+// PutOp is a Put as a part of a Txn: the item is put if and only if the transaction
+// is applied. A transaction cannot keep MaxLen, so a queue with a MaxLen refuses
+// PutOp with ErrUnsupported.
+func (q *Queue[T]) PutOp(v T) TxnOp { return TxnOp{q.q.PutOp(0, 0, q.encoding(v))} }
+
 // A PriorityQueue is a Queue whose items are taken by priority, the lowest number
 // first, and items of one priority in the order in which they were put (the
 // priority queue of the ZooKeeper recipe guide). In all other respects it behaves
@@ -187,6 +192,11 @@ func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) 
 	return q.putAll(ctx, priority, 0, vs)
 }
 
+// PutOp is a Put as a part of a Txn; see Queue.PutOp.
+func (q *PriorityQueue[T]) PutOp(priority int64, v T) TxnOp {
+	return TxnOp{q.q.PutOp(priority, 0, q.encoding(v))}
+}
+
 func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *QueueOptions[T]) Consumer[T] {
 	var opts QueueOptions[T]
 	if o != nil {
@@ -210,4 +220,9 @@ func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (str
 
 func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) ([]string, error) {
 	return q.q.PutValues(ctx, priority, due, len(vs), func(i int) ([]byte, error) { return q.codec.encode(vs[i]) })
+}
+
+// encoding returns the function that encodes v.
+func (q *Consumer[T]) encoding(v T) func() ([]byte, error) {
+	return func() ([]byte, error) { return q.codec.encode(v) }
 }

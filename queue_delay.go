@@ -85,3 +85,8 @@ func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id 
 	}
 	return q.putOne(ctx, 0, due, v)
 }
+
+// PutOp is a Put as a part of a Txn; see Queue.PutOp.
+func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
+	return TxnOp{q.q.DuePutOp(due, q.encoding(v))}
+}

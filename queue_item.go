@@ -65,6 +65,24 @@ func (it *Item[T]) NackCause(delay time.Duration, cause error) error {
 	return it.claim.Nack(delay, cause)
 }
 
+// AckOp is an Ack as a part of a Txn: the item is deleted if and only if the transaction is applied.
+//
+// If Commit returns nil, the item is acknowledged: its hold has ended, a later Ack returns nil, and a Nack or
+// Release does what it does after an Ack. So a handler of Work that has committed the Txn returns nil. If
+// the Txn is refused, the claim is as before. If the claim has ended, the error is a *ConflictError with the
+// Op "ack", which matches ErrLost or ErrReleased as Hold.Err does. In a transaction of a database it matches
+// ErrLost in both cases.
+//
+// If the outcome of the Txn is unknown, or a transaction of a database carries it and may commit later, the
+// hold lasts until the client learns that the item is gone: by a watch, or by the next Ack, Nack or Release.
+// While the session lives, the item then counts as acknowledged, and Ack returns nil. If the transaction was
+// rolled back, Ack, Nack and Release work as without it. Commit the transaction before the handler returns:
+// if the claim ends first, the transaction is refused.
+//
+// Commit refuses two AckOps of one item, and the AckOp of an item that was not taken from a queue, with
+// ErrInvalid. The Txn and the item can belong to different clients.
+func (it *Item[T]) AckOp() TxnOp { return TxnOp{it.claim.AckOp()} }
+
 // AckAll acknowledges items that were taken from this queue, up to 128 in one commit,
 // or fewer if the service takes less. Each item has the outcome of its own Ack,
 // independent of the others. AckAll returns nil if all items were acknowledged. Otherwise
