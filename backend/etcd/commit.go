@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // commit is a call of Commit under way. Its caller can give it up when its request was sent. Then the
@@ -45,18 +46,10 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 		return nil, &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: errBare}
 	}
 	results, err := s.commit(ctx, ops)
-	if err == nil {
-		return results, nil
+	if err != nil {
+		return nil, contact.CommitError(ops, err)
 	}
-	var e *backend.Error
-	if errors.As(err, &e) {
-		return nil, err
-	}
-	e = &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: err}
-	if len(ops) == 1 {
-		e.Op = ops[0].Kind.String()
-	}
-	return nil, e
+	return results, nil
 }
 
 func (s *session) commit(ctx context.Context, ops []backend.Op) ([]backend.Result, error) {

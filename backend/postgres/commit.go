@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // mostPath is the longest path of a new node: an entry of an index takes no more.
@@ -41,17 +42,10 @@ func (s *session) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Resu
 		return nil, err
 	}
 	results, err := s.commit(ctx, ops)
-	if err == nil {
-		return results, nil
+	if err != nil {
+		return nil, contact.CommitError(ops, err)
 	}
-	if e := (*backend.Error)(nil); errors.As(err, &e) {
-		return nil, err
-	}
-	e := &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: err}
-	if len(ops) == 1 {
-		e.Op = ops[0].Kind.String()
-	}
-	return nil, e
+	return results, nil
 }
 
 // commit repeats a commit until it is applied or refused, or its outcome is unknown.

@@ -37,9 +37,9 @@ type CheckOptions struct {
 //
 // Begin the transaction after the grant: earlier reads may miss writes of the earlier holder. At REPEATABLE READ and
 // SERIALIZABLE, Check refuses a transaction whose snapshot is older than the grant, with the error of a hold that has ended.
-// Call Check last, right before the commit, and the next holder waits for little more than the commit. Call it first, and the
-// next holder waits for the whole transaction, but a transaction that will be refused does no work. In either case, a
-// transaction that succeeds has not overlapped with a transaction of another holder.
+// If Check is the last statement, the next holder waits for little more than the commit. If it is the first, the next holder waits
+// for the whole transaction, but a transaction that is refused does no work. In either case, a transaction that succeeds has not
+// overlapped with a transaction of another holder.
 //
 // Check costs one round trip, whatever the number of holds. It waits for no write to disk, but locks rows, so that the commit
 // of a transaction that only reads is written to disk. The schema must be in the database of the transaction, whose role needs

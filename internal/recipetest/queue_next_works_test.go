@@ -245,7 +245,7 @@ func TestQueue_APanicOfTheCodecDoesNotWaitForTheReadOfTheNextItem(t *testing.T) 
 	})
 }
 
-// The read of an item hangs that an Ack has claimed for one Work, and another Work goes on with items behind it. The
+// The read of an item hangs that an Ack has claimed for one Work, and another Work continues with items behind it. The
 // first Work ends, so the item goes back: the other Work, which has one handler, has passed over it.
 func TestQueue_AnotherWorkDoesNotPassOverAnItemOnItsWay(t *testing.T) {
 	onMemory(t, func(w *world) {

@@ -4,6 +4,7 @@
 package contact
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -17,6 +18,19 @@ import (
 
 // Hex formats the id of a session as the client and ZooKeeper's own tools do. etcd's leave 0x out.
 func Hex(id int64) string { return "0x" + strconv.FormatUint(uint64(id), 16) }
+
+// CommitError returns the error of Commit for operations that failed with err. An error that is a *backend.Error already, such
+// as the refusal of one operation, stays as it is.
+func CommitError(ops []backend.Op, err error) error {
+	if e := (*backend.Error)(nil); errors.As(err, &e) {
+		return err
+	}
+	e := &backend.Error{Op: "commit", Path: ops[0].Path, Index: -1, Err: err}
+	if len(ops) == 1 {
+		e.Op = ops[0].Kind.String()
+	}
+	return e
+}
 
 // DefaultTimeout is the session timeout of options that have none.
 const DefaultTimeout = 10 * time.Second
