@@ -182,7 +182,7 @@
 //	ErrNotEmpty      other nodes are below it                finds out whose they are
 //	ErrDenied        no permission, or refused credentials   fixes ACLs, see "Nodes"
 //	ErrTooLarge      over the limit of a request             stores less
-//	ErrNoSpace       the service is full; deletions go on    deletes, has it enlarged
+//	ErrNoSpace       the service is full; deletions work     deletes, has it enlarged
 //	ErrBadPath       the path is not allowed                 fixes the path
 //	ErrInvalid       an argument or option makes no sense    fixes it
 //	ErrUnsupported   the service lacks a feature             does without

@@ -183,7 +183,7 @@ type Leader struct {
 	Candidate
 
 	// Err is set only in the last element that WatchLeader sends, if WatchLeader
-	// cannot go on.
+	// cannot continue.
 	Err error
 }
 

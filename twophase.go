@@ -134,7 +134,7 @@ func NewCoordinator[T any](c *Client, path string, o *CoordinatorOptions[T]) *Co
 // acknowledged; with KeepRecords, by Forget. Without KeepRecords the next proposal is a new
 // transaction in two cases: a process crashes before it has stored the decision, or a Propose
 // loses its session, and the Recover of another process, which takes the proposer for dead,
-// finishes the transaction before the Propose goes on. Do not reuse an ID.
+// finishes the transaction before the Propose continues. Do not reuse an ID.
 //
 // If ctx ends first, an undecided transaction is aborted unless another Propose of it runs.
 // If the session is lost while the transaction is created, the error matches ErrUncertain;

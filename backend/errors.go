@@ -40,7 +40,7 @@ var (
 	// list of children is over the limit of a reply.
 	ErrTooLarge = errors.New("too large")
 	// ErrNoSpace: the service has no room for what the commit writes. It was not applied, unless the
-	// error matches ErrUncertain too. Reads, and commits for which OnlyDeletes is true, go on.
+	// error matches ErrUncertain too. Reads, and commits for which OnlyDeletes is true, continue.
 	ErrNoSpace = errors.New("no space")
 	// ErrDenied: no permission, or credentials that the service refuses. For a missing
 	// permission the error is a *DeniedError, which names the node.

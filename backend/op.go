@@ -12,7 +12,7 @@ type CreateMode int8
 // zeros up to ten digits. It is higher than those of all sequential nodes that were created
 // under the same parent before. Numbers can be left out, and they need not begin at zero, nor
 // begin again when the parent is deleted and created again. Services whose numbers end tell
-// so in Limits.Sequence. After the end the numbers repeat. Within one commit they can go on
+// so in Limits.Sequence. After the end the numbers repeat. Within one commit they can continue
 // below zero instead, where ZooKeeper's 32 bits overflow: -2^31 follows 2^31-1. An ephemeral
 // node is deleted with its session and has no children. A container is removed by
 // the service some time after its last child is deleted.

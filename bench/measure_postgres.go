@@ -400,7 +400,7 @@ func (w *work) first() {
 	w.began = time.Now()
 }
 
-// running reports whether the measurement goes on after so many of all items. It has at least one.
+// running reports whether the measurement continues after so many of all items. It has at least one.
 func (w *work) running(done, all int, span time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -68,7 +68,7 @@
 // [NewProxy] stands between a client and a ZooKeeper server, knows the frames of the protocol, and so
 // loses or holds a single request or reply on the wire. [NewRawProxy] stands between any two ends,
 // for TLS and for etcd. Both can, besides the above, hold everything: Hold(true) loses nothing, and
-// everything goes on, in order, after Hold(false). In short: Cut tells both ends, Blackhole tells
+// everything continues, in order, after Hold(false). In short: Cut tells both ends, Blackhole tells
 // none and loses bytes, Hold tells none and loses nothing.
 //
 // # What a test needs

@@ -40,10 +40,10 @@ func newFault(tb testing.TB, what string, n int) *Fault {
 // Done is closed when the fault has struck: the connection is cut, or the frame is held.
 func (f *Fault) Done() <-chan struct{} { return f.hit }
 
-// Release lets what the fault holds, or will hold, go on. For a fault that loses, it does nothing.
+// Release lets what the fault holds, or will hold, continue. For a fault that loses, it does nothing.
 func (f *Fault) Release() { f.release() }
 
-// Cancel takes the fault back: it does not strike any more, and a held frame goes on. Without it a
+// Cancel takes the fault back: it does not strike any more, and a held frame continues. Without it a
 // fault that has not struck at the end of the test fails the test.
 func (f *Fault) Cancel() {
 	f.mu.Lock()

@@ -216,7 +216,7 @@ func expired(t *testing.T, s *coordtest.Service) {
 	if !errors.Is(h.Err(), coord.ErrLost) {
 		t.Errorf("the hold ended with %v", h.Err())
 	}
-	// The client goes on with another session, and that one can expire too.
+	// The client continues with another session, and that one can expire too.
 	h = must[*coord.Hold](t)(lock.Lock(t.Context()))
 	s.Link("a").Blackhole(true)
 	s.Link("a").Expire()

@@ -78,7 +78,7 @@ func (p *Proxy) Refuse(on bool) {
 // connections that have lost something are cut.
 func (p *Proxy) Blackhole(on bool) { p.proxy.Blackhole(on) }
 
-// Hold keeps back everything in both directions while it is on. Afterwards all of it goes on, in
+// Hold keeps back everything in both directions while it is on. Afterwards all of it continues, in
 // order.
 func (p *Proxy) Hold(on bool) { p.proxy.Hold(on) }
 

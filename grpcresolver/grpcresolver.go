@@ -25,7 +25,7 @@
 // wait for ready. Running calls continue when their server leaves the group.
 //
 // If the watch ends, for one of the reasons for which Group.Watch ends (ErrClosed, ErrDenied,
-// ErrBadPath), gRPC is given the error: it goes on with the list that it has. If it has none, calls
+// ErrBadPath), gRPC is given the error: it continues with the list that it has. If it has none, calls
 // fail: those with pick_first with the error, those with round_robin with a text of gRPC's own. After
 // ErrDenied the group is watched again, at the latest after a pause that grows from one second to one
 // minute, since gRPC itself asks to resolve again only when a connection breaks. After the other errors

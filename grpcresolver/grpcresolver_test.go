@@ -119,7 +119,7 @@ func TestEachChangeOfTheGroupIsAList(t *testing.T) {
 			t.Fatal(err)
 		}
 		cc.want(t, "[host-a:1]")
-		r.ResolveNow(resolver.ResolveNowOptions{}) // changes nothing: the watch goes on
+		r.ResolveNow(resolver.ResolveNowOptions{}) // changes nothing: the watch continues
 		cc.want(t)
 		r.Close()
 		join("c", "host-c:1")
@@ -201,7 +201,7 @@ func TestAFailedWatchIsReportedAndBeginsAgainWhenAsked(t *testing.T) {
 		time.Sleep(time.Hour)
 		cc.want(t) // nothing is polled
 
-		r.ResolveNow(resolver.ResolveNowOptions{}) // at a time when the watch goes on
+		r.ResolveNow(resolver.ResolveNowOptions{}) // at a time when the watch continues
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -298,7 +298,7 @@ func TestCloseDoesNotWaitForALookup(t *testing.T) {
 }
 
 // A member at which the function for addresses panics, or ends its goroutine, is left out; the others
-// are used, and the watch goes on.
+// are used, and the watch continues.
 func TestResolver_AnAddressFunctionThatDoesNotReturn(t *testing.T) {
 	for name, fail := range map[string]func(){"panic": func() { panic("a secret") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {

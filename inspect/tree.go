@@ -42,7 +42,7 @@ type Survey struct {
 }
 
 // Tree describes the recipes at and below a path, which is below the client's namespace or "/".
-// It walks down from the path, describes each recipe as Path does, and goes on below nodes that
+// It walks down from the path, describes each recipe as Path does, and continues below nodes that
 // belong to no recipe. The inner nodes of a recipe are described with it, and are not recipes of
 // their own. Nodes that the service or this library keeps for itself, such as /zookeeper, are left
 // out.

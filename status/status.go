@@ -12,7 +12,7 @@
 //
 // The last element of the path selects what the Handler serves, so it can be mounted anywhere:
 //
-//	…/healthz  whether the process should go on running: the liveness probe
+//	…/healthz  whether the process should continue to run: the liveness probe
 //	…/readyz   whether it should be given work: the readiness probe
 //	otherwise  the page
 //

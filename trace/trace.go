@@ -212,7 +212,7 @@ type ItemClaimed struct {
 	Waited time.Duration // since the call began
 }
 
-// ItemSettled: the claim of an item has ended, except for work that may go on in the
+// ItemSettled: the claim of an item has ended, except for work that may continue in the
 // background.
 type ItemSettled struct {
 	Subject

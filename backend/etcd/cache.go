@@ -72,7 +72,7 @@ func (c *cache) record(path string) *record {
 
 // see remembers a record, unless it is older than what is known of the same key. A record of
 // another key replaces any: two nodes of one path can exist at once, and a session that sees the
-// older one must not go on with what it knew of the other.
+// older one must not continue with what it knew of the other.
 func (c *cache) see(path string, r *record) {
 	kept := *r
 	if len(kept.data) > mostData {

@@ -13,7 +13,7 @@ import (
 )
 
 // commit is a call of Commit under way. Its caller can give it up when its request was sent. Then the
-// request goes on, and the next calls of the session wait for its reply: that costs no request, and their
+// request continues, and the next calls of the session wait for its reply: that costs no request, and their
 // order is kept. Only if the reply is lost, or late, the session has to begin a new epoch.
 type commit struct {
 	done    chan struct{}
@@ -168,7 +168,7 @@ func (s *session) abandoned(l *link, c *commit, p *plan, reply *pb.TxnResponse, 
 }
 
 // try is commit. If it fails and sent is a key, the deletion of that key may still happen. givenUp says that
-// the request goes on without the caller.
+// the request continues without the caller.
 func (s *session) try(ctx context.Context, c *commit, ops []backend.Op, sent *string) (results []backend.Result, err error, givenUp bool) {
 	nodes := nodesOf(ops)
 	p := s.guess(ops)

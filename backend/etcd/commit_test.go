@@ -64,7 +64,7 @@ func TestACommitThatWasAppliedWithoutSpaceIsUncertain(t *testing.T) {
 }
 
 // The database reaches its quota while many commits are under way. A commit whose error is definite
-// was not applied; reads and deletions go on, and commits do so when there is space.
+// was not applied; reads and deletions continue, and commits do so when there is space.
 func TestADatabaseWithoutSpace(t *testing.T) {
 	t.Parallel()
 	if binary != "" {

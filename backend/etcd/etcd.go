@@ -53,7 +53,7 @@
 // or at another cluster. It compares the cluster and the revision of each reply with what it has seen, and on
 // each new connection the latest changes that it has seen with the keys as they were then. It cannot do the latter
 // if these revisions are compacted, and if then the revisions of the restored service have passed its own before it
-// connects, the session may go on. Open refuses endpoints of several clusters with backend.ErrInvalid: for
+// connects, the session may continue. Open refuses endpoints of several clusters with backend.ErrInvalid: for
 // that the first Open of a Backend also connects to the other endpoints, and waits half a second for them.
 //
 // # Servers in trouble
@@ -75,7 +75,7 @@
 // all servers are behind the black hole, the session is lost when its lease has passed, before the servers
 // delete its nodes.
 //
-// A full disk of one server: etcd ends the process of this server. Sessions go on at the others. Once
+// A full disk of one server: etcd ends the process of this server. Sessions continue at the others. Once
 // there is room, start it again. If no majority has room, there is no service: calls wait, and sessions are
 // lost when their leases have passed. A full database is something else; see below.
 //
@@ -112,7 +112,7 @@
 // or every few thousand revisions (--auto-compaction-mode, --auto-compaction-retention).
 //
 // When the database of the servers has reached its quota, commits fail with backend.ErrNoSpace, except those that only
-// check and delete, and Open waits until its ctx ends. Reads go on. A server that finds the quota
+// check and delete, and Open waits until its ctx ends. Reads continue. A server that finds the quota
 // exceeded only when it applies a commit reports the same error, and has applied the commit. So the
 // session reads after that error whether the nodes have changed: the error is definite if they
 // have not, and uncertain otherwise. If contact breaks during a commit while there is no space, the
@@ -147,7 +147,7 @@
 // of the members.
 //
 // When a server ends a connection in good order (GOAWAY), as proxies do at intervals, the session makes the
-// next one first: its calls are answered on the old one, and its watches go on. Watches fire with
+// next one first: its calls are answered on the old one, and its watches continue. Watches fire with
 // backend.LookAgain after contact broke. So do they, and tree watches are
 // over, when the servers have compacted what a watcher that lags behind still needs: the
 // connection is given up then. Compaction does not matter otherwise.

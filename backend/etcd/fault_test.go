@@ -56,7 +56,7 @@ func TestARestartOfTheServer(t *testing.T) {
 }
 
 // The history of the servers is compacted all the time, up to the latest revision. Watches, trees
-// and reads go on; an Arm from a revision that is gone tells its caller to look again.
+// and reads continue; an Arm from a revision that is gone tells its caller to look again.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	srv, err := start(t.TempDir()) // of its own, since the compaction is of all its keys

@@ -188,7 +188,7 @@ func TestEtcd_EndpointsOfTwoClustersAreRefused(t *testing.T) {
 }
 
 // Nothing shows another history when the servers have compacted what the session has seen: the session
-// goes on.
+// continues.
 func TestEtcd_CompactionIsNoOtherHistory(t *testing.T) {
 	t.Parallel()
 	r := newRestorable(t)

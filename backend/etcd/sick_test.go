@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord/backend/etcd"
 )
 
-// A member answers keep-alives and leaves requests without an answer. The session goes on at the other one.
+// A member answers keep-alives and leaves requests without an answer. The session continues at the other one.
 func TestEtcd_MemberThatAnswersOnlyKeepAlivesIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, hangs := range map[string]func(string, []byte) bool{"all": isRequest, "reads": isReadOnly, "writes": isAWrite} {

@@ -17,7 +17,7 @@ import (
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// The disk of one of three members is full. etcd ends that member; sessions go on at the others,
+// The disk of one of three members is full. etcd ends that member; sessions continue at the others,
 // with their nodes. When there is room again the member is started and has all commits.
 func TestAFullDisk(t *testing.T) {
 	t.Parallel()
@@ -175,7 +175,7 @@ func TestTheNextSessionEndsALostOne(t *testing.T) {
 }
 
 // The leader is cut off from the other members, but not from its clients. The others elect another
-// leader, and commits go on there. The one that is cut off acknowledges none. When it meets the others
+// leader, and commits continue there. The one that is cut off acknowledges none. When it meets the others
 // again it has all commits.
 func TestALeaderThatIsCutOffFromTheOthers(t *testing.T) {
 	t.Parallel()

@@ -180,7 +180,7 @@ func (st *Store) SetClock(ahead time.Duration) {
 }
 
 // SetFull makes the store refuse, or accept again, commits that create or set a node, as etcd does when its
-// database has reached its quota: their error is backend.ErrNoSpace. Commits that only check and delete go on,
+// database has reached its quota: their error is backend.ErrNoSpace. Commits that only check and delete continue,
 // and so do reads. (Unlike etcd the store opens sessions meanwhile.)
 func (st *Store) SetFull(full bool) {
 	st.mu.Lock()

@@ -280,7 +280,7 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 	parent.children[name] = struct{}{}
 	// At the end of its range ZooKeeper's counter keeps its last value, and so does this one:
 	// a smaller value is not stored, nor is the zxid that belongs to it. Within one commit
-	// the counter goes on into the negative numbers.
+	// the counter continues into the negative numbers.
 	if parent.created < t.end {
 		parent.created, parent.pzxid = parent.created+1, zxid
 	} else {

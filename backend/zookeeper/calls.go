@@ -172,7 +172,7 @@ func checkRead(op, path string) error {
 // overloaded. The error is nil if the server granted it.
 func (s *session) read(ctx context.Context, c *call, op, path string) error {
 	fail := func(err error) error { return &backend.Error{Op: op, Path: path, Err: err} }
-	defer s.endTurn(c) // the caller can go on to another call, or wait for one
+	defer s.endTurn(c) // the caller can continue with another call, or wait for one
 	for throttles := 0; ; {
 		if err := s.checkFrame(c.frame); err != nil {
 			return fail(err)

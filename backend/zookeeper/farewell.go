@@ -10,7 +10,7 @@ import (
 
 // farewell is the connection that the zk client gets once its session is over. There is no
 // server behind it. It welcomes the zk client and lets it close. Without it the zk client
-// would go on dialling, and check only once a second whether it has to end.
+// would continue to dial, and check only once a second whether it has to end.
 type farewell struct {
 	taken func() // called when the client has begun to use it
 

@@ -37,7 +37,7 @@ func (l *frameLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// The server reads 64 KiB. A Put of more fails, and the session, a lock and other calls go on. TLS and
+// The server reads 64 KiB. A Put of more fails, and the session, a lock and other calls continue. TLS and
 // credentials change nothing.
 //
 // The session sends a request of one length until it knows the limit, and three times at most. It knows the

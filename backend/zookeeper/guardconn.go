@@ -115,7 +115,7 @@ func newGuardConn(s *session, t contact.Target, raw, conn net.Conn, until time.T
 }
 
 // fail closes the connection for a reason, and discards the bytes that were written and not
-// sent yet. The operating system would go on sending them for minutes, perhaps until after
+// sent yet. The operating system would continue sending them for minutes, perhaps until after
 // the session was declared lost. A connection of Options.Dial that has no SetLinger is only
 // closed.
 func (c *guardConn) fail(err error) {

@@ -169,7 +169,7 @@ func (c *guardConn) pong(code int32) error {
 
 // leave handles a code that is about the session or the server, and not about the request. It
 // returns why the connection ends, or nil for any other code. A session that has ended is lost
-// at once: a server can go on answering the pings of such a session.
+// at once: a server can continue answering the pings of such a session.
 func (c *guardConn) leave(code int32) error {
 	if !aboutSession(code) {
 		return nil

@@ -491,7 +491,7 @@ func (f *recording) list() []string {
 type blockedConn struct {
 	net.Conn
 	begun chan struct{} // gets a value for each write that waits
-	gate  chan struct{} // closed when they may go on
+	gate  chan struct{} // closed when they may continue
 	asked bool
 }
 

@@ -285,7 +285,7 @@ func (m *watchModel) arm() {
 			return true
 		}
 		if r.code != codeOK {
-			stop() // it goes on node by node, which is another action of this model
+			stop() // it continues node by node, which is another action of this model
 			return false
 		}
 		for _, t := range targets {

@@ -50,7 +50,7 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 // No frame that it sends or receives has more than 45 bytes.
 const zkBuffer = 1 << 10
 
-// start starts the zk client, which dials at once and goes on until it gets its farewell.
+// start starts the zk client, which dials at once and continues until it gets its farewell.
 func (s *session) start() error {
 	conn, events, err := zk.Connect(s.cfg.servers, s.cfg.times.Timeout,
 		zk.WithDialer(s.dial),

@@ -157,7 +157,7 @@ func (c *historyClient) step(h *historyTree) {
 	}
 }
 
-// look makes the reads of a look, while others go on.
+// look makes the reads of a look, while others continue.
 func (c *historyClient) look(h *historyTree, others *historyClient) string {
 	sights := c.past.reads()
 	for i := range sights {

@@ -149,7 +149,7 @@ type pastServer struct {
 	digest bool
 	conns  atomic.Int32
 	// again serves the connections after the first one, whose connect request was answered. It answers one
-	// request, and reports whether to go on.
+	// request, and reports whether to continue.
 	again func(conn net.Conn, n int, r []byte) bool
 }
 

@@ -44,7 +44,7 @@ func refusing(asked *atomic.Int32, with func(n int, r []byte) []byte) func(net.C
 }
 
 // A leader refuses each step of a multi if the session is over, and the header of the reply has no
-// error. The server at the other end can go on answering pings, so the answer has to end the session.
+// error. The server at the other end can continue answering pings, so the answer has to end the session.
 func TestSessionCode_InTheReplyToAMultiEndsTheSession(t *testing.T) {
 	t.Parallel()
 	commit := func(ctx context.Context, s *session) error {
@@ -94,7 +94,7 @@ func TestSessionCode_InTheReplyToAMultiEndsTheSession(t *testing.T) {
 	}
 }
 
-// The session goes on at another connection, and the commit is uncertain, as with the code in the
+// The session continues on another connection, and the commit is uncertain, as with the code in the
 // header of the reply.
 func TestSessionCode_InTheReplyToAMultiLeavesTheServer(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ const (
 //
 // The calls of a session take turns: one of them is sent again at a time, until it is answered. A
 // server refuses a request that has waited for long, so many that come back together can make
-// each other wait for so long that none is ever run. endTurn lets the next one go on.
+// each other wait for so long that none is ever run. endTurn lets the next one continue.
 func (s *session) easeOff(ctx context.Context, c *call, times int) error {
 	if !c.turn {
 		select {

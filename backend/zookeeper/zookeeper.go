@@ -44,11 +44,11 @@
 //
 // An answer that says that the session has ended loses it at once, in the header of a reply and in
 // the reply to each part of a Commit. The Commit was not applied. The session does not wait for the
-// server to close the connection: a follower can go on answering pings of a session that is over.
-// If an answer says that the session has moved, the session goes on at another connection. It does
+// server to close the connection: a follower can continue answering pings of a session that is over.
+// If an answer says that the session has moved, the session continues on another connection. It does
 // so, too, if a server answers pings and leaves a call unanswered for half the lease.
 //
-// A follower that lost its leader goes on answering for up to syncLimit ticks. If a session
+// A follower that lost its leader continues answering for up to syncLimit ticks. If a session
 // has to learn of its loss before another client can acquire the locks that it held,
 // LossMargin must cover that time and the drift of the clocks.
 //
@@ -217,7 +217,7 @@ type Options struct {
 	//
 	// A connection that wraps a *net.TCPConn should have its method SetLinger(int) error. It
 	// is called with 0 before a broken connection is closed. Without it the operating system
-	// goes on sending the written bytes for minutes, and a request of a lost session can
+	// continues sending the written bytes for minutes, and a request of a lost session can
 	// still reach a server when the network is back.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }

@@ -54,7 +54,7 @@ func TestCheckPrintsWhyEachServerFails(t *testing.T) {
 	}
 }
 
-// The other verbs say so too, and go on.
+// The other verbs say so too, and continue.
 func TestCoordctl_SaysAtOnceThatNoServerCanBeReached(t *testing.T) {
 	for _, backend := range []string{"zookeeper", "etcd", "postgres"} {
 		lines, stderr := io.Pipe()
@@ -123,7 +123,7 @@ func TestCheck_PrintsAFailureWhileOthersAreAsked(t *testing.T) {
 	}
 }
 
-// One server of two fails: its reason stands on stderr, and the check goes on at the other one.
+// One server of two fails: its reason stands on stderr, and the check continues at the other one.
 func TestCheck_PrintsTheFailureOfOneServerOfTwo(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, v *servers) {

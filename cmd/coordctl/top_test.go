@@ -289,7 +289,7 @@ func TestTopRefusesATerminalThatCannotMoveItsCursor(t *testing.T) {
 }
 
 // TestCtrlZWithoutAShell: where no shell could let top continue, the kernel does not stop it, and
-// top goes on.
+// top continues.
 func TestCtrlZWithoutAShell(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, onZooKeeper(t), "/alone")

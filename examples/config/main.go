@@ -77,7 +77,7 @@ func follow(ctx context.Context, v *coord.Value[Config], apply func(Config), ref
 		case e.Err == nil:
 			apply(e.Value)
 		case errors.Is(e.Err, coord.ErrNotFound), errors.Is(e.Err, coord.ErrDecode):
-			refused(e.Err) // the node is missing or invalid; the watch goes on
+			refused(e.Err) // the node is missing or invalid; the watch continues
 		default:
 			return e.Err // the last element: the watch has ended
 		}

@@ -42,7 +42,7 @@ var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "prio
 // A client is such a process. It reads commands from standard input:
 //
 //	linger  the next holder of the mutex, and the next leader, keep their holds, and report it
-//	go      they write to the resource without a check, and go on
+//	go      they write to the resource without a check, and continue
 //	finish  every worker makes one more successful call, and ends; reported when all have ended
 //	drain   finishes the rest of the queue and of the transactions; reported when done
 //	look    reports the content of the cache, the group, and the shards
@@ -222,7 +222,7 @@ func (x *client) trace(_ context.Context, e trace.Event) {
 	}
 }
 
-// linger makes the next holders keep their holds, or go on.
+// linger makes the next holders keep their holds, or continue.
 func (x *client) linger(on bool) {
 	x.lingerMu.Lock()
 	defer x.lingerMu.Unlock()

@@ -9,7 +9,7 @@
 // their network is lost, slow, or loses requests or replies; clients are stopped or killed,
 // sessions are ended, and a server refuses further connections. On etcd members are also cut off
 // from each other and compacted. On PostgreSQL a primary is killed, stopped, restarted, and replaced
-// by its synchronous standby, also while it goes on; its processes and connections are ended, and its
+// by its synchronous standby, also while it continues; its processes and connections are ended, and its
 // tables rewritten.
 //
 // It shows that locks exclude each other and tokens grow, that kept locks, LockAll, shards and

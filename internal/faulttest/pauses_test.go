@@ -44,7 +44,7 @@ func resume(t *testing.T, s *zktest.Server) {
 	}
 }
 
-// leaderPaused: the pause and the margin fit into the session timeout. Followers go on
+// leaderPaused: the pause and the margin fit into the session timeout. Followers continue
 // answering pings, writes wait, and no client loses anything.
 func leaderPaused(t *testing.T, e servers) {
 	const timeout = mostTimeout

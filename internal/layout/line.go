@@ -61,7 +61,7 @@ func (k LineKinds) Parse(name string) (Position, bool) {
 // 2^31-1 it begins to repeat the number, and then two contenders both find themselves
 // first: exclusion breaks. (ZOOKEEPER-4372; two clients of go-zookeeper were made to
 // hold one lock that way.) So a directory is replaced before that: a new one begins at
-// zero, and tokens go on growing, since they are czxids.
+// zero, and tokens continue growing, since they are czxids.
 //
 //   - With LeftSoft numbers left, a holder that releases with no contender behind it deletes the
 //     directory together with its own node. The next contender creates a new one.

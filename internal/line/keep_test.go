@@ -14,7 +14,7 @@ import (
 )
 
 // A caller that was passed the turn with the node of a kept lock is not granted if the session is
-// lost, or the node deleted, before it goes on.
+// lost, or the node deleted, before it continues.
 func TestKeep_AGrantInMemoryTestsSessionAndNode(t *testing.T) {
 	for name, strike := range map[string]func(st *memory.Store, link *memory.Link, k *keptLock){
 		"session": func(_ *memory.Store, link *memory.Link, k *keptLock) { link.Expire(k.s.Backend().ID()) },

@@ -40,11 +40,11 @@ type Model[S comparable, A any] struct {
 	// step for every action, so it knows whether s is at rest.)
 	Next func(s S, step func(A, S)) error
 	// Free reports whether a step happens without a decision or a fault. If Free is not nil,
-	// a state is bad, with ErrEndless, if free steps alone can go on for ever from it.
+	// a state is bad, with ErrEndless, if free steps alone can continue for ever from it.
 	Free func(a A) bool
 }
 
-// ErrEndless is the error of a state from which free steps can go on for ever.
+// ErrEndless is the error of a state from which free steps can continue for ever.
 var ErrEndless = errors.New("free steps can go on for ever")
 
 // Result is the outcome of an exploration.
@@ -153,7 +153,7 @@ func (x *explorer[S, A]) add(s S, from uint32) uint32 {
 	return uint32(len(x.states) - 1)
 }
 
-// endless returns the index of the first state from which free steps can go on for ever, or
+// endless returns the index of the first state from which free steps can continue for ever, or
 // -1. It removes the states without a free step, then those whose free steps all lead to
 // removed states, and so on. Any state that remains is one.
 func (x *explorer[S, A]) endless() int {

@@ -245,7 +245,7 @@ func (m *allModel) end(s *allState, i int8) {
 	*c = allCaller{pc: allOver}
 }
 
-// retreat gives up the lines of the segment behind l, and the caller goes on one by one.
+// retreat gives up the lines of the segment behind l, and the caller continues one by one.
 func (m *allModel) retreat(s *allState, i, l int8) {
 	c := &s.c[i]
 	later := above(c.seg, l)
@@ -494,7 +494,7 @@ func (m *allModel) faults(s allState, i int8, do allDo) {
 		}
 	}
 	if s.losses > 0 && c.have == 0 && (c.pc == allLook || c.pc == allCheck || c.pc == allWait) && c.taken == 0 && m.keeps == 0 {
-		// The nodes of the old session stay until the service ends it. The call goes on with
+		// The nodes of the old session stay until the service ends it. The call continues with
 		// the next session.
 		o := s
 		o.losses--

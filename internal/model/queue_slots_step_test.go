@@ -227,7 +227,7 @@ func (t *slotTaker) to(at slotAt) {
 type slotEmit func(what string, who int, next slotState)
 
 // stepOf adds the steps of one consumer. slow is for a free step of which a cycle of free steps
-// consists only if a consumer that can go on never does.
+// consists only if a consumer that can continue never does.
 func (m *slotModel) stepOf(s *slotState, c int, free, slow, decide slotEmit) {
 	t := &s.takers[c]
 	switch {

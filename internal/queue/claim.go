@@ -123,7 +123,7 @@ var errNotDue = errors.New("coord: the items were not due when they were claimed
 // another consumer or went to the dead letters. If none of the claimed items was due, it
 // returns errNotDue. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
-// (fresh is false), claim returns errs.ErrAgain instead of going on without one of them:
+// (fresh is false), claim returns errs.ErrAgain instead of continuing without one of them:
 // see W5 in queue.go. ctx bounds only the steps before the commit.
 func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*Claim, faster bool, err error) {
 	for _, e := range found {

@@ -118,7 +118,7 @@ import (
 // T3. The name of a mark is never used again. Every later operation of the holder
 // (ack, nack, giving back) deletes its mark in the same commit, so it never touches
 // the claim of the next consumer, however late it arrives. Only the mark decides:
-// if an outsider has removed an item or a state, the operation goes on without it.
+// if an outsider has removed an item or a state, the operation continues without it.
 // An item without its state is still moved to the dead letters. If an outsider
 // created a child of an item, the item cannot be deleted, and the error is
 // returned. The mark is the node of the Hold.
@@ -330,7 +330,7 @@ import (
 // itself. A producer with MaxLen makes the node in or before the commit of its first item, so
 // the list that shows a bucket shows out as well. (A consumer that knew the first bucket before
 // there was a node out does not count until it lists items again, when that bucket is used up.)
-// If a commit finds that the node is gone, the consumer goes on without it, until a list shows
+// If a commit finds that the node is gone, the consumer continues without it, until a list shows
 // it again.
 //
 // L5. The numbers can be wrong: a client without MaxLen puts, an outsider deletes items or one of

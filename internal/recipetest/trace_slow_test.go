@@ -33,7 +33,7 @@ func (c blockingContext) Value(key any) any {
 }
 
 // The context package calls the parent of a context that is cancelled. If that is a user's own
-// Context and blocks, all holds and their contexts end nevertheless, waiters of the client go on,
+// Context and blocks, all holds and their contexts end nevertheless, waiters of the client continue,
 // and the client opens its next session. Close waits for such a call for a second.
 func TestTrace_AContextThatBlocksDelaysNoOtherHold(t *testing.T) {
 	for name, lost := range map[string]bool{"the session is lost": true, "the nodes are deleted": false} {

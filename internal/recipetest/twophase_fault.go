@@ -263,7 +263,7 @@ func (on twophaseFaultTests) APayloadAtWhichTheCodecPanicsIsRefused(t *testing.T
 }
 
 // A site is started again with a codec that panics at the payload of a transaction that it has to
-// commit. Other transactions go on, and this one when the codec is mended.
+// commit. Other transactions continue, and this one when the codec is mended.
 func (on twophaseFaultTests) ACodecThatPanicsAtACommitDelaysItsTransactionOnly(t *testing.T) {
 	on.each(t, func(w *world) {
 		co := coord.NewCoordinator[string](w.Open("co", nil), "/tx", nil)

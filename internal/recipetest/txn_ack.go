@@ -252,7 +252,7 @@ func (on txnTests) ABadAckOpIsRefused(t *testing.T) {
 	})
 }
 
-// As an Ack alone, it goes on without a node that another program has removed.
+// As an Ack alone, it continues without a node that another program has removed.
 func (on txnTests) AnAckOpNeedsOnlyTheClaim(t *testing.T) {
 	on.each(t, func(w *world) {
 		sc := newAckTxnScene(w, &coord.QueueOptions[int]{MaxLen: 5})

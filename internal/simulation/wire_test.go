@@ -651,7 +651,7 @@ func (x *sim) fault() bool {
 		}
 	case "close":
 		if p.cut || s.users > 1 {
-			return false // of two callers in one process one may go on for a moment or not
+			return false // of two callers in one process one may continue for a moment or not
 		}
 		old := s.client()
 		s.open()

@@ -310,7 +310,7 @@ func (x *cell) rest() {
 	await(x, "the fault at rest", k.hit)
 	await(x, "the end of the fault", k.done)
 	x.until("contact is back", k.p.connected)
-	// Waiters have to check again now. This gives a waiter that goes on without a check time to
+	// Waiters have to check again now. This gives a waiter that continues without a check time to
 	// show.
 	before, since := k.p.seen[request].Load(), time.Now()
 	x.until("checked again, or not", func() bool {

@@ -215,7 +215,7 @@ func (b *branchWork) step(ctx context.Context, o *layout.Outcome) error {
 }
 
 // doubt returns why the site cannot know the decision, as far as was read, and the
-// node that an operator has to repair. It returns nil if the site can go on (rule 9).
+// node that an operator has to repair. It returns nil if the site can continue (rule 9).
 func (b *branchWork) doubt(o *layout.Outcome) *backend.Error {
 	switch {
 	case o != nil && !o.Commit:
@@ -235,7 +235,7 @@ func (b *branchWork) doubt(o *layout.Outcome) *backend.Error {
 
 // inDoubt reports that the site is in doubt, and waits until the node that the reason
 // names has changed. first is the reason as first read. Only this transaction waits:
-// the site goes on with others meanwhile.
+// the site continues with others meanwhile.
 func (b *branchWork) inDoubt(ctx context.Context, first *backend.Error) error {
 	mended := backend.NewWatch()
 	defer mended.Stop()

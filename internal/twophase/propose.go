@@ -292,7 +292,7 @@ func (q *proposing) decision(ctx context.Context, s *core.Session, d *transactio
 // finish removes the nodes that keep the record: the live nodes, and the open node if
 // the proposer has received the decision (told). If it has not, it gave up: then the
 // transaction is aborted if it is undecided, so that the sites need not wait for the
-// deadline. finish goes on for as long as the client lives, and is a clean-up that
+// deadline. finish continues for as long as the client lives, and is a clean-up that
 // Close waits for.
 func (q *proposing) finish(ctx context.Context, u *core.CleanUp, d *transaction, told bool) {
 	q.c.OverSessions(ctx, func(s *core.Session) {

@@ -23,7 +23,7 @@ func TestADroppedRequestIsNotApplied(t *testing.T) {
 	if exists(t, direct(t), path) {
 		t.Error("it was applied")
 	}
-	mustCreate(t, conn, path) // once only, and the session goes on
+	mustCreate(t, conn, path) // once only, and the session continues
 }
 
 func TestADroppedReplyIsApplied(t *testing.T) {

@@ -158,7 +158,7 @@ func (s *Server) Kill() {
 }
 
 // Pause stops the process (SIGSTOP): its connections stay open and it does not answer. Pause
-// returns when every thread has stopped (on Linux), since threads go on for a while after the
+// returns when every thread has stopped (on Linux), since threads continue for a while after the
 // signal on a busy machine. Kill, Restart and Close work on a paused server too.
 func (s *Server) Pause() error { return s.setPaused(true) }
 

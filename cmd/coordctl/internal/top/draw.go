@@ -59,7 +59,7 @@ func (s *screen) draw(newest *live.Snapshot, now time.Time, width, height int) [
 		lines = append(lines, s.about(rows, at), s.foot(v, width))
 	}
 	if over := len(lines) - height; over > 0 && height > 0 {
-		// The last line, which says how to go on, stays.
+		// The last line, which says how to continue, stays.
 		lines = append(lines[:height-1:height-1], lines[len(lines)-1])
 	}
 	painted := make([]string, len(lines))

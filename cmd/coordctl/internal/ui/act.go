@@ -23,7 +23,7 @@ type act struct {
 
 const mostActs = 20
 
-// act starts an action, and shows the page of the recipe again. The action goes on after the
+// act starts an action, and shows the page of the recipe again. The action continues after the
 // reply, until ctx ends: a holder may take its time.
 func (s *server) act(ctx context.Context, w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 1<<16)
