@@ -12,9 +12,9 @@
 // session has a new epoch, which its commits compare, so no request of an earlier connection is applied any more.
 //
 // Clients end the sessions that have expired, with each keep-alive that they send. Without a client no session ends, so Open
-// looks for expired sessions first. Only the clock of the database counts. That clock can be set, and the server can be down,
-// so the time between two looks counts against a session for nearly its LossMargin at most: a step of the clock forward ends
-// no living session. After a restart of the server, or if the clock was set back, all timeouts begin again.
+// looks for expired sessions first. Only the clock of the database counts. That clock can be set, and the server can be down. So
+// of the time between two such searches, at most nine tenths of LossMargin count against a session, and a step of the clock
+// forward ends no living session. After a restart of the server, or if the clock was set back, all timeouts begin again.
 //
 // A keep-alive waits for the commits that its session has sent. A commit that waits for its turn gives up after an eighth of
 // the timeout and is sent again, so other sessions cannot delay the keep-alive. A flush can: if the disk, or a synchronous
@@ -78,7 +78,7 @@ type Options struct {
 
 	// LossMargin is how long before the end of the timeout a session whose renewals are
 	// not answered declares itself lost. Zero means a third of the timeout; it is at least a tenth. If the clock of the
-	// database is set forward, or no session looks for expired ones for a while, no more than the margin counts against a
+	// database is set forward, or no session searches for expired ones for a while, at most the margin counts against a
 	// timeout.
 	LossMargin time.Duration
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// RunHalves runs the tests of a package that have a half on a real server: the first of each file, or
-// with COORD_LONG=1 all. It must find at least that many tests, and each must pass on the service called name.
+// RunHalves runs, on the service called name, tests of a package that run in memory and on a real server: the
+// first of each file, or with COORD_LONG=1 all. It must find at least that many tests, and each must pass.
 func (m Module) RunHalves(t *testing.T, folder, name string, least int, env ...string) {
 	t.Helper()
 	most := 1
@@ -46,7 +46,7 @@ func (m Module) RunHalves(t *testing.T, folder, name string, least int, env ...s
 	}
 }
 
-// halves returns the tests of a package that have a half on a real server, except those that use
+// halves returns the tests of a package that run in memory and on a real server, except those that use
 // ZooKeeper itself. If most is not zero, it returns the first ones of each file, up to this number.
 func halves(t *testing.T, folder string, most int) []string {
 	t.Helper()
