@@ -149,6 +149,10 @@ func (x *crew) process(ctx context.Context, cl *Claim, handle func(context.Conte
 	gaveUp := false
 	defer func() {
 		cl.q.c.LogFailure("the handler of Work", []any{"path", cl.e.Path(), "attempt", cl.attempt}, err)
+		// Close waits for the commit: after leave, disband does not give the item back, and if the session
+		// ended first, the attempt would count.
+		u := cl.q.c.BeginCleanUp()
+		defer u.End()
 		x.settle(cl, err, gaveUp, x.leave(cl))
 	}()
 	usercode.Guard(&err, func() error {
