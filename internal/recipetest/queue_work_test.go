@@ -239,8 +239,8 @@ func TestQueue_WorkGoesOnWhenTheEndOfAClaimIsRefused(t *testing.T) {
 			}
 			w.Eventually("all is acknowledged", func() bool { return mustLen(w.T, &q.Consumer) == 0 })
 			wk.finish()
-			if text := receive(w, "it is logged", logged); !strings.Contains(text, "claim") {
-				w.T.Error(text)
+			// The repetition in the background can be refused too, before Work writes its line.
+			for !strings.Contains(receive(w, "Work says that a claim did not end", logged), "claim") {
 			}
 			if len(calls) > 0 {
 				w.T.Errorf("handled again: %v", <-calls)
