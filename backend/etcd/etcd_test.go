@@ -55,8 +55,9 @@ func TestInvalidOptionsAreReportedByOpen(t *testing.T) {
 // lines is a slog.Handler that keeps the lines that it gets.
 type lines struct {
 	slog.Handler
-	mu  sync.Mutex
-	all []string
+	mu   sync.Mutex
+	all  []string
+	more chan struct{} // closed at the next line, if it is not nil
 }
 
 func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
@@ -70,7 +71,27 @@ func (l *lines) Handle(_ context.Context, r slog.Record) error {
 		return true
 	})
 	l.all = append(l.all, text)
+	if l.more != nil {
+		close(l.more)
+		l.more = nil
+	}
 	return nil
+}
+
+// await waits for a line with the text.
+func (l *lines) await(t *testing.T, text string) {
+	t.Helper()
+	for l.count(text) == 0 {
+		l.mu.Lock()
+		if l.more == nil {
+			l.more = make(chan struct{})
+		}
+		more := l.more
+		l.mu.Unlock()
+		if l.count(text) == 0 {
+			await(t, more, "a line with "+text)
+		}
+	}
 }
 
 // An outage is in the log each time, also when it has the same reason as the one before. The end
