@@ -64,6 +64,7 @@ func TestEtcd_ConnectionThatEndsInGoodOrderInterruptsNothing(t *testing.T) {
 							return
 						}
 						made[i]++
+						time.Sleep(2 * time.Millisecond) // which leaves the processor to other tests
 					}
 				})
 			}
