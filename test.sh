@@ -301,18 +301,16 @@ workspace() {
 	GOWORK='' go run ./examples/tour
 }
 
-# plain runs what the race detector is too slow for: ten times the schedules of the
-# simulation and the seeds of its random tests, five times the cells of the crash
-# matrix, and the models, which it leaves out. Nothing in it waits, so it takes the processor
-# time that the tests with servers leave.
+# plain runs the simulation and the models, which the race detector is too slow for. Nothing in
+# it waits, so it takes the processor time that the tests with servers leave.
 plain() {
-	nice -n 3 go test -v -count=1 -vet=off -timeout 60m -run '^(TestEveryRecipeInSimulation|TestASimulationReplaysExactly|TestTheTwoPhaseCommitUnderRandomFaults|TestWithoutFaultsNothingIsDeliveredTwice|TestATransactionSurvivesACrashAtEveryStep|TestTheLineInEveryOrderOfMessages|TestEveryRequestThatFitsIsGrantedAtRest)$' ./internal/simulation 2>&1 | tee "$1" |
+	nice -n 3 go test -v -count=1 -vet=off -timeout 60m ./internal/simulation 2>&1 | tee "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 	nice -n 3 go test ${long:+-v} -count=1 -vet=off -timeout 60m ./internal/model 2>&1 | tee -a "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
-# checks are the steps that need no server; they run beside the tests of the root module.
+# checks are the steps that need no server.
 checks() {
 	plain "$1"
 	# These packages parse sources and run the go command. The race detector would make them up
@@ -324,25 +322,32 @@ checks() {
 	nice -n 3 go run "$staticcheck" ./internal/model ./internal/coordtest
 }
 
-# small runs the tests of bench and the small modules, and the tour. They mostly wait.
+# small runs the tests of the small modules, and the tour. They mostly wait.
 small() {
-	module bench
 	module examples
 	module grpcresolver
 	module oteltrace
 	GOWORK='' module cmd/coordctl
 	workspace
+	module bench
 }
 
-# ordered lists the packages, the slowest first: they mostly wait, and the others run
-# meanwhile.
-ordered() {
-	local long='/internal/(chaos|faulttest|recipetest|sweep|interop|hostile|simulation)$|/backend/zookeeper$|/backend/backendtest$'
+# These packages take faults, hostile clients and foreign processes to the recipes on real servers. Most of their
+# processor time would be the race detector's. The packages of raced run the same code with it.
+faults=(./internal/chaos ./internal/faulttest ./internal/hostile ./internal/interop ./internal/sweep)
+
+# etcd_and_checks runs beside the tests of the root.
+etcd_and_checks() {
+	module backend/etcd
+	checks "$1"
+}
+
+# raced lists the packages that run with the race detector, the slowest first: they mostly wait, and the
+# others run meanwhile.
+raced() {
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	for name in internal/recipetest internal/faulttest backend/zookeeper internal/chaos backend/backendtest internal/simulation internal/hostile internal/interop internal/sweep; do
-		grep "/$name\$" "$tmp/packages.txt"
-	done
-	grep -Ev "$long|/internal/(mutants|readme|release)\$" "$tmp/packages.txt"
+	grep -E '/(internal/recipetest|backend/zookeeper|backend/backendtest)$' "$tmp/packages.txt" | sort -r
+	grep -Ev '/internal/(recipetest|chaos|faulttest|hostile|interop|sweep|simulation|mutants|readme|release)$|/backend/(zookeeper|backendtest)$' "$tmp/packages.txt"
 }
 
 benchmarks() {
@@ -484,15 +489,18 @@ else
 	# connections ready also reads and writes them, instead of handing each to another thread.
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
-	start "simulation, models and staticcheck" checks "$tmp/simulation.txt"
-	start "etcd" module backend/etcd
-	start "other modules and tour" small
-	mapfile -t packages < <(ordered)
-	# Most packages wait, so more of them run at a time than there are processors.
-	step "tests" go test -count=1 -vet=off -race -timeout 30m -p "$(($(getconf _NPROCESSORS_ONLN) + 2))" -parallel "$parallel" "${packages[@]}"
-	join
-	# With these beside the others, leases end before the processors get to their keep-alives. They mostly wait themselves.
+	# Of the tests of recipes on ZooKeeper one of three, as on etcd and PostgreSQL one of twelve: chosen anew
+	# in each run. All run in memory.
+	export COORD_SHARE=${COORD_SHARE:-3}
+	# Each of the first three steps takes most of a processor. With more of them at a time, sessions end and
+	# leaders change for want of the processor, and the tests take longer.
+	start "faults" go test -count=1 -vet=off -timeout 30m -p 1 -parallel "$parallel" "${faults[@]}"
+	start "etcd, simulation, models and staticcheck" etcd_and_checks "$tmp/simulation.txt"
+	start "small modules and tour" small
+	mapfile -t packages < <(raced)
+	step "tests" go test -count=1 -vet=off -race -timeout 30m -p 2 -parallel "$parallel" "${packages[@]}"
 	step "postgres" module backend/postgres 8
+	join
 fi
 if [[ -n ${unchecked:-} ]]; then
 	echo "== all: ok, $SECONDS s; but $unchecked"

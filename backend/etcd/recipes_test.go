@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/internal/recipetest"
 )
 
-// The tests of the recipes: of each suite one, or with COORD_LONG=1 all.
+// The tests of the recipes: one of twelve, chosen anew in each run, or with COORD_LONG=1 all.
 func TestTheRecipes(t *testing.T) {
 	t.Parallel()
 	on := func(o etcd.Options) func(t *testing.T) backendtest.Service {
@@ -22,7 +22,7 @@ func TestTheRecipes(t *testing.T) {
 		Name: "etcd", New: on(etcd.Options{}), Collecting: on(etcd.Options{ContainerInterval: 200 * time.Millisecond}), Revisions: true, Spares: true,
 	}
 	if os.Getenv("COORD_LONG") == "" {
-		services.Sample = 1
+		services.Share = 12
 	}
 	recipetest.All(t, services)
 }

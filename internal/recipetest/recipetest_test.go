@@ -1,6 +1,8 @@
 package recipetest
 
 import (
+	"os"
+	"strconv"
 	"testing"
 
 	"github.com/go-coord/coord/backend/backendtest"
@@ -14,9 +16,16 @@ func TestMain(m *testing.M) {
 	coordtest.Main(m)
 }
 
+// share is the Share of ZooKeeper. ./test.sh sets it, unless it runs the long form.
+func share() int {
+	n, _ := strconv.Atoi(os.Getenv("COORD_SHARE"))
+	return n
+}
+
 // services are memory and ZooKeeper.
 var services = Services{
 	Memory: true,
+	Share:  share(),
 	Name:   "zookeeper",
 	New: func(t *testing.T) backendtest.Service {
 		return zkservice.New(t, coordtest.Server.Get(t), zookeeper.Options{SessionTimeout: coordtest.RealTimeout})

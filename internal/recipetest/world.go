@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"reflect"
 	"testing"
 
@@ -26,8 +27,9 @@ type Services struct {
 	// and Spares that it writes nothing for backend.Carry and backend.Absent.
 	Revisions, Spares bool
 
-	// Sample is the number of tests of each suite that run; zero means all.
-	Sample int
+	// Share is the share of the tests that run on the real service, one of so many. They are chosen anew in
+	// each run. Zero means all.
+	Share int
 }
 
 // run runs the exported methods of suites as subtests.
@@ -35,11 +37,7 @@ func (on Services) run(t *testing.T, suites ...any) {
 	t.Parallel()
 	for _, suite := range suites {
 		v := reflect.ValueOf(suite)
-		n := v.NumMethod()
-		if on.Sample > 0 {
-			n = min(n, on.Sample)
-		}
-		for i := range n {
+		for i := range v.NumMethod() {
 			t.Run(v.Type().Method(i).Name, v.Method(i).Interface().(func(*testing.T)))
 		}
 	}
@@ -79,7 +77,7 @@ func (on Services) server(t *testing.T) *world {
 func (on Services) real(t *testing.T, f func(w *world)) { on.realOf(t, on.New, f) }
 
 func (on Services) realOf(t *testing.T, service func(t *testing.T) backendtest.Service, f func(w *world)) {
-	if service == nil {
+	if service == nil || on.Share > 1 && rand.IntN(on.Share) > 0 {
 		return
 	}
 	t.Run(on.Name, func(t *testing.T) {
