@@ -489,9 +489,9 @@ else
 	# connections ready also reads and writes them, instead of handing each to another thread.
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
-	# Of the tests of recipes on ZooKeeper one of three, as on etcd and PostgreSQL one of twelve: chosen anew
+	# Of the tests of recipes on ZooKeeper one of four, as on etcd and PostgreSQL one of twelve: chosen anew
 	# in each run. All run in memory.
-	export COORD_SHARE=${COORD_SHARE:-3}
+	export COORD_SHARE=${COORD_SHARE:-4}
 	# Each of the first three steps takes most of a processor. With more of them at a time, sessions end and
 	# leaders change for want of the processor, and the tests take longer.
 	start "faults" go test -count=1 -vet=off -timeout 30m -p 1 -parallel "$parallel" "${faults[@]}"

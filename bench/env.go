@@ -48,7 +48,7 @@ type env struct {
 }
 
 // newEnv starts three servers, or uses the given ones.
-func newEnv(ctx context.Context, servers []string, fsync bool, notes io.Writer) (_ *env, err error) {
+func newEnv(ctx context.Context, servers []string, fsync, quick bool, notes io.Writer) (_ *env, err error) {
 	e := &env{addrs: servers, root: fmt.Sprintf("/coord-bench-%d", time.Now().UnixNano())}
 	defer func() {
 		if err != nil {
@@ -57,10 +57,12 @@ func newEnv(ctx context.Context, servers []string, fsync bool, notes io.Writer) 
 	}()
 	if len(servers) == 0 {
 		fmt.Fprintln(notes, "starting three ZooKeeper servers")
+		args := []string{"-Xmx512m"}
+		if !quick {
+			args = append(args, "-XX:TieredStopAtLevel=4") // the optimizing compiler, as on servers that run for a long time
+		}
 		e.ensemble, err = zktest.Start(ctx, &zktest.Options{
-			Servers: 3, ForceSync: fsync, MaxSessionTimeout: time.Minute,
-			// The optimizing compiler, as on servers that run for a long time.
-			JavaArgs: []string{"-Xmx512m", "-XX:TieredStopAtLevel=4"},
+			Servers: 3, ForceSync: fsync, MaxSessionTimeout: time.Minute, JavaArgs: args,
 		})
 		if err != nil {
 			return e, err

@@ -59,6 +59,7 @@ type config struct {
 	install   bool
 	etcd      string // a command; empty for the server that is part of this one
 	fsync     bool
+	quick     bool
 	profile   string
 	compare   []string // two files of results
 	page      []string // a page and a file of results
@@ -148,7 +149,7 @@ func parse(args []string, out io.Writer) (*config, error) {
 		}
 	}
 	c.sizes = fullSizes
-	if *quick {
+	if c.quick = *quick; c.quick {
 		c.sizes = quickSizes
 	}
 	if *rounds > 0 {
@@ -216,7 +217,7 @@ func measure(ctx context.Context, c *config, args []string, out, notes io.Writer
 		Began: time.Now(), Rounds: c.sizes.rounds, Command: command(args),
 		Machine: thisMachine(), table: &table{},
 	}
-	e, err := newEnv(ctx, c.servers, c.fsync, notes)
+	e, err := newEnv(ctx, c.servers, c.fsync, c.quick, notes)
 	if err != nil {
 		return nil, err
 	}
