@@ -310,7 +310,7 @@ plain() {
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 }
 
-# checks are the steps that need no server.
+# checks runs the simulation, the models, the tests of sources, and staticcheck.
 checks() {
 	plain "$1"
 	# These packages parse sources and run the go command. The race detector would make them up

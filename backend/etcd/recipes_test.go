@@ -11,7 +11,7 @@ import (
 	"github.com/go-coord/coord/internal/recipetest"
 )
 
-// The tests of the recipes: one of twelve, chosen anew in each run, or with COORD_LONG=1 all.
+// Each run selects one in twelve tests of the recipes at random. COORD_LONG=1 selects all.
 func TestTheRecipes(t *testing.T) {
 	t.Parallel()
 	on := func(o etcd.Options) func(t *testing.T) backendtest.Service {

@@ -123,7 +123,7 @@ func TestCheck_PrintsAFailureWhileOthersAreAsked(t *testing.T) {
 	}
 }
 
-// One server of two fails: its reason stands on stderr, and the check continues at the other one.
+// One server of two fails: the check prints the reason on stderr and checks the other server.
 func TestCheck_PrintsTheFailureOfOneServerOfTwo(t *testing.T) {
 	t.Parallel()
 	onEach(t, func(t *testing.T, v *servers) {

@@ -55,7 +55,7 @@ func (n *nemesis) lose(r *rand.Rand, about *event, what func(p *zkproxy.Proxy, o
 	return err
 }
 
-// linger makes a client keep the mutex, and lead, until it is told to continue.
+// linger makes a client keep the mutex and the leadership until the test lets it continue.
 func (a *actor) linger() error {
 	kinds := []string{"lingering mutex", "lingering election"}
 	before := make(map[string]int)

@@ -27,8 +27,7 @@ type Services struct {
 	// and Spares that it writes nothing for backend.Carry and backend.Absent.
 	Revisions, Spares bool
 
-	// Share is the share of the tests that run on the real service, one of so many. They are chosen anew in
-	// each run. Zero means all.
+	// Each run selects one in Share tests at random for the real service. Zero selects all.
 	Share int
 }
 
