@@ -213,22 +213,24 @@ func TestAThrottledCallEndsWithItsSessionAndIsDefinite(t *testing.T) {
 // A commit that waits to be sent again has begun before the Sync.
 func TestSyncWaitsForAThrottledCommit(t *testing.T) {
 	t.Parallel()
-	f := &throttling{first: 4, syncs: true}
-	s := f.open(t)
-	done := make(chan error)
-	go func() {
-		_, err := s.Commit(t.Context(), backend.Delete("/a", 0))
-		done <- err
-	}()
-	<-f.began
-	// The first Sync goes ahead of the commit that is sent again.
-	if err := s.Sync(t.Context(), "/"); err != nil || f.asked.Load() != 6 || f.ran.Load() != 3 || f.last.Load() != opSync {
-		t.Errorf("sync: %v after %d requests, %d ran, the last one was %d", err, f.asked.Load(), f.ran.Load(), f.last.Load())
-	}
-	if err := <-done; err != nil {
-		t.Errorf("commit: %v", err)
-	}
-	if n := len(s.throttled); n != 0 {
-		t.Errorf("%d commits under way after all have returned", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := &throttling{first: 4, syncs: true}
+		s := f.open(t)
+		done := make(chan error)
+		go func() {
+			_, err := s.Commit(t.Context(), backend.Delete("/a", 0))
+			done <- err
+		}()
+		<-f.began
+		// The commit pauses before it is sent again, so the first Sync goes ahead of it.
+		if err := s.Sync(t.Context(), "/"); err != nil || f.asked.Load() != 6 || f.ran.Load() != 3 || f.last.Load() != opSync {
+			t.Errorf("sync: %v after %d requests, %d ran, the last one was %d", err, f.asked.Load(), f.ran.Load(), f.last.Load())
+		}
+		if err := <-done; err != nil {
+			t.Errorf("commit: %v", err)
+		}
+		if n := len(s.throttled); n != 0 {
+			t.Errorf("%d commits under way after all have returned", n)
+		}
+	})
 }
