@@ -400,4 +400,19 @@ func (s Service) Item(t *testing.T) {
 	if most := x.Most["item of Work"]; !(mean >= 1 && mean <= most) {
 		t.Errorf("an item of Work costs %.2f round trips, want 1 to %v", mean, most)
 	}
+
+	// A Pop reads the next item beside its deletion, so it is one commit. It lists the queue as often as Work.
+	x.quiet()
+	x.Trips.Reset()
+	for range items {
+		if _, err := q.Pop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	level, requests = x.Trips.of(c.trips)
+	mean = float64(level) / items
+	t.Logf("figure: a Pop on %s: %.2f round trips on average of %d; requests of the client %v", x.Name, mean, items, requests)
+	if most := x.Most["Pop"]; !(mean >= 1 && mean <= most) {
+		t.Errorf("a Pop costs %.2f round trips, want 1 to %v", mean, most)
+	}
 }

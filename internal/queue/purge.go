@@ -137,7 +137,7 @@ func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]back
 		}
 		ops = append(ops, backend.Delete(e.StateAt(), r.version))
 	} else {
-		ops = append(ops, backend.Create(e.StateAt(), nil, backend.Persistent), backend.Delete(e.StateAt(), 0))
+		ops = append(ops, backend.Absent(e.StateAt()))
 	}
 	if e.PutOff != "" {
 		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))

@@ -163,8 +163,7 @@ import (
 // T9. A Pop reads the item behind its own beside its deletion, if that item was never claimed and
 // its name is remembered (T1). It does not read an item with a due time by the service's clock, since
 // only a claim can be given back if it was too early (W7). Without a claim, the next Pop deletes the
-// item that was read, in one commit:
-// {delete(item), create(state), delete(state)}. The commit fails if another consumer has claimed
+// item that was read, in one commit: {delete(item), absent(state)}. The commit fails if another consumer has claimed
 // the item since the list, as in a claim (T2), and it is applied exactly once or not at all. So
 // its outcome is as definite as that of a deletion under a claim, and there is nothing to give
 // back. In a Queue, a Pop without such a read lists and reads first, if the list before
@@ -215,8 +214,8 @@ import (
 // r leave it behind, and the next consumer removes it as litter.
 //
 // D2. A Redrive moves items in the other direction, in one commit: {delete(item), delete(r),
-// and create(state), delete(state) or, for an item that was claimed before, delete(state,
-// version read), delete(d)}, and a put (P1). As in a claim (T2), the state makes the commit
+// and absent(state) or, for an item that was claimed before, delete(state, version read),
+// delete(d)}, and a put (P1). As in a claim (T2), the state makes the commit
 // fail if a consumer has claimed the item since the list; so does Remove, whose commit is the
 // same without the put. Exactly one of a Redrive, a Remove, a claim and a move succeeds.
 //

@@ -25,7 +25,7 @@ func mustPop(t *testing.T, q *coord.Queue[int], want int) {
 
 // popsAhead matches the commit of a Pop that has read its item ahead.
 func popsAhead(c backendtest.Call) bool {
-	return coordtest.Deletes(c) && coordtest.Creates(c)
+	return coordtest.Deletes(c) && coordtest.Commits(c, backend.OpAbsent)
 }
 
 // ahead puts the numbers from 1 to n, and pops the first, so that the second is read ahead.
