@@ -89,6 +89,16 @@ type QueueOptions[T any] struct {
 	// ignores their results: if a handler returns nil, Work logs that, and the item is
 	// delivered again. Choose a time shorter than that between SIGTERM and SIGKILL.
 	DrainTimeout time.Duration
+
+	// RetryDelay returns the delay after which Work delivers an item again whose handler has
+	// failed with err at the given attempt, counted from 1. The default is 100 ms, doubled
+	// with each attempt, up to a minute. A delay that is not positive means at once. Work does not
+	// call RetryDelay if the handler has returned RetryAfter or Bury, or if the item goes to the dead letters.
+	//
+	// RetryDelay runs on the goroutine of the handler, while the item is claimed, and several
+	// calls can run at the same time. If the handler has panicked, err says so. If RetryDelay
+	// itself panics or ends its goroutine, the client logs that, and the delay is the default.
+	RetryDelay func(attempt int, err error) time.Duration
 }
 
 // A Queue holds values that any number of clients put in and take out: the queue of the

@@ -92,13 +92,15 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] { return q.take
 // If handle returns nil, Work acknowledges the item. If the client knows of a next item, the same
 // commit claims it for the handler, so an item of a backlog costs one round trip; if the service
 // refuses that, the Ack is sent alone. If handle fails, panics or ends its goroutine, Work gives the
-// item back by Nack: for 100 ms, then twice as long with each attempt, up to a minute. If handle has
-// ended the claim itself, Work does nothing more with the item.
+// item back by Nack: for 100 ms, then twice as long with each attempt, up to a minute; RetryDelay of the
+// options replaces these delays. An error that contains one of [RetryAfter] has its delay, and one of
+// [Bury] moves the item to the dead letters. If handle has ended the claim itself, Work does nothing
+// more with the item.
 // The context of a handler is that of Item.Context: it ends with the claim, and not with ctx.
 //
 // After ctx has ended, Work waits for the handlers; DrainTimeout limits how long they keep their
 // items. A handler's error that matches context.Canceled, or the error or cause of ctx, counts
-// no attempt then. Work continues after a lost session. Details: the guide queues.md.
+// no attempt then, and the item is given back, also if the error contains one of Bury or RetryAfter. Work continues after a lost session. Details: the guide queues.md.
 //
 // On ErrClosed, ErrDecode, ErrDenied and ErrBadPath, Work waits for the handlers and returns the
 // error. ErrInvalid: n is less than 1, or handle is nil.

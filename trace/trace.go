@@ -232,7 +232,7 @@ type ItemOutcome int8
 // another consumer, perhaps later. ItemReturned: it was released; it goes to another
 // consumer, and the claim does not count as an attempt. ItemLost: the claim was lost,
 // and the item goes to another consumer. ItemDead: it was moved to the dead letters,
-// because it was taken too often or cannot be decoded.
+// because it was taken too often, its handler buried it, or it cannot be decoded.
 const (
 	ItemAcked ItemOutcome = iota + 1
 	ItemNacked

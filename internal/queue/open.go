@@ -182,6 +182,11 @@ func (cl *Claim) Nack(delay time.Duration, cause error) error {
 	return errs.Op("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))
 }
 
+// bury moves the item to the dead letters, whatever MaxAttempts is.
+func (cl *Claim) bury(cause error) error {
+	return errs.Op("bury", cl.e.Path(), cl.finishFor(context.Background(), verbBury, 0, failedFor(cause)))
+}
+
 // some takes at least one item and at most want. It calls decode with the bytes of each, and accept
 // with the claim if decode has returned nil; if some fails, no claim that was accepted stands. in is the
 // intake of Work, or nil.

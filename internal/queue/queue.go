@@ -369,8 +369,9 @@ type Queue struct {
 	maxLen       int
 	reject       bool
 	maxAttempts  int
-	claimTimeout time.Duration // zero: none
-	drainTimeout time.Duration // of Work; zero: none
+	claimTimeout time.Duration                              // zero: none
+	drainTimeout time.Duration                              // of Work; zero: none
+	retryDelay   func(attempt int, err error) time.Duration // of Work; nil: the default
 	prefetch     int
 	size         int         // bucketSize, smaller in tests
 	most         int         // maxBuckets, fewer in tests
@@ -479,6 +480,7 @@ type Config[C any] struct {
 	Prefetch       int
 	ClaimTimeout   time.Duration
 	DrainTimeout   time.Duration
+	RetryDelay     func(attempt int, err error) time.Duration
 }
 
 // New returns the queue at path, with its dead letters. The first call reports bad options.
@@ -504,6 +506,7 @@ func New[C any](c *core.Client, path string, kind layout.RecipeKind, opts Config
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout
 	q.drainTimeout, q.prefetch = opts.DrainTimeout, max(opts.Prefetch, 1)
+	q.retryDelay = opts.RetryDelay
 	deadLetters := "DeadLetterPath"
 	if opts.DeadLetterPath == "" {
 		deadLetters = "no DeadLetterPath is set, and the default is not valid"

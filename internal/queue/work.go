@@ -15,12 +15,6 @@ import (
 	"github.com/go-coord/coord/internal/usercode"
 )
 
-// The delays after which an item can be taken again whose handler has failed.
-const (
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = time.Minute
-)
-
 // Work is Consumer.Work of package coord.
 func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Context, item I) error) error {
 	core.NeedContext(ctx)
@@ -143,21 +137,27 @@ func (x *crew) disbandLater(done, ending <-chan struct{}, drain time.Duration) (
 }
 
 // process calls handle with the item, and ends the claim by the result. The end is deferred, since the
-// handler can end its goroutine.
+// handler, or RetryDelay, can end its goroutine.
 func (x *crew) process(ctx context.Context, cl *Claim, handle func(context.Context) error) {
 	var err error
-	gaveUp := false
+	var out outcome
 	defer func() {
-		cl.q.c.LogFailure("the handler of Work", []any{"path", cl.e.Path(), "attempt", cl.attempt}, err)
 		// Close waits for the commit: after leave, disband does not give the item back, and if the session
 		// ended first, the attempt would count.
 		u := cl.q.c.BeginCleanUp()
 		defer u.End()
-		x.settle(cl, err, gaveUp, x.leave(cl))
+		x.settle(cl, err, out, x.leave(cl))
+	}()
+	defer func() {
+		cl.q.c.LogFailure("the handler of Work", []any{"path", cl.e.Path(), "attempt", cl.attempt}, err)
+		if out.verb == 0 {
+			out.verb = verbNack
+			cl.retryIn(&out.delay, err)
+		}
 	}()
 	usercode.Guard(&err, func() error {
 		err := handle(cl.hold.Context(ctx))
-		gaveUp = x.endsWith(err) // it calls a method of the error, which can panic
+		out = x.outcomeOf(err)
 		return err
 	})
 }
@@ -175,9 +175,9 @@ func (x *crew) endsWith(err error) bool {
 	return ended != nil && (errors.Is(err, ended) || errors.Is(err, context.Cause(x.ctx)))
 }
 
-// settle ends the claim of an item whose handler has returned err, unless it has ended. gaveUp:
-// the handler has not failed, but Work ends. disbanded: Work has ended the claim.
-func (x *crew) settle(cl *Claim, err error, gaveUp, disbanded bool) {
+// settle ends the claim of an item whose handler has returned err, unless it has ended. disbanded: Work has ended
+// the claim.
+func (x *crew) settle(cl *Claim, err error, out outcome, disbanded bool) {
 	if ended := cl.hold.Err(); ended != nil {
 		if err == nil && !cl.ackedInTxn() && (disbanded || errors.Is(ended, errs.ErrLost)) {
 			cl.q.c.Log().Warn("coord: a handler succeeded after its claim had ended, its item is not acknowledged and can be delivered again",
@@ -185,14 +185,16 @@ func (x *crew) settle(cl *Claim, err error, gaveUp, disbanded bool) {
 		}
 		return
 	}
-	op := "ack"
-	switch {
-	case err == nil:
-		err = x.ack(cl)
-	case gaveUp:
+	op := "nack"
+	switch out.verb {
+	case verbAck:
+		op, err = "ack", x.ack(cl)
+	case verbGiveBack:
 		op, err = "release", cl.hold.Release()
+	case verbBury:
+		op, err = "bury", cl.bury(err)
 	default:
-		op, err = "nack", cl.Nack(retryDelay(cl.attempt), err)
+		err = cl.Nack(out.delay, err)
 	}
 	if err != nil && !errs.IsClosed(err) && !errors.Is(err, errs.ErrReleased) {
 		cl.q.c.Log().Warn("coord: cannot end the claim of an item after its handler, retrying unless the claim is lost", "operation", op, "path", cl.e.Path(), "error", err)
@@ -207,9 +209,4 @@ func (x *crew) ack(cl *Claim) error {
 		x.in.hand(next)
 	}
 	return err
-}
-
-// retryDelay returns the delay after a failed attempt, counted from 1.
-func retryDelay(attempt int) time.Duration {
-	return min(firstRetry<<min(attempt-1, 10), lastRetry)
 }

@@ -46,6 +46,13 @@ func TestWork_EndOfItsContextCostsNoAttempt(t *testing.T) {
 	add("wrapped", term, false, func(ctx context.Context) error { return fmt.Errorf("cannot send: %w", ctx.Err()) })
 	add("joined", term, false, func(ctx context.Context) error { return errors.Join(failed, context.Cause(ctx)) })
 	add("the end of another context", term, false, func(context.Context) error { return context.Canceled })
+	add("Bury of the error of ctx", term, false, func(ctx context.Context) error { return coord.Bury(ctx.Err()) })
+	add("RetryAfter of the cause of ctx", term, false, func(ctx context.Context) error {
+		return fmt.Errorf("cannot send: %w", coord.RetryAfter(time.Hour, context.Cause(ctx)))
+	})
+	add("Bury of a failure", term, true, func(context.Context) error { return coord.Bury(failed) })
+	add("Bury without a cause", term, true, func(context.Context) error { return coord.Bury(nil) })
+	add("RetryAfter of a failure", term, true, func(context.Context) error { return coord.RetryAfter(time.Hour, failed) })
 	add("a deadline of its own", term, true, func(context.Context) error { return context.DeadlineExceeded })
 	add("a failure", term, true, func(context.Context) error { return failed })
 	add("a panic with the error of ctx", term, true, func(ctx context.Context) error { panic(ctx.Err()) })

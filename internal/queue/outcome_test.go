@@ -10,13 +10,13 @@ import (
 func TestWork_DelayAfterAFailureNeverShrinks(t *testing.T) {
 	before := time.Duration(0)
 	for attempt := 1; attempt < 1000; attempt++ {
-		d := retryDelay(attempt)
+		d := defaultRetry(attempt)
 		if d < before || d < firstRetry || d > lastRetry {
 			t.Fatalf("%v after attempt %d, %v after the previous attempt", d, attempt, before)
 		}
 		before = d
 	}
-	if before != lastRetry || retryDelay(math.MaxInt) != lastRetry {
+	if before != lastRetry || defaultRetry(math.MaxInt) != lastRetry {
 		t.Errorf("%v after many attempts, want %v", before, lastRetry)
 	}
 }
