@@ -70,7 +70,7 @@ type QueueOptions[T any] struct {
 	// When the time has passed, the hold of the item ends with an error that matches ErrLost and
 	// ErrClaimTimeout, then its contexts end, and the item is given back as by Nack(0). Writes
 	// under the Guard of the item fail before another consumer gets it. The consumer must obey
-	// its context: nothing else stops it. While the service cannot be reached or refuses, the
+	// its context: nothing else stops it. If a handler of Work does not, see Work. While the service cannot be reached or refuses, the
 	// item stays claimed and the client retries.
 	//
 	// The time counts from the moment at which the consumer receives the item, by the monotonic

@@ -87,7 +87,7 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] { return q.take
 
 // Work calls handle with one item after the other, each in a goroutine of its own, at most n at
 // a time. It returns nil when ctx has ended and all handlers have returned. With n = 1 the
-// handlers run in the order of the items.
+// handlers run in the order of the items, one after the other unless one hangs.
 //
 // If handle returns nil, Work acknowledges the item. If the client knows of a next item, the same
 // commit claims it for the handler, so an item of a backlog costs one round trip; if the service
@@ -97,6 +97,10 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] { return q.take
 // [Bury] moves the item to the dead letters. If handle has ended the claim itself, Work does nothing
 // more with the item.
 // The context of a handler is that of Item.Context: it ends with the claim, and not with ctx.
+//
+// A handler that still runs after ClaimTimeout and has lost its claim hangs. Work logs that, and another
+// handler begins in its place, so at most n handlers hang beside n others, also with n = 1. If more hang,
+// each keeps its place until one returns. Work still waits for all of them before it returns.
 //
 // After ctx has ended, Work waits for the handlers; DrainTimeout limits how long they keep their
 // items. A handler's error that matches context.Canceled, or the error or cause of ctx, counts

@@ -158,7 +158,8 @@ import (
 // decides whether an Ack or the timeout commits. The commit is that of a Nack or of a
 // move to the dead letters (T4). The client takes nothing else until that commit was
 // answered once, so it does not pass over the item. An item that no caller has received
-// in the time is given back instead, as in T5.
+// in the time is given back instead, as in T5. A handler of Work that runs on frees its place after
+// the hold was marked as lost, so its item precedes the next one that Work takes; see crew in work.go.
 //
 // T9. A Pop reads the item behind its own beside its deletion, if that item was never claimed and
 // its name is remembered (T1). It does not read an item with a due time by the service's clock, since

@@ -30,11 +30,14 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 		return errs.Op(op, q.path.Full(), fmt.Errorf("%w: the handler is nil", backend.ErrInvalid))
 	}
 	var running sync.WaitGroup
-	x := &crew{ctx: ctx, q: q, in: &intake{q: q, done: ctx.Done(), over: make(chan struct{})}, busy: make(map[*Claim]bool)}
+	busy := make(chan struct{}, n) // an element for each handler that has a place, and one for the item that is awaited
+	x := &crew{
+		ctx: ctx, q: q, in: &intake{q: q, done: ctx.Done(), over: make(chan struct{})}, places: busy,
+		busy: make(map[*Claim]bool), hung: make(map[*Claim]bool),
+	}
 	defer x.disbandLater(x.in.done, x.in.over, q.drainTimeout)()
 	defer q.awaitGivenBack() // what Acks have claimed, or have tried to
 	defer running.Wait()
-	busy := make(chan struct{}, n) // an element for each running handler, and one for the item that is awaited
 	busy <- struct{}{}
 	want := func() int { return max(q.prefetch, min(1+n-len(busy), maxBatch)) }
 	handlers := context.WithoutCancel(ctx)
@@ -46,7 +49,8 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 			continue
 		}
 		running.Go(func() {
-			defer func() { <-busy }()
+			defer x.vacate(it.Claim)
+			defer x.limit(it.Claim)()
 			x.process(handlers, it.Claim, func(ctx context.Context) error { return handle(ctx, it.item) })
 		})
 		select {
@@ -58,15 +62,71 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 	return nil
 }
 
-// crew is the running handlers of one Work.
+// crew is the running handlers of one Work(n). Each has one of n places, except up to n that hang: they
+// exceed ClaimTimeout, so their items are back in the queue. So at most 2n handlers run, and at most n of them
+// do not hang. The bound is for items at which every handler hangs: each delivery leaves a goroutine behind.
 type crew struct {
-	ctx context.Context // of Work
-	q   *Queue
-	in  *intake
+	ctx    context.Context // of Work
+	q      *Queue
+	in     *intake
+	places chan struct{} // a handler with a place has an element in it
 
 	mu   sync.Mutex
 	busy map[*Claim]bool // the items that handlers have; whether disband has ended the claim
+	hung map[*Claim]bool // the items whose handlers hang; n of them have no place
 	over bool            // disband was called: no handler begins
+}
+
+// limit calls hang after ClaimTimeout. The returned function ends that. The time begins after that of the hold,
+// so hang finds the hold ended.
+func (x *crew) limit(cl *Claim) (over func()) {
+	d := x.q.claimTimeout
+	if d == 0 {
+		return func() {}
+	}
+	timer := time.AfterFunc(d, func() { x.q.c.GoWork(func() { x.hang(cl) }) })
+	return func() { timer.Stop() }
+}
+
+// hang takes the place of a handler that has not returned within ClaimTimeout and has lost its claim, unless n
+// handlers hang without a place. A handler that has ended its claim itself keeps its place: it is slow, but no
+// other handler gets its item.
+func (x *crew) hang(cl *Claim) {
+	if !errors.Is(cl.hold.Err(), errs.ErrLost) {
+		return
+	}
+	x.mu.Lock()
+	_, runs := x.busy[cl]
+	keeps := len(x.hung) >= cap(x.places)
+	if runs {
+		x.hung[cl] = true
+		if !keeps {
+			<-x.places
+		}
+	}
+	x.mu.Unlock()
+	if !runs || x.in.isOver() {
+		return
+	}
+	msg := "coord: a handler still runs after ClaimTimeout, another handler can begin in its place"
+	if keeps {
+		msg = "coord: a handler still runs after ClaimTimeout and keeps its place, since too many handlers hang; Work stops taking items when no place is left"
+	}
+	x.q.c.Log().Warn(msg, "path", cl.e.Path(), "attempt", cl.attempt, "after", x.q.claimTimeout)
+}
+
+// vacate is called when the handler of an item has returned, and Work has ended its claim. If the handler has
+// hung, it has no place to leave; but if more than n hung, another one leaves its place now.
+func (x *crew) vacate(cl *Claim) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.hung[cl] {
+		delete(x.hung, cl)
+		if len(x.hung) < cap(x.places) {
+			return
+		}
+	}
+	<-x.places
 }
 
 // enter adds the handler of an item. After disband it gives the item back instead, and reports false.
@@ -98,8 +158,10 @@ func (x *crew) disband(end func(*Claim)) int {
 	x.over = true
 	var claims []*Claim
 	for cl := range x.busy {
-		x.busy[cl] = true
-		claims = append(claims, cl)
+		if !x.hung[cl] { // else the claim has ended
+			x.busy[cl] = true
+			claims = append(claims, cl)
+		}
 	}
 	x.mu.Unlock()
 	for _, cl := range claims {

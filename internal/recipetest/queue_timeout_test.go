@@ -3,7 +3,10 @@ package recipetest
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -161,36 +164,193 @@ func TestQueue_AnItemThatIsDecodedTooLateIsNotHandedOut(t *testing.T) {
 	}
 }
 
-// A handler of Work that hangs loses its item to another consumer; its context ends.
+// A handler of Work that hangs loses its item to another handler, of the same Work; its context ends.
 func TestQueue_AHandlerThatHangsLosesItsItem(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x, c := w.taped("a", nil)
-		q, b := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{ClaimTimeout: claimTime}), w.queue("b", nil)
-		mustPut(w.T, b, 1, 1)
+		q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, q, 1, 1)
 		causes, proceed := make(chan error, 1), make(chan struct{})
+		again, done := make(chan *coord.Item[int], 1), make(chan struct{})
 		wk := w.work(q, 1, func(ctx context.Context, it *coord.Item[int]) error {
+			if it.Attempt == 2 {
+				again <- it
+				<-done
+				return nil
+			}
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
 			<-proceed // hangs
 			return nil
 		})
 		coordtest.WantErr(w.T, receive(w, "the context ends", causes), coord.ErrLost, coord.ErrClaimTimeout)
-		it := mustTake(w.T, b, 1)
-		if it.Attempt != 2 {
-			w.T.Errorf("attempt %d", it.Attempt)
-		}
+		it := receive(w, "the item is delivered again", again)
 		close(proceed)
 		w.Settle()
 		if err := it.Verify(context.Background()); err != nil {
 			w.T.Error(err)
 		}
-		mustAck(w.T, it)
+		close(done)
+		w.Settle()
 		wk.finish()
-		w.drained(&b.Consumer)
-		if settled := eventsOf[trace.ItemSettled](x); len(settled) != 1 || settled[0].Reason != trace.ReasonTimeout {
+		w.drained(&q.Consumer)
+		if settled := eventsOf[trace.ItemSettled](x); len(settled) != 2 || settled[0].Reason != trace.ReasonTimeout || settled[1].Outcome != trace.ItemAcked {
 			w.T.Errorf("reported %+v", settled)
 		}
 	})
+}
+
+// hanging is a Work whose handlers run until the test lets them return.
+type hanging struct {
+	*working
+	mu      sync.Mutex
+	proceed map[*coord.Item[int]]chan struct{} // closed when the handler of the item shall return
+}
+
+func (w *world) hanging(q *coord.Queue[int], n int) *hanging {
+	x := &hanging{proceed: make(map[*coord.Item[int]]chan struct{})}
+	x.working = w.work(q, n, func(_ context.Context, it *coord.Item[int]) error {
+		proceed := make(chan struct{})
+		x.mu.Lock()
+		x.proceed[it] = proceed
+		x.mu.Unlock()
+		<-proceed
+		return nil
+	})
+	return x
+}
+
+// run checks which items the running handlers have, each as 10 * value + attempt.
+func (x *hanging) run(want ...int) {
+	x.w.T.Helper()
+	x.w.Settle()
+	if got := slices.Sorted(maps.Keys(x.running())); !slices.Equal(got, want) {
+		x.w.T.Errorf("the handlers of %v run, want %v", got, want)
+	}
+}
+
+// running returns the items of the running handlers.
+func (x *hanging) running() map[int]*coord.Item[int] {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	items := make(map[int]*coord.Item[int])
+	for it := range x.proceed {
+		items[10*it.Value+it.Attempt] = it
+	}
+	return items
+}
+
+// back makes the handler of an item return nil.
+func (x *hanging) back(item int) {
+	it := x.running()[item]
+	x.mu.Lock()
+	proceed := x.proceed[it]
+	delete(x.proceed, it)
+	x.mu.Unlock()
+	close(proceed)
+	x.w.Settle()
+}
+
+// backAll ends Work and lets its handlers return.
+func (x *hanging) backAll() {
+	x.w.T.Helper()
+	x.stop()
+	for item := range x.running() {
+		x.back(item)
+	}
+	x.finish()
+}
+
+// At most n handlers hang without a place, so that at most 2n run. Then Work takes nothing until one returns.
+func TestWork_TheNumberOfHandlersThatHangIsBounded(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q, _, log := w.loggedQueue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, w.queue("b", nil), 1, 4)
+		x := w.hanging(q, 2)
+		x.run(11, 21)
+		time.Sleep(claimTime + claimTime/2)
+		x.run(11, 12, 21, 22)
+		time.Sleep(100 * claimTime)
+		x.run(11, 12, 21, 22)
+		x.back(11)
+		x.run(12, 13, 21, 22)
+		time.Sleep(100 * claimTime)
+		x.run(12, 13, 21, 22)
+		x.back(21)
+		x.run(12, 13, 14, 22)
+		x.back(14) // in time
+		x.run(12, 13, 22, 23)
+		x.back(12) // three hang, one of them in a place
+		x.run(13, 22, 23, 31)
+		x.back(22) // two hang, none of them in a place
+		x.run(13, 23, 31)
+		x.backAll()
+		text := log()
+		const free, keeps = "another handler can begin in its place", "keeps its place"
+		if n, m := strings.Count(text, free), strings.Count(text, keeps); n != 2 || m != 3 {
+			w.T.Errorf("%d and %d lines:\n%s", n, m, text)
+		}
+		if !strings.Contains(text, "attempt=1 after=1s") {
+			w.T.Errorf("no attempt and time:\n%s", text)
+		}
+	})
+}
+
+// A handler that hung and returns frees no further place.
+func TestWork_AHandlerThatHungHasNoPlaceToFree(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, q, 1, 5)
+		x := w.hanging(q, 2)
+		x.run(11, 21)
+		x.back(21)
+		x.run(11, 31)
+		x.back(31)
+		time.Sleep(claimTime - time.Millisecond)
+		x.run(11, 41)
+		x.back(41)
+		x.run(11, 51)
+		time.Sleep(claimTime / 2)
+		x.run(11, 12, 51)
+		x.back(11)
+		mustPut(w.T, q, 6, 7)
+		x.run(12, 51)
+		x.back(51)
+		x.run(12, 61)
+		x.backAll()
+	})
+}
+
+// Which handlers free their places after ClaimTimeout: those that have lost their claims, for whatever reason.
+func TestWork_OnlyAHandlerThatHasLostItsClaimFreesItsPlace(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		timeout time.Duration
+		end     func(w *world, it *coord.Item[int]) error
+		frees   bool
+	}{
+		{"timeout", claimTime, func(*world, *coord.Item[int]) error { return nil }, true},
+		{"acknowledged by the handler", claimTime, func(_ *world, it *coord.Item[int]) error { return it.Ack() }, false},
+		{"lost session", claimTime, func(w *world, it *coord.Item[int]) error { w.Link("a").Expire(it.Session()); return nil }, true},
+		{"lost session without ClaimTimeout", 0, func(w *world, it *coord.Item[int]) error { w.Link("a").Expire(it.Session()); return nil }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				q := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: test.timeout})
+				mustPut(w.T, w.queue("b", nil), 1, 2)
+				x := w.hanging(q, 1)
+				x.run(11)
+				w.must(test.end(w, x.running()[11]))
+				time.Sleep(claimTime - time.Millisecond)
+				x.run(11)
+				time.Sleep(w.Timeout)
+				if frees := len(x.running()) == 2; frees != test.frees {
+					w.T.Errorf("it frees its place: %t", frees)
+				}
+				x.backAll()
+			})
+		})
+	}
 }
 
 // The time ends with the claim: nothing happens afterwards.

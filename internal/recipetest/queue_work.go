@@ -294,3 +294,37 @@ func (on queueWorkTests) CloseEndsTheHandlersOfWork(t *testing.T) {
 		w.drained(&b.Consumer)
 	})
 }
+
+// A handler that hangs beyond ClaimTimeout frees its place: its item is delivered again, to the same Work, and so
+// is the item behind it. Work still waits for the handler.
+func (on queueWorkTests) AHandlerThatHangsFreesItsPlace(t *testing.T) {
+	on.each(t, func(w *world) {
+		q := w.queue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, q, 1, 3)
+		type delivery struct{ value, attempt int }
+		begun, proceed := make(chan delivery, 10), make(chan struct{})
+		x := w.work(q, 1, func(_ context.Context, it *coord.Item[int]) error {
+			begun <- delivery{it.Value, it.Attempt}
+			if it.Value == 1 && it.Attempt == 1 {
+				<-proceed
+			}
+			return nil
+		})
+		for _, want := range []delivery{{1, 1}, {1, 2}, {2, 1}, {3, 1}} {
+			if got := receive(w, "a handler begins", begun); got != want {
+				w.T.Errorf("%+v, want %+v", got, want)
+			}
+		}
+		w.Eventually("all items are acknowledged", func() bool { return mustLen(w.T, &q.Consumer) == 0 })
+		x.stop()
+		w.Settle()
+		select {
+		case <-x.done:
+			w.T.Error("Work returned before the handler that hangs")
+		default:
+		}
+		close(proceed)
+		x.finish()
+		w.drained(&q.Consumer)
+	})
+}
