@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/fakeclock"
 )
 
 // sharedSchema is the schema of the tests of the root module.
@@ -39,6 +41,27 @@ var Ensembles = &ensemble.Service{
 		_, err = conn.Exec(ctx, fmt.Sprintf("SELECT %s.finish($1)", sharedSchema), session)
 		return err
 	},
+}
+
+// stepClock sets the clock of a server ahead of the real time, and fails unless the server then shows that time.
+func stepClock(ctx context.Context, s *pgtest.Server, clocks *fakeclock.Clocks, id int, ahead time.Duration) error {
+	if err := clocks.Step(id, ahead); err != nil {
+		return err
+	}
+	before := time.Now()
+	out, err := s.Exec(ctx, "", "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+	if err != nil {
+		return err
+	}
+	micros, err := strconv.ParseInt(out, 10, 64)
+	if err != nil {
+		return err
+	}
+	shown := time.UnixMicro(micros)
+	if shown.Before(before.Add(ahead-time.Second)) || shown.After(time.Now().Add(ahead+time.Second)) {
+		return fmt.Errorf("the clock of the server shows %v, want %v ahead of %v", shown, ahead, before)
+	}
+	return nil
 }
 
 // urlOf returns the connection string for a primary and its standbys.

@@ -6,54 +6,34 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/zktest"
 )
 
-// smallDatabase makes a database in a file system of that many bytes. It returns the connection string, and a function that doubles
-// the file system. The write-ahead log is on another file system, since a server that cannot write it stops.
-func smallDatabase(t *testing.T, server *pgtest.Server, bytes int) (url string, enlarge func()) {
+// smallDatabase makes a database on a disk of that many bytes. The write-ahead log is on another file system, since a server that
+// cannot write it stops. Without the right to mount it does as zktest.Missing.
+func smallDatabase(t *testing.T, server *pgtest.Server, bytes int64) (url string, small *disk) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "coord-small-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(dir) })
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0755", bytes)); err != nil {
-		t.Skipf("needs the right to mount: %v", err)
+	if small, err = mountDisk(t, dir, bytes, server.DataDir()); err != nil {
+		zktest.Missing(t, err)
 	}
-	t.Cleanup(func() { // the server holds files open
-		server.Kill()
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	data := filepath.Join(dir, "space")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("chown", "--reference="+server.DataDir(), data).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, sql := range []string{"CREATE TABLESPACE small LOCATION '" + data + "'", "CREATE DATABASE small TABLESPACE small"} {
+	for _, sql := range []string{"CREATE TABLESPACE small LOCATION '" + dir + "'", "CREATE DATABASE small TABLESPACE small"} {
 		if _, err := server.Exec(t.Context(), "", sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return server.URL("small"), func() {
-		t.Helper()
-		if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT, fmt.Sprintf("size=%d", 2*bytes)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	return server.URL("small"), small
 }
 
 // On a full disk, commits that need space are refused with ErrNoSpace, no session is lost, and deletions work. With more space all
@@ -61,7 +41,8 @@ func smallDatabase(t *testing.T, server *pgtest.Server, bytes int) (url string, 
 func TestSpace_AFullDisk(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})
-	url, enlarge := smallDatabase(t, server, 24<<20)
+	const size = 24 << 20
+	url, small := smallDatabase(t, server, size)
 	b := postgres.New(url, &postgres.Options{SessionTimeout: time.Minute})
 	s, other := opened(t, b), opened(t, b)
 	create(t, s, "/d", backend.Persistent)
@@ -98,7 +79,9 @@ func TestSpace_AFullDisk(t *testing.T) {
 			t.Fatalf("a deletion without space: %v", err)
 		}
 	}
-	enlarge()
+	if err := small.resize(2 * size); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Commit(t.Context(), backend.Create("/d/again", make([]byte, 100_000), backend.Persistent)); err != nil {
 		t.Errorf("with space again: %v", err)
 	}

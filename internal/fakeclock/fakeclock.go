@@ -30,9 +30,19 @@ func New(t *testing.T) *Clocks {
 	if runtime.GOOS != "linux" {
 		t.Skip("the clock of a server can be set on Linux only")
 	}
+	c, err := Make(t)
+	if err != nil {
+		zktest.Missing(t, err)
+	}
+	return c
+}
+
+// Make is New for a test that can do without clocks. The error says what this machine lacks.
+func Make(t *testing.T) (*Clocks, error) {
+	t.Helper()
 	cc, err := exec.LookPath(cmp.Or(os.Getenv("CC"), "gcc"))
 	if err != nil {
-		zktest.Missing(t, fmt.Errorf("no C compiler, to set the clock of a server: %w", err))
+		return nil, fmt.Errorf("no C compiler, to set the clock of a server: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "coord-clock-")
 	if err != nil {
@@ -50,9 +60,9 @@ func New(t *testing.T) *Clocks {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command(cc, "-shared", "-fPIC", "-O2", "-o", c.library(), text, "-ldl").CombinedOutput(); err != nil {
-		zktest.Missing(t, fmt.Errorf("no library that sets the clock of a server: %w\n%s", err, out))
+		return nil, fmt.Errorf("no library that sets the clock of a server: %w\n%s", err, out)
 	}
-	return c
+	return c, nil
 }
 
 func (c *Clocks) library() string { return filepath.Join(c.dir, "clock.so") }
@@ -67,13 +77,19 @@ func (c *Clocks) Env(id int) []string {
 // Set sets the clock of the server with a number ahead of the real time, or behind it, by whole seconds.
 func (c *Clocks) Set(t *testing.T, id int, ahead time.Duration) {
 	t.Helper()
+	if err := c.Step(id, ahead); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Step is Set for a goroutine that is not that of the test.
+func (c *Clocks) Step(id int, ahead time.Duration) error {
 	b := binary.NativeEndian.AppendUint64(nil, uint64(int64(ahead/time.Second)))
 	file, err := os.OpenFile(c.file(id), os.O_CREATE|os.O_WRONLY, 0o644) // the server has mapped it
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer file.Close()
-	if _, err := file.WriteAt(b, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err = file.WriteAt(b, 0)
+	return err
 }

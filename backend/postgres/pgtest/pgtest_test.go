@@ -188,8 +188,15 @@ func TestStandby_HasWhatThePrimaryCommitted(t *testing.T) {
 		t.Error("a primary was promoted")
 	}
 	addr := s.Addr()
+	data, err := os.Stat(s.DataDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Rebuild(t.Context(), second, &StandbyOptions{Synchronous: true}); err != nil {
 		t.Fatal(err)
+	}
+	if now, err := os.Stat(s.DataDir()); err != nil || !os.SameFile(data, now) {
+		t.Errorf("the directory of the data was replaced: %v", err)
 	}
 	query(t, second, "INSERT INTO n VALUES (3)")
 	second.Kill()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -13,6 +14,9 @@ import (
 type StandbyOptions struct {
 	// Settings are lines of postgresql.conf, which override those of the primary.
 	Settings map[string]string
+
+	// Env is added to the environment of the standby, as KEY=value. Rebuild does not change it.
+	Env []string
 
 	// Synchronous makes the commits of the primary wait until the standby has written them, and
 	// those of all other synchronous standbys have.
@@ -34,6 +38,7 @@ func (s *Server) Standby(ctx context.Context, o *StandbyOptions) (*Server, error
 	if err != nil {
 		return nil, err
 	}
+	standby.env = opts.Env
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -48,7 +53,8 @@ func (s *Server) Standby(ctx context.Context, o *StandbyOptions) (*Server, error
 }
 
 // Rebuild kills the server, and makes it a standby of another one: its data are replaced by a copy. The
-// address stays. A former primary follows the one that was promoted instead of it.
+// address stays, and so does the directory of the data, which can be a mount point. A former primary
+// follows the one that was promoted instead of it.
 func (s *Server) Rebuild(ctx context.Context, primary *Server, o *StandbyOptions) error {
 	var opts StandbyOptions
 	if o != nil {
@@ -58,7 +64,11 @@ func (s *Server) Rebuild(ctx context.Context, primary *Server, o *StandbyOptions
 	defer cancel()
 	s.Kill()
 	s.releaseMemory()
-	if err := os.RemoveAll(s.data); err != nil {
+	files, err := os.ReadDir(s.data)
+	for _, f := range files {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(s.data, f.Name())))
+	}
+	if err != nil {
 		return fmt.Errorf("pgtest: %w", err)
 	}
 	s.mu.Lock()
