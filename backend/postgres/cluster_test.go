@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,12 +21,13 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/fakeclock"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
 func init() {
 	Ensembles.Start = func(t *testing.T) ensemble.Ensemble { return startCluster(t) }
-	Ensembles.StartFragile = func(t *testing.T) ensemble.FragileEnsemble { return startCluster(t) }
+	Ensembles.StartFragile = func(t *testing.T) ensemble.FragileEnsemble { return startFragile(t) }
 	Ensembles.Troubles = troubles
 }
 
@@ -35,6 +39,12 @@ type cluster struct {
 	mu      sync.Mutex
 	primary int // in nodes
 
+	// Of startFragile, by the numbers of the nodes.
+	disks   [2]*disk // of the data and the write-ahead log, not of the server's log
+	noDisk  error
+	clocks  *fakeclock.Clocks
+	noClock error
+
 	control *pgx.Conn // for Write, of its only caller; nil while there is none
 	tries   int
 }
@@ -45,8 +55,14 @@ var clusterSettings = map[string]string{"fsync": "off", "max_connections": "200"
 
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
-	p := pgtest.Start(t, &pgtest.Options{Settings: clusterSettings})
-	s, err := p.Standby(t.Context(), &pgtest.StandbyOptions{Synchronous: true})
+	return startIn(t, func(int) []string { return nil })
+}
+
+// startIn starts a cluster with an environment for each node.
+func startIn(t *testing.T, env func(node int) []string) *cluster {
+	t.Helper()
+	p := pgtest.Start(t, &pgtest.Options{Settings: clusterSettings, Env: env(0)})
+	s, err := p.Standby(t.Context(), &pgtest.StandbyOptions{Synchronous: true, Env: env(1)})
 	if err == nil {
 		_, err = p.Exec(t.Context(), "", "BEGIN; "+postgres.Migration(sharedSchema)+";"+strings.ReplaceAll(recordSQL, "{s}", sharedSchema)+"COMMIT")
 	}
@@ -56,6 +72,50 @@ func startCluster(t *testing.T) *cluster {
 	c := &cluster{nodes: [2]*pgtest.Server{p, s}}
 	t.Cleanup(func() { c.hangUp() })
 	return c
+}
+
+// startFragile starts a cluster whose disks can be full and whose clocks can be set, as far as this machine allows that.
+func startFragile(t *testing.T) *cluster {
+	t.Helper()
+	clocks, noClock := fakeclock.Make(t)
+	c := startIn(t, func(node int) []string {
+		if noClock != nil {
+			return nil
+		}
+		clocks.Set(t, node, 0)
+		return clocks.Env(node)
+	})
+	c.clocks, c.noClock = clocks, noClock
+	for i, s := range c.nodes {
+		if c.noDisk == nil {
+			c.disks[i], c.noDisk = moveToDisk(t, s)
+		}
+	}
+	return c
+}
+
+const diskSize = 4 << 30 // only used space takes memory
+
+// moveToDisk moves the data of a server to a disk of its own.
+func moveToDisk(t *testing.T, s *pgtest.Server) (*disk, error) {
+	t.Helper()
+	data, moved := s.DataDir(), s.DataDir()+".moved"
+	err := errors.Join(s.Stop(), os.Rename(data, moved), os.Mkdir(data, 0o700))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, noDisk := mountDisk(t, data, diskSize, moved)
+	if noDisk != nil {
+		err = errors.Join(os.Remove(data), os.Rename(moved, data))
+	} else if out, failed := exec.Command("cp", "-a", moved+"/.", data).CombinedOutput(); failed != nil {
+		err = fmt.Errorf("%w: %s", failed, out)
+	} else {
+		err = os.RemoveAll(moved)
+	}
+	if err := errors.Join(err, s.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	return d, noDisk
 }
 
 // recordSQL makes the record: the operations of each commit, in their order, and then its position, when its events are sent. (A
@@ -140,11 +200,9 @@ func (c *cluster) Compact(ctx context.Context) error {
 	return err
 }
 
-// CutOff and the disk are faults of other services.
-func (c *cluster) CutOff(ensemble.Server, bool) {}
-func (c *cluster) Disk() (ensemble.Server, error) {
-	return nil, errors.New("no test fills the disk of PostgreSQL here")
-}
+// CutOff and FillDisk are faults of other services. The disks of a cluster have troubles of their own.
+func (c *cluster) CutOff(ensemble.Server, bool)   {}
+func (c *cluster) Disk() (ensemble.Server, error) { return nil, errors.ErrUnsupported }
 func (c *cluster) FillDisk(context.Context) error { return errors.ErrUnsupported }
 func (c *cluster) EmptyDisk() error               { return errors.ErrUnsupported }
 
@@ -304,6 +362,67 @@ var troubles = []ensemble.Trouble{
 		}
 		return nil
 	}},
+	{Kind: "no space for data", Brief: true, Missing: noDisk, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
+		c := e.(*cluster)
+		return c.withoutSpace(ctx, r, func(said func(string) bool) bool { return said("ERROR: .*No space left on device") })
+	}},
+	{Kind: "no space for WAL", Alone: true, Missing: noDisk, Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
+		// The primary ends each time that it begins a segment of the WAL, and recovers or not.
+		c := e.(*cluster)
+		p, _ := c.roles()
+		return c.withoutSpace(ctx, r, func(said func(string) bool) bool {
+			_, _ = p.Exec(ctx, "", "SELECT pg_logical_emit_message(true, '', ''), pg_switch_wal()") // the log shows the result
+			return said("PANIC: .*No space left on device")
+		})
+	}},
+	{Kind: "clock set", Brief: true, Missing: func(e ensemble.FragileEnsemble) error { return e.(*cluster).noClock },
+		Do: func(ctx context.Context, e ensemble.FragileEnsemble, r *rand.Rand) error {
+			// A step forward, by more than a session timeout, and one back: a step back begins all timeouts again, so no two steps
+			// forward count against one timeout. Items that are put between the two are late by the length of the steps.
+			c := e.(*cluster)
+			p, _ := c.roles()
+			err := stepClock(ctx, p, c.clocks, c.number(p), time.Duration(5+r.IntN(5))*time.Second)
+			sleepFor(ctx, time.Duration(1000+r.IntN(1500))*time.Millisecond) // the length of the fault: several reaps
+			return errors.Join(err, stepClock(ctx, p, c.clocks, c.number(p), 0))
+		}},
+}
+
+func noDisk(e ensemble.FragileEnsemble) error { return e.(*cluster).noDisk }
+
+// number returns the number of a node.
+func (c *cluster) number(s *pgtest.Server) int {
+	if s == c.nodes[0] {
+		return 0
+	}
+	return 1
+}
+
+// withoutSpace fills the disk of the primary, and makes room some time after the server's log shows that it has noticed. seen is
+// called until then, with a function that searches the new part of the log.
+func (c *cluster) withoutSpace(ctx context.Context, r *rand.Rand, seen func(said func(pattern string) bool) bool) error {
+	p, _ := c.roles()
+	d := c.disks[c.number(p)]
+	before, err := os.ReadFile(p.LogFile())
+	if err != nil {
+		return err
+	}
+	said := func(pattern string) bool {
+		log, err := os.ReadFile(p.LogFile())
+		return err == nil && regexp.MustCompile(pattern).Match(log[len(before):])
+	}
+	err = d.fill()
+	for err == nil && !seen(said) {
+		if sleepFor(ctx, 10*time.Millisecond); ctx.Err() != nil { // nothing signals it
+			err = fmt.Errorf("the server never noticed that its disk was full; end of its log:\n%s", p.LogTail())
+		}
+	}
+	sleepFor(ctx, time.Duration(500+r.IntN(1000))*time.Millisecond) // the length of the fault
+	err = errors.Join(err, d.resize(diskSize))
+	for { // a start that began without space fails
+		if started := p.Start(ctx); started == nil || ctx.Err() != nil {
+			return errors.Join(err, started)
+		}
+	}
 }
 
 func sleepFor(ctx context.Context, d time.Duration) {

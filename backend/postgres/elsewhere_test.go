@@ -11,6 +11,7 @@ var module = elsewhere.Module{
 		"line_test.go":     "",
 		"ensemble_test.go": "",
 		"cluster_test.go":  "",
+		"disk_test.go":     "",
 	},
 	New: `package postgresservice
 

@@ -261,6 +261,11 @@ func (r *run) startServers(n *nemesis) {
 		if _, err := r.other.Disk(); err != nil {
 			n.skipped["full disk"] = err
 		}
+		for _, x := range ensemble.Elsewhere.Troubles {
+			if x.Missing != nil && x.Missing(r.other) != nil {
+				n.skipped[x.Kind] = x.Missing(r.other)
+			}
+		}
 		return
 	}
 	o := &zktest.Options{

@@ -21,9 +21,11 @@ type lives struct {
 
 // livesOf replays what happened to the items of a queue, and compares it with the calls that took
 // items and gave them back. An attempt counts if its consumer failed, or died. One that no consumer
-// received, or that its consumer gave back, counts only if its session has ended.
-func livesOf(log []zklog.Txn, work string, most int, calls []*call) *lives {
+// received, or that its consumer gave back, counts only if its session has ended. If a fault set the clock of the service, a claim
+// can be early, and no consumer may receive it.
+func livesOf(log []zklog.Txn, work string, most int, calls, faults []*call) *lives {
 	all := &lives{Log: itemlog.New(map[string]itemlog.Queue{queuePaths[work]: {Name: work, Most: most}})}
+	all.ClockSet = during(faults, clockFaults, 0, forever)
 	for _, x := range log {
 		all.Apply(x)
 	}
@@ -51,6 +53,9 @@ func (all *lives) compare(it *itemlog.Item, c *itemlog.Claim, took, back *call) 
 	}
 	if took != nil && took.Num != int64(c.Attempt) {
 		errorf("delivered as attempt %d, and it was %d: %v", took.Num, c.Attempt, took)
+	}
+	if took != nil && c.Early > 0 {
+		errorf("delivered although it was claimed %v early: %v", c.Early, took)
 	}
 	switch c.End {
 	case itemlog.GivenBack:
@@ -130,12 +135,12 @@ func checkLetters(calls []*call, all *lives) (wrong []string) {
 func retryDelay(attempt int) time.Duration { return 100 * time.Millisecond << (attempt - 1) }
 
 // checkRetries finds items that were delivered again before the delay of their last Nack, its Num,
-// had passed.
-func checkRetries(takes, nacks []*call) (wrong []string) {
-	due := make(map[string]int64) // by the mark of the claim that ended
+// had passed. The delay is by the service's clock, as in checkDelays.
+func checkRetries(takes, nacks, faults []*call) (wrong []string) {
+	due, ended := make(map[string]int64), make(map[string]int64) // by the mark of the claim that ended
 	for _, c := range nacks {
 		if c.happened() && c.Num > 0 {
-			due[c.Old] = c.from + c.Num
+			due[c.Old], ended[c.Old] = c.from+c.Num, c.from
 		}
 	}
 	of := make(map[string][]*call)
@@ -147,7 +152,8 @@ func checkRetries(takes, nacks []*call) (wrong []string) {
 	for _, list := range of {
 		slices.SortFunc(list, func(a, b *call) int { return int(min(1, max(-1, a.Token-b.Token))) })
 		for i, c := range list[min(1, len(list)):] {
-			if early := time.Duration(due[list[i].Old] - c.to); early > clockError {
+			mark := list[i].Old
+			if early := time.Duration(due[mark] - c.to); early > clockError && !during(faults, clockFaults, ended[mark], c.to) {
 				wrong = append(wrong, fmt.Sprintf("delivered again %v before its time: %v, and then %v", early, list[i], c))
 			}
 		}

@@ -125,11 +125,11 @@ func TestTheCheckOfTheLivesOfItemsCountsTheirAttempts(t *testing.T) {
 		{"deleted under a claim", put.claim(1, 1).and(opDelete(itemAt)), []call{take(1, 1)}, "deleted from under a claim"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			verdict(t, livesOf(tc.log, "priority", most, made(tc.takes...)).Wrong, tc.want)
+			verdict(t, livesOf(tc.log, "priority", most, made(tc.takes...), nil).Wrong, tc.want)
 		})
 	}
-	verdict(t, livesOf(failed.bury(2), "priority", 0, made(twice...)).Wrong, "moved to the dead letters after 2 attempts of 0")
-	verdict(t, livesOf(failed.expire(2).claim(3, 3).ack(3), "priority", 0, made(append(twice, take(3, 3))...)).Wrong, "")
+	verdict(t, livesOf(failed.bury(2), "priority", 0, made(twice...), nil).Wrong, "moved to the dead letters after 2 attempts of 0")
+	verdict(t, livesOf(failed.expire(2).claim(3, 3).ack(3), "priority", 0, made(append(twice, take(3, 3))...), nil).Wrong, "")
 }
 
 func TestTheCheckOfTheQueueKnowsDeadLetters(t *testing.T) {
@@ -143,7 +143,7 @@ func TestTheCheckOfTheQueueKnowsDeadLetters(t *testing.T) {
 		call{event: event{Op: "ack", Value: "v", Old: markAt(2)}})
 	check := func(log itemLog, ends []*call) []string {
 		takes := takes[:len(ends)]
-		return checkQueue(puts, takes, ends, livesOf(log, "priority", 1, takes).byValue())
+		return checkQueue(puts, takes, ends, livesOf(log, "priority", 1, takes, nil).byValue())
 	}
 	verdict(t, check(log.ack(2), ends), "")
 	verdict(t, check(log.ack(2), append(slices.Clip(ends[:1]), ends[0])), "removed without an acknowledgement")
@@ -183,7 +183,7 @@ func TestTheCheckOfDeadLettersComparesThemWithTheCalls(t *testing.T) {
 		{"no such item", nil, made(did("remove", "ok")), "of an item that was never put"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			verdict(t, checkLetters(tc.calls, livesOf(tc.log, "priority", 1, took)), tc.want)
+			verdict(t, checkLetters(tc.calls, livesOf(tc.log, "priority", 1, took, nil)), tc.want)
 		})
 	}
 }
@@ -200,11 +200,11 @@ func TestTheCheckOfRetriesFindsAnEarlyDelivery(t *testing.T) {
 		return made(call{event: event{Op: "nack", Value: "v", Old: "m1", Num: delay}, from: 10, to: 11, outcome: outcome, settled: settled})
 	}
 	early := made(take("m2", 6, 9+delay-int64(clockError)), take("m1", 5, 5))
-	verdict(t, checkRetries(made(take("m1", 5, 5), take("m2", 6, 10+delay)), nack("ok", "")), "")
-	verdict(t, checkRetries(early, nack("ok", "")), "before its time")
-	verdict(t, checkRetries(early, nack("unknown", "applied")), "before its time")
-	verdict(t, checkRetries(early, nack("unknown", "not applied")), "") // its session has ended
-	verdict(t, checkRetries(early, nack("no", "")), "")
+	verdict(t, checkRetries(made(take("m1", 5, 5), take("m2", 6, 10+delay)), nack("ok", ""), nil), "")
+	verdict(t, checkRetries(early, nack("ok", ""), nil), "before its time")
+	verdict(t, checkRetries(early, nack("unknown", "applied"), nil), "before its time")
+	verdict(t, checkRetries(early, nack("unknown", "not applied"), nil), "") // its session has ended
+	verdict(t, checkRetries(early, nack("no", ""), nil), "")
 }
 
 func TestTheCheckOfTheLimitFindsARefusalWithoutNeed(t *testing.T) {
@@ -283,5 +283,39 @@ func TestSettlingKnowsHowAClaimOfAnItemEnds(t *testing.T) {
 				t.Errorf("settled as %q, want %q", got, tc.settled)
 			}
 		})
+	}
+}
+
+// After a step of the service's clock a claim can be early, but no consumer receives it.
+func TestTheCheckOfTheLivesOfItemsKnowsEarlyClaims(t *testing.T) {
+	delay := itemBucket + "d-" + itemID + "-1000"
+	log := itemLog{}.put().claim(1, 1).and(opDelete(markAt(1)), opCreate(delay, "")).
+		and(opState(2), opDelete(delay), opCreate(markAt(2), "")).
+		and(opDelete(markAt(2)), opState(1), opCreate(delay, ""))
+	log[3].Time = time.UnixMilli(400)
+	take := func(n, attempt int64) call {
+		return call{event: event{Op: "take", Value: "v", Old: markAt(int(n)), Num: attempt}}
+	}
+	set := made(call{event: event{Work: "fault", Op: "clock set"}, from: 5, to: 6})
+	first, both := made(take(1, 1)), made(take(1, 1), take(2, 2), call{event: event{Op: "giveback", Old: markAt(2)}})
+	verdict(t, livesOf(log, "priority", 3, first, nil).Wrong, "claimed 600ms early")
+	verdict(t, livesOf(log, "priority", 3, first, set).Wrong, "")
+	verdict(t, livesOf(log, "priority", 3, both, set).Wrong, "delivered although it was claimed 600ms early")
+}
+
+func TestTheCheckOfSpaceWantsAFault(t *testing.T) {
+	refused := made(call{event: event{Work: "mutex", Op: "release", At: 20, Err: "coord: release /l: no space: could not extend file"}, from: 10, to: forever, outcome: "unknown"})
+	all := []*process{{name: "p", calls: refused}}
+	full := func(from, to int64) []*call {
+		return made(call{event: event{Work: "fault", Op: "no space for data"}, from: from, to: to})
+	}
+	for _, tc := range []struct {
+		faults []*call
+		want   string
+	}{{full(1, 10), ""}, {full(15, forever), ""}, {full(1, 9), "without a fault"}, {full(21, 30), "without a fault"}, {nil, "without a fault"}} {
+		wrong, n := checkSpace(all, tc.faults)
+		if verdict(t, wrong, tc.want); n != 1 {
+			t.Errorf("%d calls, want 1", n)
+		}
 	}
 }

@@ -110,7 +110,7 @@ func TestAnItemIsLeftInTheQueueOnlyIfItsPutWasCommitted(t *testing.T) {
 			if got := p.calls[0].settled; got != tc.settled {
 				t.Errorf("settled as %q, want %q", got, tc.settled)
 			}
-			verdict(t, checkQueue(p.calls, nil, nil, livesOf(log, "queue", 0, nil).byValue()), tc.want)
+			verdict(t, checkQueue(p.calls, nil, nil, livesOf(log, "queue", 0, nil, nil).byValue()), tc.want)
 		})
 	}
 }

@@ -305,6 +305,8 @@ func (w *worker) end(e event, err error) (kind string) {
 	switch {
 	case errors.Is(err, coord.ErrUncertain), errors.Is(err, coord.ErrInDoubt):
 		kind = "unknown"
+	case errors.Is(err, coord.ErrNoSpace) && slices.Contains([]string{"ack", "nack", "giveback", "release"}, e.Op):
+		kind = "unknown" // the client tries again in the background
 	case err != nil:
 		kind = "no"
 	}
@@ -321,7 +323,9 @@ func expected(e event, err error) bool {
 	if err == nil {
 		return true
 	}
-	may := []error{context.DeadlineExceeded, context.Canceled, coord.ErrLost, coord.ErrUncertain, coord.ErrSessionLost, coord.ErrClosed}
+	may := []error{context.DeadlineExceeded, context.Canceled, coord.ErrLost, coord.ErrUncertain, coord.ErrSessionLost, coord.ErrClosed,
+		coord.ErrNoSpace, // see checkSpace
+	}
 	switch e.Work {
 	case "value":
 		may = append(may, coord.ErrConflict)

@@ -9,8 +9,9 @@
 // their network is lost, slow, or loses requests or replies; clients are stopped or killed,
 // sessions are ended, and a server refuses further connections. On etcd members are also cut off
 // from each other and compacted. On PostgreSQL a primary is killed, stopped, restarted, and replaced
-// by its synchronous standby, also while it continues; its processes and connections are ended, and its
-// tables rewritten.
+// by its synchronous standby, also while it continues; its processes and connections are ended, its
+// tables rewritten, its data or its write-ahead log have no space, and its clock is set. An asynchronous
+// standby is not part of it: its promotion loses acknowledged commits, as documented.
 //
 // It shows that locks exclude each other and tokens grow, that kept locks, LockAll, shards and
 // permits have the owners that they report, that the fence refuses late writes (a resource
@@ -22,7 +23,8 @@
 // not choose the request that a fault hits; internal/sweep does. ZooKeeper 3.8.0 can lose
 // acknowledged writes on a busy machine (ZOOKEEPER-4643). A raw client, a replay of the logs and
 // the servers' snapshots detect this, and the run is then repeated instead of judged. Faults of disks need the
-// permission to mount; elsewhere they are left out. The tests need Linux.
+// permission to mount, and those of clocks a C compiler. Elsewhere they are left out, and the summary
+// says so. The tests need Linux.
 //
 //	go test ./internal/chaos                               # each fault once, longer pauses between calls
 //	COORD_CHAOS=10m go test -v -timeout 30m -run TestEvery ./internal/chaos

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/fence"
 	"github.com/go-coord/coord/internal/zklog"
 )
@@ -20,19 +21,20 @@ func (t tally) all() int { return t.ok + t.no + t.unknown }
 type findings struct {
 	wrong      []string
 	tallies    map[string]*tally
-	overlaps   int // overlaps without a fence
-	refused    int // writes that the fence refused
-	longest    int // items in the queue with a limit
-	full       int // calls that found it full
-	roomy      int // of these, without need by the logs
-	dead       int // moves to the dead letters
-	redriven   int // and back
-	unreceived int // claims that no consumer received, and that were given back
-	reused     int // turns that reused a stay
-	expired    int // sessions that clients lost
-	ended      int // of these, those that the service had ended before their client knew
-	stale      int // reads after a Sync
-	txns       int // transactions in the servers' logs
+	overlaps   int     // overlaps without a fence
+	refused    int     // writes that the fence refused
+	longest    int     // items in the queue with a limit
+	full       int     // calls that found it full
+	roomy      []*call // of these, without need by the logs
+	dead       int     // moves to the dead letters
+	redriven   int     // and back
+	unreceived int     // claims that no consumer received, and that were given back
+	reused     int     // turns that reused a stay
+	expired    int     // sessions that clients lost
+	ended      int     // of these, those that the service had ended before their client knew
+	stale      int     // reads after a Sync
+	noSpace    int     // calls that the service refused because it had no space
+	txns       int     // transactions in the servers' logs
 	tenures    map[string]int
 	outcomes   map[string]int // outcomes of transactions
 	outages    []outage
@@ -69,6 +71,10 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	wrong, overlaps, refused := fence.Check(writes)
 	f.add("fence", wrong)
 	f.overlaps, f.refused = overlaps, refused
+
+	faults := callsOf(all, "fault")
+	wrong, f.noSpace = checkSpace(all, faults)
+	f.add("an unexplained error", wrong)
 
 	one := func(*call) int { return 1 }
 	for _, h := range []struct {
@@ -111,20 +117,22 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	f.reused = reused(all)
 	for work := range queuePaths {
 		takes := callsOf(all, work, "take")
-		items := livesOf(log, work, mostAttempts[work], callsOf(all, work, "take", "giveback"))
+		items := livesOf(log, work, mostAttempts[work], callsOf(all, work, "take", "giveback"), faults)
 		f.add(work, items.Wrong)
 		f.add(work, checkQueue(callsOf(all, work, "put", "tryput"), takes, callsOf(all, work, "ack", "nack", "giveback"), items.byValue()))
 		f.add(work, checkLetters(callsOf(all, work, "redrive", "remove"), items))
-		f.add(work, checkRetries(takes, callsOf(all, work, "nack")))
+		f.add(work, checkRetries(takes, callsOf(all, work, "nack"), faults))
 		dead, back := items.count()
 		f.dead, f.redriven, f.unreceived = f.dead+dead, f.redriven+back, f.unreceived+items.returned
 	}
-	f.add("delay", checkDelays(callsOf(all, "delay", "put"), callsOf(all, "delay", "take")))
+	f.add("delay", checkDelays(callsOf(all, "delay", "put"), callsOf(all, "delay", "take"), faults))
 	f.add("priority", l.checkLimit())
 	f.longest = l.longest
 	values := callsOf(all, "value")
 	full := slices.DeleteFunc(callsOf(all, "priority", "tryput", "redrive"), func(c *call) bool { return !foundFull(c) })
-	f.full, f.roomy = len(full), len(l.roomy(full, slices.Concat(values, callsOf(all, "counter"))))
+	// Items that leave while the service has no space are not counted. A call counts the items only once.
+	full = slices.DeleteFunc(full, func(c *call) bool { return during(faults, spaceFaults, c.from, c.to) })
+	f.full, f.roomy = len(full), l.roomy(full, slices.Concat(values, callsOf(all, "counter")))
 	f.add("value", checkRegister(values))
 	f.add("value", checkSessions(values))
 	f.stale = len(staleReads(values))
@@ -140,6 +148,33 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	f.tallyUp(all)
 	f.outages = outages(all)
 	return f
+}
+
+// The faults whose kinds begin with these words.
+const (
+	clockFaults = "clock set" // the clock of the service is set
+	spaceFaults = "no space"  // commits can be refused with ErrNoSpace
+)
+
+// during reports whether a fault of a kind happened between two times.
+func during(faults []*call, kind string, from, to int64) bool {
+	return slices.ContainsFunc(faults, func(f *call) bool { return strings.HasPrefix(f.Op, kind) && f.from <= to && from <= f.to })
+}
+
+// checkSpace counts the calls that were refused because the service had no space. It finds those that were refused while it had.
+func checkSpace(all []*process, faults []*call) (wrong []string, n int) {
+	for _, p := range all {
+		for _, c := range p.calls {
+			if c.outcome == "ok" || !strings.Contains(c.Err, coord.ErrNoSpace.Error()+": ") || c.Work == "fault" {
+				continue
+			}
+			n++
+			if !during(faults, spaceFaults, c.from, c.At) {
+				wrong = append(wrong, fmt.Sprintf("no space, without a fault: %v", c))
+			}
+		}
+	}
+	return wrong, n
 }
 
 // reused counts the acquisitions that were granted the node that the process had kept.

@@ -82,6 +82,7 @@ func (m *membership) comeAndGo(ctx context.Context) {
 		defer m.mu.Unlock()
 		m.known.Own = value
 	}
+again:
 	for n := 0; ctx.Err() == nil; {
 		n++
 		value := fmt.Sprint(m.id, " ", n)
@@ -95,7 +96,7 @@ func (m *membership) comeAndGo(ctx context.Context) {
 		own(value)
 		for range 5 {
 			pause()
-			if m.settle() {
+			if m.settle() && member.Err() == nil {
 				<-ctx.Done()
 				return
 			}
@@ -108,7 +109,12 @@ func (m *membership) comeAndGo(ctx context.Context) {
 			if err == nil {
 				own(value)
 			}
-			if err := member.Err(); err != nil && ctx.Err() == nil {
+			switch err := member.Err(); {
+			case err == nil || ctx.Err() != nil:
+			case errors.Is(err, coord.ErrNoSpace): // for the node on the next session
+				own("")
+				continue again
+			default:
 				m.wrong("the membership ended: %v", err)
 			}
 		}
@@ -117,7 +123,7 @@ func (m *membership) comeAndGo(ctx context.Context) {
 			<-ctx.Done()
 			return
 		}
-		if err := member.Leave(); err != nil && !errors.Is(err, coord.ErrClosed) && ctx.Err() == nil {
+		if err := member.Leave(); err != nil && !errors.Is(err, coord.ErrClosed) && !errors.Is(err, coord.ErrNoSpace) && ctx.Err() == nil {
 			m.wrong("leave: %v", err)
 		}
 	}

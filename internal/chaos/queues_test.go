@@ -227,14 +227,16 @@ func (w *worker) leave(work string, it *coord.Item[string], failed error) error 
 // in the time of a delay.
 const clockError = 2 * time.Millisecond
 
-// checkDelays finds items that were delivered before they were due.
-func checkDelays(puts, takes []*call) (wrong []string) {
-	due := make(map[string]int64)
+// checkDelays finds items that were delivered before they were due. Due times are those of the service's clock, so the items that
+// waited while that was set do not count.
+func checkDelays(puts, takes, faults []*call) (wrong []string) {
+	due, put := make(map[string]int64), make(map[string]int64)
 	for _, c := range puts {
-		due[c.Value] = c.from + c.Num
+		due[c.Value], put[c.Value] = c.from+c.Num, c.from
 	}
 	for _, c := range takes {
-		if early := time.Duration(due[c.Value] - c.to); c.outcome == "ok" && early > clockError {
+		early := time.Duration(due[c.Value] - c.to)
+		if c.outcome == "ok" && early > clockError && !during(faults, clockFaults, put[c.Value], c.to) {
 			wrong = append(wrong, fmt.Sprintf("delivered %v before it was due: %v", early, c))
 		}
 	}
@@ -260,8 +262,16 @@ func TestTheCheckOfDelaysFindsAnEarlyDelivery(t *testing.T) {
 	take := func(at int64) []*call {
 		return made(call{event: event{Op: "take", Value: "v"}, from: at - 1, to: at})
 	}
-	verdict(t, checkDelays(puts, take(5+delay)), "")
-	verdict(t, checkDelays(puts, take(4+delay-int64(clockError))), "before it was due")
+	set := func(from, to int64) []*call {
+		return made(call{event: event{Work: "fault", Op: "clock set"}, from: from, to: to})
+	}
+	early := 4 + delay - int64(clockError)
+	verdict(t, checkDelays(puts, take(5+delay), nil), "")
+	verdict(t, checkDelays(puts, take(early), nil), "before it was due")
+	verdict(t, checkDelays(puts, take(early), set(1, 5)), "")
+	verdict(t, checkDelays(puts, take(early), set(early, forever)), "")
+	verdict(t, checkDelays(puts, take(early), set(1, 4)), "before it was due")
+	verdict(t, checkDelays(puts, take(early), set(early+1, forever)), "before it was due")
 }
 
 func TestTheCheckOfTheLimitCountsTheItems(t *testing.T) {

@@ -75,7 +75,7 @@ func (d *sharing) takePart(ctx context.Context, o *coord.ShardsOptions, stays ti
 	joined := d.x.rec.now()
 	for sh, err := range coord.NewShards(d.x.c, shardsPath, shardCount, o).All(ctx) {
 		if err != nil {
-			d.x.rec.say(event{Kind: "told", Work: "shards", Op: "all", Err: err.Error(), Odd: !errors.Is(err, coord.ErrClosed)})
+			d.x.rec.say(event{Kind: "told", Work: "shards", Op: "all", Err: err.Error(), Odd: !errors.Is(err, coord.ErrClosed) && !errors.Is(err, coord.ErrNoSpace)})
 			return
 		}
 		d.mu.Lock()

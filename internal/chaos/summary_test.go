@@ -100,9 +100,15 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 
 	figure("chaos: %d sessions lost by clients, of which the service had ended %d; transactions %v; holds %v, of which %d reused a kept lock; %d reads after a Sync that were stale, which ZooKeeper allows",
 		f.expired, f.ended, f.outcomes, f.tenures, f.reused, f.stale)
+	if slices.ContainsFunc(n.faults[0], func(x fault) bool { return strings.HasPrefix(x.kind, spaceFaults) && counts[x.kind] > 0 }) {
+		figure("chaos: %d calls were refused because the service had no space", f.noSpace)
+		if f.noSpace == 0 {
+			t.Errorf("no call was refused because the service had no space")
+		}
+	}
 	figure("chaos: the queue with MaxLen %d had at most %d items", priorityLimit, f.longest)
 	figure("chaos: %d calls found it full, %d of them although it had room, which a stale read allows; %d dead letters, of which %d were put back; %d items were given back that no consumer had received",
-		f.full, f.roomy, f.dead, f.redriven, f.unreceived)
+		f.full, len(f.roomy), f.dead, f.redriven, f.unreceived)
 	figure("chaos: violations with the fence and in all other checks %d; without the fence %d overlaps, and the fence refused %d late writes", len(f.wrong), f.overlaps, f.refused)
 	fmt.Fprintf(&md, "\nSessions lost by clients: %d. Violations: %d. Without the fence: %d overlaps; with it %d late writes refused. Transactions: %v. Reads after a Sync that were stale, which ZooKeeper allows: %d.\n",
 		f.expired, len(f.wrong), f.overlaps, f.refused, f.outcomes, f.stale)
@@ -144,8 +150,8 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	if r.other != nil && f.stale > 0 {
 		t.Errorf("%d reads after a Sync were stale, and all reads of the service are linearizable", f.stale)
 	}
-	if r.other != nil && f.roomy > 0 {
-		t.Errorf("%d calls found the queue full although it had room, and all reads of the service are linearizable", f.roomy)
+	if r.other != nil && len(f.roomy) > 0 {
+		t.Errorf("%d calls found the queue full although it had room, and all reads of the service are linearizable: %v", len(f.roomy), f.roomy)
 	}
 	if slowness() == 1 && (f.full == 0 || f.dead == 0 || f.redriven == 0 || f.unreceived == 0) {
 		t.Errorf("%d calls found the queue full, %d dead letters, %d of them put back, %d items given back that no consumer received: want some of each", f.full, f.dead, f.redriven, f.unreceived)

@@ -90,7 +90,10 @@ type Trouble struct {
 	Kind  string
 	Alone bool // no other trouble happens meanwhile, and until the clients have made progress
 	Brief bool // the short form has it too
-	Do    func(ctx context.Context, e FragileEnsemble, r *rand.Rand) error
+	// Missing says why this machine cannot make it. Nil: every machine can.
+	Missing func(e FragileEnsemble) error
+	// Do fails also if the service shows no sign of the fault.
+	Do func(ctx context.Context, e FragileEnsemble, r *rand.Rand) error
 }
 
 // Server is a process.

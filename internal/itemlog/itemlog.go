@@ -43,6 +43,7 @@ type Claim struct {
 	Mark    string // path of its node
 	Session int64
 	Attempt int
+	Early   time.Duration // before the item was due; 0 if it was
 	End     End
 	Ended   int64 // the transaction that ended it
 }
@@ -91,6 +92,9 @@ type Log struct {
 	Wrong []string
 	Due   int // items with a due time
 	Off   int // delays of Nacks
+
+	// ClockSet: the clock of the service was set, so claims can be early. Their consumers give the items back.
+	ClockSet bool
 
 	queues map[string]Queue // by path
 }
@@ -349,14 +353,14 @@ func (l *Log) mark(it *Item, s *step, errorf func(string, ...any)) {
 	case s.attempts != it.attempts+1:
 		errorf("claimed as attempt %d after %d attempts", s.attempts, it.attempts)
 	}
-	if early > 0 {
+	if early > 0 && !l.ClockSet {
 		errorf("claimed %v early", early)
 	}
 	if it.off > 0 && !s.undelayed {
 		errorf("claimed, and its delay stays")
 	}
 	it.off = 0
-	it.claim = &Claim{Zxid: s.Zxid, Mark: s.mark, Session: s.Session, Attempt: it.attempts + 1}
+	it.claim = &Claim{Zxid: s.Zxid, Mark: s.mark, Session: s.Session, Attempt: it.attempts + 1, Early: max(early, 0)}
 	it.Claims = append(it.Claims, it.claim)
 	l.take(it, s.Time)
 }
