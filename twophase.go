@@ -375,7 +375,8 @@ func branch[T any](b *twophase.Branch) Branch[T] {
 // session timeout. Then it finishes the transactions that were begun before, and serves
 // new ones. A lost session does not end it.
 //
-// A failure of one transaction does not end it either, and is logged.
+// A failure of one transaction does not end it either, and is logged. While the service has no
+// space (ErrNoSpace), Serve waits.
 //
 // If ctx ends during the acknowledgement of a transaction that all other sites have
 // acknowledged, its record is removed in the background. Close waits for that.

@@ -73,17 +73,12 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 // campaignOn is Campaign for a loop that campaigns until its ctx ends: it also waits while the service has
 // no space.
 func (e *Election) campaignOn(ctx context.Context) (*Term, error) {
-	pause := core.NewPauses(e.c)
+	short := core.NewShortage(e.c, "campaign", e.path.Full())
 	for {
 		t, err := e.Campaign(ctx)
-		if !errs.Answers(err, backend.ErrNoSpace) {
+		if !short.Waited(ctx, err) {
 			return t, err
 		}
-		if pause.Count() == 0 {
-			e.c.Log().Warn("coord: cannot campaign because the service has no space, retrying", "path", e.path.Full(), "error", err)
-		}
-		pause.SkipFirst()
-		pause.Wait(ctx.Done(), e.c.Closing())
 	}
 }
 

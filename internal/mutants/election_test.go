@@ -129,6 +129,6 @@ var electionMutants = []mutant{
 		"v.Stop(); if err != nil {", "v.Stop(); if err == nil {",
 		"TestElection_AnAnnouncementComesAfterTheList"},
 	{"a candidate ends when the service has no space", "campaignOn",
-		"if !errs.Answers(err, backend.ErrNoSpace) {", "if true {",
+		"if !short.Waited(ctx, err) {", "if !short.Waited(ctx, nil) {",
 		"TestNoSpace_CandidatesGoOnAfterwards"},
 }

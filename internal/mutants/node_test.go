@@ -101,7 +101,7 @@ var nodeMutants = []mutant{
 		"!errors.Is(err, backend.ErrDenied) {", "true {",
 		"TestAReceiptThatMayNotBeDeletedGoesWithItsSession"},
 	{"a shortage of space ends the loops of consumers", "each",
-		"if errs.Answers(err, backend.ErrNoSpace) {", "if errs.Answers(err, backend.ErrNoSpace) && false {",
+		"if short.Waited(ctx, err) {", "if short.Waited(ctx, nil) {",
 		"TestNoSpace_WorkAndAllGoOnAfterwards"},
 	{"an item of a limited queue is not deleted without space for its count", "commitOnce",
 		"if len(rest) < len(ops) && backend.OnlyDeletes(rest) {", "if false {",

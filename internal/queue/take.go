@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
-	"github.com/go-coord/coord/internal/errs"
 )
 
 // Taker is the taking side of a queue. Its methods are those of Consumer of package coord. I is the form of
@@ -99,7 +98,7 @@ func (t *Taker[I]) each(ctx context.Context, op string, want func() int, in *int
 			in.end()
 			t.q.awaitGivenBack()
 		}()
-		short := core.NewPauses(c)
+		short := core.NewShortage(c, "claim items", t.q.path.Full())
 		for alone := true; ctx.Err() == nil; {
 			it := st.next()
 			if it == nil {
@@ -108,15 +107,9 @@ func (t *Taker[I]) each(ctx context.Context, op string, want func() int, in *int
 					alone, over = false, st.giveBackAtClose(c)
 				}
 				items, err := t.some(ctx, op, n, false, in)
-				if errs.Answers(err, backend.ErrNoSpace) {
-					if short.Count() == 0 {
-						c.Log().Warn("coord: cannot claim items because the service has no space, retrying", "path", t.q.path.Full(), "error", err)
-					}
-					short.SkipFirst()
-					short.Wait(ctx.Done(), c.Closing())
+				if short.Waited(ctx, err) {
 					continue
 				}
-				short.Reset()
 				if err != nil {
 					if ctx.Err() == nil {
 						yield(nil, err)

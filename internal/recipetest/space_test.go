@@ -3,6 +3,7 @@ package recipetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -397,6 +398,59 @@ func TestNoSpace_CandidatesGoOnAfterwards(t *testing.T) {
 			if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop has ended with %v", err)
 			}
+		}
+	})
+}
+
+// A shortage of space ends no Serve: neither at its begin, nor when the site has to take its lock on a new session.
+func TestNoSpace_ServeGoesOnAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		book := new(logbook)
+		open := func(name string, logger *slog.Logger) *coord.Client {
+			c, err := coord.Open(t.Context(), st.Link(name), &coord.Options{Logger: logger})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		c, proposer := open("site", slog.New(book)), open("proposer", nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		yes := func(context.Context, coord.Branch[string]) error { return nil }
+		site := coord.NewParticipant(c, "/tx", "a", coord.Handler[string]{Prepare: yes, Commit: yes, Abort: yes})
+		st.SetFull(true)
+		go func() { ended <- site.Serve(ctx) }()
+		for i := range 3 {
+			time.Sleep(time.Hour)
+			st.SetFull(false)
+			time.Sleep(2 * time.Second) // the site is served again
+			d, err := coord.NewCoordinator[string](proposer, "/tx", nil).Propose(ctx, coord.Proposal[string]{ID: fmt.Sprint(i), Sites: []string{"a"}})
+			if err != nil || !d.Commit {
+				t.Errorf("after shortage %d: %+v, %v", i, d, err)
+			}
+			synctest.Wait()
+			st.SetFull(true)
+			s, err := c.Session(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.Link("site").Expire(s.ID())
+		}
+		time.Sleep(time.Minute)
+		warnings := 0
+		for _, line := range book.take() {
+			if line == "WARN cannot serve because the service has no space, retrying" {
+				warnings++
+			}
+		}
+		if warnings != 4 { // once in each shortage; the last one lasts
+			t.Errorf("%d warnings", warnings)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("Serve has ended with %v", err)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/line"
 	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/trace"
 )
@@ -48,31 +49,44 @@ func (p *Participant) Serve(ctx context.Context) error {
 	if p.bad != nil {
 		return errs.Op("serve", path, p.bad)
 	}
-	_, err := core.OnSession(ctx, p.c, func(s *core.Session) (struct{}, error) { return struct{}{}, s.ClaimKind(ctx, p.recipeDir()) })
-	if err != nil {
-		return errs.Op("serve", path, err)
-	}
 	lock := p.siteLock(p.site)
 	memory := newSiteMemory()
 	defer p.clearLater(memory)
-	for {
-		h, err := lock.Lock(ctx)
-		if err != nil {
-			return errs.Op("serve", path, err)
+	short := core.NewShortage(p.c, "serve", path)
+	for claimed := false; ; {
+		var err error
+		if !claimed {
+			_, err = core.OnSession(ctx, p.c, func(s *core.Session) (struct{}, error) { return struct{}{}, s.ClaimKind(ctx, p.recipeDir()) })
 		}
-		held := h.Context(ctx)
-		err = p.serve(held, h, memory)
-		lost := held.Err() != nil
-		h.Release()
-		switch {
-		case ctx.Err() != nil:
-			return errs.Op("serve", path, backend.ContextError(ctx))
-		case errs.IsClosed(err), errors.Is(h.Err(), backend.ErrClosed):
-			return errs.Op("serve", path, backend.ErrClosed)
-		case !lost && !errs.IsOver(err):
+		if err == nil {
+			claimed = true
+			err = p.serveOnce(ctx, lock, memory)
+		}
+		if !short.Waited(ctx, err) && err != nil {
 			return errs.Op("serve", path, err)
 		}
 	}
+}
+
+// serveOnce serves the site under one hold of its lock. Nil means that the hold was lost.
+func (p *Participant) serveOnce(ctx context.Context, lock *line.Lock, memory *siteMemory) error {
+	h, err := lock.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	held := h.Context(ctx)
+	err = p.serve(held, h, memory)
+	lost := held.Err() != nil
+	h.Release()
+	switch {
+	case ctx.Err() != nil:
+		return backend.ContextError(ctx)
+	case errs.IsClosed(err), errors.Is(h.Err(), backend.ErrClosed):
+		return backend.ErrClosed
+	case !lost && !errs.IsOver(err):
+		return err
+	}
+	return nil
 }
 
 // serving is one period of serving a site: under one hold, in one session.
