@@ -418,10 +418,15 @@ func (c *cluster) withoutSpace(ctx context.Context, r *rand.Rand, seen func(said
 	}
 	sleepFor(ctx, time.Duration(500+r.IntN(1000))*time.Millisecond) // the length of the fault
 	err = errors.Join(err, d.resize(diskSize))
-	for { // a start that began without space fails
-		if started := p.Start(ctx); started == nil || ctx.Err() != nil {
+	for { // a start, or a recovery by itself, that began without space fails
+		started := p.Start(ctx)
+		if started == nil {
+			_, started = p.Exec(ctx, "", "SELECT 1")
+		}
+		if started == nil || ctx.Err() != nil {
 			return errors.Join(err, started)
 		}
+		sleepFor(ctx, 10*time.Millisecond) // nothing signals the end of the recovery
 	}
 }
 
