@@ -99,6 +99,16 @@ type QueueOptions[T any] struct {
 	// calls can run at the same time. If the handler has panicked, err says so. If RetryDelay
 	// itself panics or ends its goroutine, the client logs that, and the delay is the default.
 	RetryDelay func(attempt int, err error) time.Duration
+
+	// FairEvery keeps the priorities of a PriorityQueue from starving: one of FairEvery takes of this
+	// queue value takes the first item of another priority than the lowest number, if one can be
+	// taken. It chooses one of the other priorities at random. The minimum is 2. Zero means
+	// that no item is taken while an item with a lower number is ready.
+	//
+	// Such a take costs one request more, and no round trip. The first take of a queue value is never
+	// such a take. Items that are claimed together, for Prefetch or for several free handlers of
+	// Work, are one take. A Queue and a DelayQueue refuse FairEvery with ErrInvalid.
+	FairEvery int
 }
 
 // A Queue holds values that any number of clients put in and take out: the queue of the
@@ -172,7 +182,8 @@ func (q *Queue[T]) PutOp(v T) TxnOp { return TxnOp{q.q.PutOp(0, 0, q.encoding(v)
 // as a Queue.
 //
 // An item with a lower number is taken before one with a higher number if it was
-// put before the call of Take began. A consumer that loses a race for the first
+// put before the call of Take began. So while items with lower numbers keep coming, items
+// with higher numbers wait, for ever if need be: FairEvery prevents that. A consumer that loses a race for the first
 // item looks for the first item again. With Prefetch, the comparison is made at the
 // moment in which the items are claimed.
 //

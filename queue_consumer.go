@@ -138,8 +138,8 @@ func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {
 	return v, nil
 }
 
-// Peek returns the value of the item that the next Take would get, without taking
-// it, or ErrEmpty. Another consumer may take the item at the same moment. Peek
+// Peek returns the value of the item that the next Take would get (leaving FairEvery aside), without
+// taking it, or ErrEmpty. Another consumer may take the item at the same moment. Peek
 // costs as much as a TryTake without its claim, and the next Take lists the items. It
 // skips items that were taken too often, which a Take moves to the dead letters. If the
 // item cannot be decoded, the error matches ErrDecode.

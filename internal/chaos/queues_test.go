@@ -33,7 +33,7 @@ var mostAttempts = map[string]int{"priority": priorityTries}
 // priorities returns the queue with priorities, and one that does not wait for room.
 func (x *client) priorities() (waits, fails *coord.PriorityQueue[string]) {
 	o := coord.QueueOptions[string]{
-		Codec: coord.Text(), MaxLen: priorityLimit, ClaimTimeout: priorityClaims, MaxAttempts: priorityTries, Prefetch: 3,
+		Codec: coord.Text(), MaxLen: priorityLimit, ClaimTimeout: priorityClaims, MaxAttempts: priorityTries, Prefetch: 3, FairEvery: 3,
 	}
 	waits = coord.NewPriorityQueue(x.c, queuePaths["priority"], &o)
 	o.FailWhenFull = true

@@ -378,6 +378,33 @@ func (s Service) Item(t *testing.T) {
 	}
 	x.want("Put", "Take", "Ack")
 
+	// With FairEvery 2, every other take serves a priority behind the first one.
+	for what, o := range map[string]coord.QueueOptions[int]{"Take by priority": {}, "Take with FairEvery": {FairEvery: 2}} {
+		q := coord.NewPriorityQueue(c.Client, fmt.Sprint("/priorities", o.FairEvery), &o)
+		for priority := range 3 {
+			if _, err := q.PutAll(t.Context(), int64(priority), make([]int, s.Rounds+4)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range s.Rounds + 2 {
+			var it *coord.Item[int]
+			var err error
+			take := func() { it, err = q.Take(t.Context()) }
+			if n < 2 { // the client learns the directories
+				take()
+			} else {
+				x.of(what, c, take)
+			}
+			if err == nil {
+				err = it.Ack()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	x.want("Take by priority", "Take with FairEvery")
+
 	// Work acknowledges an item and claims the next one in one commit. It lists the queue once for 32 items, or in a second.
 	const items = 40
 	ctx, cancel := context.WithCancel(t.Context())

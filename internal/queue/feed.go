@@ -395,7 +395,13 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 		f.ws = backend.NewWatchSet()
 	}
 	began, gen := time.Now(), f.q.generation()
-	v, err := f.q.walk(ctx, f.s, math.MaxInt, f.ws, f.q.stuckItems(), l)
+	var v sight
+	var err error
+	if f.ws == nil {
+		v, err = f.q.walkInTurn(ctx, f.s, l)
+	} else {
+		v, err = f.q.walk(ctx, f.s, math.MaxInt, f.ws, f.q.stuckItems(), l)
+	}
 	f.stale = false
 	if err != nil || len(v.found) == 0 {
 		return nil, v, err

@@ -204,6 +204,14 @@ import (
 //     is lost after the commit, before a handler has seen the item, cannot make it a dead letter.
 //   - Nothing is claimed in this way with Prefetch, since the items in stock come first.
 //
+// T11. In a PriorityQueue an item waits as long as there are items with lower numbers. With FairEvery n, one of n
+// takes of a queue value is a turn: it takes the first item of another priority than the lowest, if one can be
+// taken. It chooses that priority at random, from the latest list of the buckets, and lists its first bucket
+// beside the two lists of the take (T1): so a turn costs one request more, and no round trip. The first take of a
+// queue value knows no such list, and is no turn. If the bucket is empty, the turn deletes it (T6): otherwise the
+// next turn of that priority would find it again. A consumer that waits in a slot has no turn, since its latest
+// list has shown no item that can be taken.
+//
 // # Dead letters
 //
 // D1. A move to the dead letters is one commit, that of P1 with the deletion of the item and
@@ -374,6 +382,7 @@ type Queue struct {
 	drainTimeout time.Duration                              // of Work; zero: none
 	retryDelay   func(attempt int, err error) time.Duration // of Work; nil: the default
 	prefetch     int
+	fairEvery    int         // of so many takes, one is the turn of a priority behind the first; 0: none
 	size         int         // bucketSize, smaller in tests
 	most         int         // maxBuckets, fewer in tests
 	dead         *Queue      // nil only in the engine that writes the dead letters
@@ -398,6 +407,7 @@ type Queue struct {
 	prompt   *core.Session              // the session whose last list found an item at once, for a client without a slot or waiter; nil: none
 	popping  map[string]bool            // paths of the items that Pops delete without a claim; true: this client also claims or removes the item
 	missed   time.Time                  // when a Pop last found the item gone that it had read ahead
+	turn     fairTurn                   // of a queue with fairEvery
 	lists    uint                       // how many lists choose has seen
 	rivals   int                        // choose skips up to so many items, since other consumers take from the head
 	stuck    map[string]time.Time       // paths of items that cannot be moved or claimed, and until when they are ignored
@@ -482,6 +492,7 @@ type Config[C any] struct {
 	ClaimTimeout   time.Duration
 	DrainTimeout   time.Duration
 	RetryDelay     func(attempt int, err error) time.Duration
+	FairEvery      int
 }
 
 // New returns the queue at path, with its dead letters. The first call reports bad options.
@@ -503,11 +514,16 @@ func New[C any](c *core.Client, path string, kind layout.RecipeKind, opts Config
 		refuse("Prefetch %d is negative", opts.Prefetch)
 	case opts.Prefetch > maxBatch:
 		refuse("Prefetch %d exceeds the limit %d", opts.Prefetch, maxBatch)
+	case opts.FairEvery < 0 || opts.FairEvery == 1:
+		refuse("FairEvery %d, want at least 2, or 0 for no such takes", opts.FairEvery)
+	case opts.FairEvery > 0 && kind != layout.KindPriorityQueue:
+		refuse("FairEvery is set, which only a PriorityQueue has")
 	}
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout
 	q.drainTimeout, q.prefetch = opts.DrainTimeout, max(opts.Prefetch, 1)
 	q.retryDelay = opts.RetryDelay
+	q.fairEvery, q.turn.left = opts.FairEvery, -1
 	deadLetters := "DeadLetterPath"
 	if opts.DeadLetterPath == "" {
 		deadLetters = "no DeadLetterPath is set, and the default is not valid"

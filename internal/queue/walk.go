@@ -112,6 +112,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	}
 	v := sight{stuck: stuck, now: s.Clock().Now()}
 	all, first := layout.Buckets(q.items, names), ""
+	q.noteTurn(all)
 	for i, b := range all {
 		if q.kind == layout.KindDelayQueue {
 			due := v.due(b.Key)

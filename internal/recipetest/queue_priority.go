@@ -312,3 +312,123 @@ func (on queuePriorityTests) ItemsThatWereDueLongAgoAreTakenInOrder(t *testing.T
 		w.drained(&q.Consumer)
 	})
 }
+
+// fairQueue is priorityQueue with FairEvery.
+func (w *world) fairQueue(name string, hooks *backendtest.Hooks, fairEvery, bucketSize int) *coord.PriorityQueue[int] {
+	q := coord.NewPriorityQueue(w.Open(name, hooks), "/q", &coord.QueueOptions[int]{FairEvery: fairEvery})
+	*coordtest.Inside(&q.Consumer).BucketSize = bucketSize
+	return q
+}
+
+// mustTakeNext takes and acknowledges the next item.
+func mustTakeNext(t *testing.T, q *coord.PriorityQueue[int]) int {
+	t.Helper()
+	it, err := q.TryTake(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAck(t, it)
+	return it.Value
+}
+
+// One of three takes is a turn of the other priorities, although there are always items with a lower number.
+func (on queuePriorityTests) NoPriorityStarvesWithFairEvery(t *testing.T) {
+	on.each(t, func(w *world) {
+		q := w.fairQueue("a", nil, 3, 100)
+		for priority := 1; priority <= 3; priority++ {
+			vs := make([]int, 90)
+			for i := range vs {
+				vs[i] = priority*1000 + i
+			}
+			mustPutAt(w.T, q, int64(priority)-2, vs...)
+		}
+		next := map[int]int{1: 1000, 2: 2000, 3: 3000} // by priority: in the order in which they were put
+		first := 0
+		for n := 1; n <= 84; n++ {
+			v := mustTakeNext(w.T, q)
+			if v != next[v/1000] {
+				w.T.Fatalf("take %d: %d, want %d", n, v, next[v/1000])
+			}
+			next[v/1000]++
+			if v >= 2000 && first == 0 {
+				first = n
+			}
+			if turn := first > 0 && (n-first)%3 == 0; turn != (v >= 2000) || first == 0 && n > 4 {
+				w.T.Fatalf("take %d: %d; the first turn was %d", n, v, first)
+			}
+		}
+		if next[2] == 2000 || next[3] == 3000 {
+			w.T.Error("the turns leave a priority out")
+		}
+	})
+}
+
+// Turns deliver each item once, keep the order within a priority, and leave no empty buckets.
+func (on queuePriorityTests) TurnsKeepTheOrderWithinAPriority(t *testing.T) {
+	on.each(t, func(w *world) {
+		a, b := w.fairQueue("a", nil, 2, 4), w.priorityQueue("b", nil)
+		const each = 24
+		for n := range each {
+			for priority := range 3 {
+				mustPutAt(w.T, b, int64(priority), 100*priority+n)
+			}
+		}
+		next := []int{0, 100, 200}
+		others := 0 // before the items of the first priority are used up
+		for range 3 * each {
+			v := mustTakeNext(w.T, a)
+			if v != next[v/100] {
+				w.T.Fatalf("%d, want %d", v, next[v/100])
+			}
+			if next[v/100]++; v >= 100 && next[0] < each {
+				others++
+			}
+		}
+		if others < 12 {
+			w.T.Errorf("the turns have taken %d items, but two full buckets hold 8", others)
+		}
+		_, err := a.TryTake(context.Background())
+		coordtest.WantErr(w.T, err, coord.ErrEmpty)
+		w.drained(&a.Consumer)
+	})
+}
+
+// A turn costs one list more than another take.
+func (on queuePriorityTests) ATurnCostsOneListMore(t *testing.T) {
+	on.each(t, func(w *world) {
+		var mu sync.Mutex
+		var calls []string
+		a := w.fairQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if c.Op != "get" || !strings.Contains(c.Path, "/m-") { // the watch on a claim, some time after the grant
+				calls = append(calls, c.Op)
+			}
+			return nil
+		}}, 2, 100)
+		mustPutAt(w.T, a, 1, 11, 12, 13, 14, 15, 16, 17, 18)
+		mustPutAt(w.T, a, 2, 21, 22, 23, 24, 25, 26, 27, 28)
+		mustTakeNext(w.T, a)
+		mustTakeNext(w.T, a)
+		for range 8 {
+			mu.Lock()
+			calls = nil
+			mu.Unlock()
+			it, err := a.Take(context.Background())
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			want := []string{"children", "children", "commit", "get", "sync"}
+			if it.Value > 20 {
+				want = append([]string{"children"}, want...)
+			}
+			mu.Lock()
+			slices.Sort(calls)
+			if !slices.Equal(calls, want) {
+				w.T.Errorf("to take %d costs the calls %v, want %v", it.Value, calls, want)
+			}
+			mu.Unlock()
+			mustAck(w.T, it)
+		}
+	})
+}

@@ -66,6 +66,65 @@ func TestPriorityQueue_ABetterItemWinsOnALaggingServer(t *testing.T) {
 	})
 }
 
+// At a turn no item of the other priority can be taken: one is claimed, and another one is put off.
+func TestPriorityQueue_ATurnWithoutAFreeItemIsAUsualTake(t *testing.T) {
+	onMemory(t, func(w *world) {
+		a, b := w.fairQueue("a", nil, 2, 100), w.priorityQueue("b", nil)
+		mustPutAt(w.T, b, 2, 21, 22)
+		held := mustTake(w.T, b, 21)
+		if err := mustTake(w.T, b, 22).Nack(time.Minute); err != nil {
+			w.T.Fatal(err)
+		}
+		mustPutAt(w.T, b, 1, 11, 12, 13, 14, 15, 16, 17, 18)
+		for v := 11; v <= 18; v++ {
+			if got := mustTakeNext(w.T, a); got != v {
+				w.T.Errorf("%d, want %d", got, v)
+			}
+		}
+		mustAck(w.T, held)
+		time.Sleep(time.Minute)
+		mustAck(w.T, mustTake(w.T, a, 22))
+		w.drained(&a.Consumer)
+	})
+}
+
+// The item of a turn is removed before the claim. The call lists again, and takes by priority.
+func TestPriorityQueue_TheItemOfATurnVanishes(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var mu sync.Mutex
+		lost := false
+		b := w.priorityQueue("b", nil)
+		id, err := b.Put(context.Background(), 2, 21)
+		w.must(err)
+		a := w.fairQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			mu.Lock()
+			race := !lost && claims(c) && slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return strings.Contains(op.Path, "/b-2-") })
+			lost = lost || race
+			mu.Unlock()
+			if race {
+				w.must(b.Remove(context.Background(), id))
+			}
+			return nil
+		}}, 2, 100)
+		mustPutAt(w.T, b, 2, 22)
+		mustPutAt(w.T, b, 1, 11, 12, 13, 14, 15, 16)
+		last := 10
+		for range 7 {
+			v := mustTakeNext(w.T, a)
+			if v < 20 {
+				if v != last+1 {
+					w.T.Errorf("%d after %d", v, last)
+				}
+				last = v
+			}
+		}
+		if !lost || last != 16 {
+			w.T.Errorf("an item vanished: %t; %d is the last one", lost, last)
+		}
+		w.drained(&a.Consumer)
+	})
+}
+
 func TestPriorityQueue_TheDelayQueueIsOrderedByDueTime(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()

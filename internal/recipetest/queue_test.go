@@ -22,7 +22,7 @@ func TestQueue_AQueueReportsBadUse(t *testing.T) {
 		coordtest.WantErr(w.T, err, coord.ErrBadPath)
 		_, err = q.Take(ctx)
 		coordtest.WantErr(w.T, err, coord.ErrBadPath)
-		for _, o := range []coord.QueueOptions[int]{{MaxLen: -1}, {MaxAttempts: -1}, {Prefetch: -1}, {Prefetch: 129}, {ClaimTimeout: -1}} {
+		for _, o := range []coord.QueueOptions[int]{{MaxLen: -1}, {MaxAttempts: -1}, {Prefetch: -1}, {Prefetch: 129}, {ClaimTimeout: -1}, {FairEvery: 2}} {
 			_, err = coord.NewQueue(c, "/q", &o).Len(ctx)
 			coordtest.WantErr(w.T, err, coord.ErrInvalid)
 		}
