@@ -91,8 +91,8 @@
 //
 // When the ctx of a loop ends, its channel is closed or its iterator ends, without another
 // element. If a loop fails, its last element has the error. There are two exceptions:
-// [Consumer.Items] closes its channel and logs the error, and [Consumer.Dead] reports the
-// end of ctx as an error. A channel of states, leaders, members or values is latest-wins: a
+// [Consumer.Items] closes its channel and logs the error, and [Consumer.Dead] and
+// [Consumer.Retries] report the end of ctx as an error. A channel of states, leaders, members or values is latest-wins: a
 // slow reader misses intermediate elements, but never the newest.
 //
 // [Consumer.Work] and [Shards.Run] return nil when ctx has ended and their handlers have

@@ -57,10 +57,11 @@ func (it *Item[T]) Ack() error {
 // reason.
 func (it *Item[T]) Nack(delay time.Duration) error { return it.NackCause(delay, nil) }
 
-// NackCause is Nack with the error for which the attempt failed. If the item is moved to
-// the dead letters, the first kilobyte of the error's text is stored with it, and Dead shows
-// the text. The text is as protected as the item's own bytes, so it may quote them. It
-// appears in no log and no event. The causes of earlier attempts are not stored.
+// NackCause is Nack with the error for which the attempt failed. The first kilobyte of the
+// error's text is stored with the item: if the item is moved to the dead letters, Dead shows the
+// text, and if it is put off by a delay, Retries shows it until the next consumer takes the item.
+// Without a delay it is not stored. The text is as protected as the item's own bytes, so it may
+// quote them. It appears in no log and no event.
 func (it *Item[T]) NackCause(delay time.Duration, cause error) error {
 	return it.claim.Nack(delay, cause)
 }

@@ -81,6 +81,7 @@ type tool struct {
 	delay    time.Duration
 	deadPath string
 	all      bool
+	limit    int
 	putFlags *pflag.FlagSet
 
 	// Flags of other verbs.

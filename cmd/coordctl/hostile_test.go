@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-coord/coord"
@@ -21,7 +22,7 @@ func TestNoTextOfOtherClientsConfusesATerminal(t *testing.T) {
 	ctx := t.Context()
 	var out, errs bytes.Buffer
 	x, c := within(t, &out)
-	x.stderr, x.yes = &errs, true
+	x.stderr, x.yes, x.limit = &errs, true, 10
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -83,6 +84,14 @@ func TestNoTextOfOtherClientsConfusesATerminal(t *testing.T) {
 		}
 	}
 
+	// An item that waits for another attempt.
+	tried := coord.NewQueue[int](c, "/retries", nil)
+	_, err = tried.Put(ctx, 1)
+	must(err)
+	again, err := tried.Take(ctx)
+	must(err)
+	must(again.NackCause(time.Hour, errors.New(evil)))
+
 	// A decision that is owed to a dead proposer.
 	const mark = "00000000-0000-8000-8000-000000000001"
 	commit(node("/tx", ""), node("/tx/sites", ""), node("/tx/sites/db", ""), node("/tx/tx", ""),
@@ -108,6 +117,7 @@ func TestNoTextOfOtherClientsConfusesATerminal(t *testing.T) {
 		{"shards", "/shards", false, nil, x.shards},
 		{"tree", "/", false, nil, x.tree},
 		{"queue dead", "/queue", true, nil, x.dead},
+		{"queue retries", "/retries", false, nil, x.retries},
 		{"tx list", "/tx", false, nil, x.listTx},
 		{"tx status", "/tx", false, []string{"t1"}, x.txStatus},
 		{"tx recover", "/tx", false, nil, x.recoverTx},

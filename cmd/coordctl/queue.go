@@ -67,6 +67,22 @@ coordctl queue dead /queues/mail --data --json`,
 		do: t.dead,
 	})
 	t.dataFlag(dead)
+	retries := t.command(verb{
+		name: "retries", words: "PATH", short: "list the items that wait for another attempt, the next one first, with the latest error",
+		long: `
+These are items that their consumer has given back with a delay, until a consumer takes them again.
+It lists the whole queue, in one request for some 16 to 64 nodes, and prints up to --limit items.
+The error can quote the item.`,
+		example: `coordctl queue retries /queues/mail --limit 20`,
+		check: func() error {
+			if t.limit < 1 {
+				return fmt.Errorf("--limit %d: less than 1", t.limit)
+			}
+			return nil
+		},
+		do: t.retries,
+	})
+	retries.Flags().IntVar(&t.limit, "limit", 100, "the `number` of items that are listed at most")
 	redrive := t.command(verb{
 		name: "redrive", words: "PATH [ID…]", short: "put dead letters back into their queue",
 		long: `
@@ -116,7 +132,7 @@ while etcd has no space.`,
 	}
 	return t.command(verb{
 		name: "queue", words: "PATH", short: "use and repair a queue",
-		below: []*cobra.Command{stats, put, take, pop, dead, redrive, remove, purge, length},
+		below: []*cobra.Command{stats, put, take, pop, retries, dead, redrive, remove, purge, length},
 		do:    t.figures,
 	})
 }
@@ -323,6 +339,50 @@ func (t *tool) dead(ctx context.Context, c *coord.Client) error {
 		t.say("no dead letters of %s", t.path)
 	}
 	return t.report(ctx, letters, table(rows))
+}
+
+// retry is a coord.Retry as JSON.
+type retry struct {
+	ID       string    `json:"id"`
+	Attempts int       `json:"attempts"`
+	Next     time.Time `json:"next"`
+	Error    string    `json:"error,omitempty"`
+}
+
+// retries lists the items that wait for another attempt.
+func (t *tool) retries(ctx context.Context, c *coord.Client) error {
+	list, more := []retry{}, false
+	err := t.onQueue(c, func(q *coord.Consumer[[]byte]) error {
+		list = list[:0]
+		for r, err := range q.Retries(ctx) {
+			if err != nil {
+				return err
+			}
+			if more = len(list) == t.limit; more {
+				return nil
+			}
+			list = append(list, retry{r.ID, r.Attempts, r.Next.UTC(), r.Error})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"id", "attempts", "next", "error"}}
+	for _, r := range list {
+		row := []string{printable(r.ID), strconv.Itoa(r.Attempts), stamp(r.Next), "-"}
+		if r.Error != "" {
+			row[3] = strconv.Quote(r.Error)
+		}
+		rows = append(rows, row)
+	}
+	switch {
+	case more:
+		t.say("these are the next %d; more items of %s wait for another attempt", len(list), t.path)
+	case len(list) == 0 && !t.json:
+		t.say("no item of %s waits for another attempt", t.path)
+	}
+	return t.report(ctx, list, table(rows))
 }
 
 // redrive puts dead letters back.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -51,6 +52,9 @@ func TestTheCommandLine(t *testing.T) {
 		{"-servers 127.0.0.1:1 -wait 100ms queue redrive /a --all x", exitUsage, "needs ids, or --all"},
 		{"-servers 127.0.0.1:1 -wait 100ms revoke /a --force --after -1s", exitUsage, "--after -1s: negative"},
 		{"-servers 127.0.0.1:1 -wait 100ms tree --depth -1", exitUsage, "--depth -1: negative"},
+		{"-servers 127.0.0.1:1 -wait 100ms queue retries /a --limit 0", exitUsage, "--limit 0: less than 1"},
+		{"-memory queue retries /a", 0, "coordctl: no item of /a waits for another attempt\n"},
+		{"-memory -json queue retries /a", 0, "[]\n"},
 		{"-servers 127.0.0.1:1 -wait 100ms counter add /a x", exitUsage, "\"x\" is not a number"},
 		{"-servers 127.0.0.1:1 -wait 100ms value set /a x --if-version y", exitUsage, "want a number or none"},
 		{"-servers 127.0.0.1:1 -wait 100ms value delete /a --if-version y", exitUsage, "want a number or none"},
@@ -168,6 +172,42 @@ func inspectQueueAndWatch(t *testing.T, v *servers) {
 		}
 		if f.Oldest = 0; f != (figures{Ready: 4, Dead: 1, Buckets: 4}) {
 			t.Errorf("%+v", f)
+		}
+	})
+	t.Run("the items of a queue that wait for another attempt", func(t *testing.T) {
+		s.t = t
+		q := coord.NewPriorityQueue[string](s.next, s.path+"/slow", nil)
+		var ids []string
+		for n, cause := range []error{errors.New("no such host"), nil, errors.New("over\tquota")} {
+			_, err := q.Put(t.Context(), int64(n), "secret")
+			if err != nil {
+				t.Fatal(err)
+			}
+			item, err := q.Take(t.Context())
+			if err == nil {
+				err = item.NackCause(time.Duration(3-n)*time.Hour, cause)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append([]string{item.ID}, ids...)
+		}
+		lines := strings.Split(s.output("queue", "retries", s.path+"/slow"), "\n")
+		if len(lines) != 5 || strings.Join(strings.Fields(lines[0]), " ") != "id attempts next error" {
+			t.Fatalf("%q", lines)
+		}
+		for i, text := range []string{`"over\tquota"`, "-", `"no such host"`} {
+			if !strings.HasPrefix(lines[i+1], ids[i]+"  1  ") || !strings.HasSuffix(lines[i+1], "Z  "+text) {
+				t.Errorf("%q, want %s with %s", lines[i+1], ids[i], text)
+			}
+		}
+		var list []retry
+		if err := json.Unmarshal([]byte(s.output("queue", "retries", "--limit", "2", "-json", s.path+"/slow")), &list); err != nil {
+			t.Fatal(err)
+		}
+		if len(list) != 2 || list[0].ID != ids[0] || list[0].Attempts != 1 || list[0].Error != "over\tquota" || list[1].Error != "" ||
+			list[1].Next.Sub(list[0].Next).Round(time.Hour) != time.Hour || time.Until(list[0].Next).Round(time.Hour) != time.Hour {
+			t.Errorf("%+v", list)
 		}
 	})
 	t.Run("inspect prints JSON", func(t *testing.T) {

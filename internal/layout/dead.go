@@ -20,8 +20,8 @@ type DeadReason struct {
 	Due      int64  `json:"due,omitempty"`      // in the name that the item had in that queue
 }
 
-// MaxReasonText is the maximum number of bytes of the text of an error in a DeadReason, as
-// JSON.
+// MaxReasonText is the maximum number of bytes of the text of an error in a DeadReason or a PutOff,
+// as JSON.
 const MaxReasonText = 1024
 
 // Encode returns the data of the node, with the text of the error valid and cut at
@@ -29,6 +29,27 @@ const MaxReasonText = 1024
 func (r DeadReason) Encode() []byte {
 	r.Error = boundedText(r.Error)
 	return plainJSON(r)
+}
+
+// PutOff is what the node d-<id>-<time> says beside its time, in JSON. Its data is empty if no cause is known. A
+// reader ignores unknown fields.
+type PutOff struct {
+	Error string `json:"error,omitempty"` // why the latest attempt failed; as that of a DeadReason
+}
+
+// Encode returns the data of the node, with the text of the error valid and cut at MaxReasonText.
+func (p PutOff) Encode() []byte {
+	p.Error = boundedText(p.Error)
+	return plainJSON(p)
+}
+
+// ParsePutOff decodes the data of the node. Data that an outsider wrote says nothing.
+func ParsePutOff(data []byte) PutOff {
+	var p PutOff
+	if json.Unmarshal(data, &p) != nil {
+		return PutOff{}
+	}
+	return p
 }
 
 // boundedText returns the beginning of text, as valid UTF-8.

@@ -143,7 +143,7 @@ func FuzzBucket(f *testing.F) {
 			if i > 0 && cmp.Or(cmp.Compare(c.Items[i-1].Due, e.Due), cmp.Compare(c.Items[i-1].Seq, e.Seq)) > 0 {
 				t.Errorf("out of order: %+v, %+v", c.Items[i-1], e)
 			}
-			for _, path := range []string{e.Path(), e.StateAt(), e.Bucket + "/" + e.PutOff} {
+			for _, path := range []string{e.Path(), e.StateAt(), e.PutOffAt()} {
 				if e.PutOff != "" && backend.CheckPath(path) != nil {
 					t.Errorf("%q", path)
 				}
@@ -338,6 +338,13 @@ func FuzzDeadReasons(f *testing.F) {
 		}
 		if utf8.ValidString(text) && len(text) < 100 && r.Error != text || r.SessionID() != -1 {
 			t.Errorf("%q has become %q", text, r.Error)
+		}
+		off := layout.PutOff{Error: text}.Encode()
+		if p := layout.ParsePutOff(off); p.Error != r.Error || len(off) > layout.MaxReasonText+20 {
+			t.Errorf("%d bytes: %q, want %q", len(off), p.Error, r.Error)
+		}
+		if p := layout.ParsePutOff(data); !utf8.ValidString(p.Error) {
+			t.Errorf("%+v", p)
 		}
 		r.Error, in.Error = "", ""
 		if r != in {

@@ -108,6 +108,9 @@ func (e *QueueEntry) StateAt() string { return e.Bucket + "/" + StatePrefix + e.
 // ReasonAt returns the path of the node that says why the item is a dead letter.
 func (e *QueueEntry) ReasonAt() string { return e.Bucket + "/" + ReasonPrefix + e.ID }
 
+// PutOffAt returns the path of the node that puts the item off.
+func (e *QueueEntry) PutOffAt() string { return e.Bucket + "/" + e.PutOff }
+
 // Key returns the key of the item's bucket.
 func (e *QueueEntry) Key() int64 {
 	i := strings.LastIndexByte(e.Bucket, '/')

@@ -35,7 +35,7 @@ type Claim struct {
 	// Set by the call that ends the claim, before it completes the release of the hold.
 	verb  claimVerb
 	delay time.Duration // of verbNack
-	why   deadReason    // of verbBury
+	why   deadReason    // of verbBury and verbNack
 	due   int64         // the time at which that delay ends, or 0; set by the first attempt to commit
 
 	mu    sync.Mutex
@@ -301,7 +301,7 @@ func (cl *Claim) ops(ops []backend.Op) []backend.Op {
 		ops = append(ops, backend.Create(e.StateAt(), count, backend.Persistent))
 	}
 	if e.PutOff != "" {
-		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
+		ops = append(ops, backend.Delete(e.PutOffAt(), backend.AnyVersion))
 	}
 	return append(ops, backend.Create(cl.mark, nil, backend.Ephemeral))
 }

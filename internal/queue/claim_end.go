@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
@@ -22,7 +21,7 @@ func (cl *Claim) finish(ctx context.Context, v claimVerb, delay time.Duration) e
 	return cl.finishFor(ctx, v, delay, deadReason{})
 }
 
-// finishFor is finish with the reason for verbBury.
+// finishFor is finish with the reason for verbBury or verbNack.
 func (cl *Claim) finishFor(ctx context.Context, v claimVerb, delay time.Duration, why deadReason) error {
 	if cl.decide(v, delay) {
 		cl.why = why
@@ -86,7 +85,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 		}
 		ops = append(ops, state)
 		if cl.early && e.PutOff != "" {
-			ops = append(ops, backend.Create(e.Bucket+"/"+e.PutOff, nil, backend.Persistent)) // as the claim has found it
+			ops = append(ops, backend.Create(e.PutOffAt(), nil, backend.Persistent)) // the claim has deleted it, and not read it
 		}
 	case verbNack:
 		if cl.delay > 0 && cl.due == 0 {
@@ -98,7 +97,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 		}
 		switch {
 		case cl.due != 0: // shows that the claim was not lost
-			ops = append(ops, backend.Create(e.Bucket+"/"+layout.PutOffPrefix+e.ID+"-"+strconv.FormatInt(cl.due, 10), nil, backend.Persistent))
+			ops = append(ops, putOff(cl.s, e, cl.due, cl.why, ops))
 		case cl.why.reason != trace.ReasonTimeout:
 			ops = append(ops, backend.SetData(e.StateAt(), layout.Attempts(cl.attempt, true), backend.AnyVersion))
 		}
@@ -250,7 +249,7 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 	}
 	ops := []backend.Op{backend.Delete(e.StateAt(), version), backend.Delete(e.Path(), backend.AnyVersion)}
 	if e.PutOff != "" {
-		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
+		ops = append(ops, backend.Delete(e.PutOffAt(), backend.AnyVersion))
 	}
 	if e.Reason {
 		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))

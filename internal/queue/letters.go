@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/usercode"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -25,13 +26,21 @@ var (
 	decodingPanicked = deadReason{trace.ReasonFailed, "the codec panicked"}
 )
 
-// failedFor is the reason for an item whose processing failed. It runs foreign code, the
-// method of the error, in the goroutine of the caller.
+// failedFor is the reason for an item whose processing failed. It waits for foreign code, the method of the
+// error, which can panic or end its goroutine.
 func failedFor(cause error) deadReason {
+	why := deadReason{reason: trace.ReasonFailed}
 	if cause == nil {
-		return deadReason{reason: trace.ReasonFailed}
+		return why
 	}
-	return deadReason{trace.ReasonFailed, fmt.Sprint(cause)} // survives a panic of the method
+	err := usercode.Call(func() error {
+		why.text = fmt.Sprint(cause) // survives a panic
+		return nil
+	})
+	if err != nil {
+		why.text = err.Error()
+	}
+	return why
 }
 
 func undecodable(err error) deadReason { return deadReason{trace.ReasonUndecodable, err.Error()} }

@@ -176,7 +176,7 @@ func (cl *Claim) stopTimer() {
 // Nack is Item.NackCause of package coord.
 func (cl *Claim) Nack(delay time.Duration, cause error) error {
 	v, why := cl.failure(), deadReason{}
-	if v == verbBury {
+	if v == verbBury || delay > 0 {
 		why = failedFor(cause)
 	}
 	return errs.Op("nack", cl.e.Path(), cl.finishFor(context.Background(), v, max(delay, 0), why))

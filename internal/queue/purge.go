@@ -140,7 +140,7 @@ func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]back
 		ops = append(ops, backend.Absent(e.StateAt()))
 	}
 	if e.PutOff != "" {
-		ops = append(ops, backend.Delete(e.Bucket+"/"+e.PutOff, backend.AnyVersion))
+		ops = append(ops, backend.Delete(e.PutOffAt(), backend.AnyVersion))
 	}
 	if e.Reason {
 		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))

@@ -32,7 +32,8 @@ import (
 //	  i-<id>-<due>-<sequence>            an item: the bytes that Put was given, nothing else
 //	  s-<id>                             its state, from the first claim on: how often it was claimed (layout.Attempts)
 //	  m-<id>-<guid>                      its claim (the mark): ephemeral, made by the consumer
-//	  d-<id>-<time>                      the item is put off until then, in milliseconds by the service's clock (W7)
+//	  d-<id>-<time>                      the item is put off until then, in milliseconds by the service's clock (W7);
+//	                                     its data is empty or, in JSON, why the attempt before has failed (layout.PutOff)
 //	  r-<id>                             of a dead letter: why it was moved, in JSON, and what a Redrive needs (D1)
 //	<queue>/waiters/slot-<i>             a client that waits and watches the items; waiters is a container
 //	<queue>/waiters/_c_<guid>-take-<seq> any other client that waits
@@ -292,7 +293,7 @@ import (
 // shows, or another leader with another clock makes the commit. So the stamp of a claim's commit
 // decides, which is exact: both it and the due time are whole milliseconds. If the stamp is before the
 // time of an item, no caller gets the item. The client gives it back (T5) and, with it, the node d, which
-// the claim has deleted (T2). The same stamp is a sample that does not fit the interval, so the client
+// the claim has deleted (T2). That d is empty: a claim does not read why the item was put off. The same stamp is a sample that does not fit the interval, so the client
 // learns the time from it, and makes no further early claim. (It makes one more if the allowance for
 // drift hides that the sample does not fit.) If the client dies in between, its claim is lost like any
 // other: the attempt counts, and d is gone.
