@@ -18,6 +18,8 @@
 // Their attributes are coord.recipe, coord.path, coord.op and coord.node, and where they
 // apply coord.token, coord.weight, coord.item, coord.attempt, coord.outcome and coord.reason.
 //
+// Handler adds a span around each call of a handler of a queue, which is the parent of the handler's own spans.
+//
 // # Metrics
 //
 // All have the attributes coord.recipe and coord.path, except those marked with *. Durations

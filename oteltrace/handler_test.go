@@ -1,0 +1,132 @@
+package oteltrace
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// processed returns the ended spans of handlers.
+func (x *scene) processed() (list []string) {
+	for _, s := range x.ended("messaging.destination.name", "coord.attempt", "error.type") {
+		if strings.HasPrefix(s, "process ") {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+func TestHandler_ASpanForEachItem(t *testing.T) {
+	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
+		// The link "c" has no Trace: a handler needs none.
+		c := x.open("c", nil)
+		defer c.Close()
+		q := coord.NewQueue[string](c, "/q", &coord.QueueOptions[string]{MaxAttempts: 1})
+		ids, err := q.PutAll(x.t.Context(), "good", "bad", "panic", "exit", "lost")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(x.t.Context())
+		ctx, parent := x.tracer.Start(ctx, "parent")
+		left := len(ids)
+		o := &Options{TracerProvider: parent.TracerProvider(), Path: strings.ToUpper}
+		err = q.Work(ctx, 1, Handler(o, func(ctx context.Context, it *coord.Item[string]) error {
+			if left--; left == 0 {
+				defer stop()
+			}
+			_, inner := x.tracer.Start(ctx, "inner "+it.Value)
+			time.Sleep(time.Second)
+			inner.End()
+			switch it.Value {
+			case "bad":
+				return errors.New("no such host")
+			case "panic":
+				panic("secret")
+			case "exit":
+				runtime.Goexit()
+			case "lost":
+				x.st.Link("c").Expire(it.Session())
+				<-it.Done()
+			}
+			return nil
+		}))
+		parent.End()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.want(x.processed(),
+			"process /APP/Q 1s messaging.destination.name=/app/q attempt=1",
+			"process /APP/Q 1s messaging.destination.name=/app/q attempt=1 error.type=*errors.errorString [exception] error",
+			"process /APP/Q 1s messaging.destination.name=/app/q attempt=1 error.type=panic error",
+			"process /APP/Q 1s messaging.destination.name=/app/q attempt=1 error.type=panic error",
+			"process /APP/Q 1s messaging.destination.name=/app/q attempt=1 error.type=*errs.Loss [exception] error")
+		spans := x.spans.GetSpans()
+		of := make(map[string]sdktrace.ReadOnlySpan)
+		for _, s := range spans.Snapshots() {
+			of[s.Name()] = s
+			if s.Name() != "process /APP/Q" {
+				continue
+			}
+			if s.SpanKind() != trace.SpanKindConsumer || s.Parent().SpanID() != parent.SpanContext().SpanID() {
+				t.Errorf("kind %v, parent %v", s.SpanKind(), s.Parent().SpanID())
+			}
+			if strings.Contains(s.Status().Description, "secret") {
+				t.Errorf("%+v", s.Status())
+			}
+		}
+		if in, last := of["inner lost"], of["process /APP/Q"]; in == nil || in.Parent().SpanID() != last.SpanContext().SpanID() {
+			t.Error("the span of the handler's work is no child of its item's")
+		}
+	})
+}
+
+// The span of the handler has the item and token of the span that has the outcome of the item.
+func TestHandler_TheOutcomeIsThatOfTheHold(t *testing.T) {
+	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
+		q := coord.NewQueue[int](x.c, "/q", &coord.QueueOptions[int]{MaxAttempts: 2})
+		if _, err := q.Put(x.t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(x.t.Context())
+		ctx, parent := x.tracer.Start(ctx, "parent")
+		handle := Handler(&Options{TracerProvider: parent.TracerProvider()}, func(_ context.Context, it *coord.Item[int]) error {
+			if it.Attempt == 2 {
+				stop()
+				return coord.Bury(errors.New("no such customer"))
+			}
+			return errors.New("busy")
+		})
+		if err := q.Work(ctx, 1, handle); err != nil {
+			t.Fatal(err)
+		}
+		parent.End()
+		outcome := make(map[string]string) // of a hold, by item and token
+		var handled []string
+		x.ended()
+		for _, s := range x.spans.GetSpans() {
+			set := attribute.NewSet(s.Attributes...)
+			text := func(k attribute.Key) string { v, _ := set.Value(k); return v.Emit() }
+			switch claim := text(keyItem) + " " + text(keyToken); s.Name {
+			case "coord.hold":
+				outcome[claim] = text(keyOutcome)
+			case "process /app/q":
+				handled = append(handled, claim)
+			}
+		}
+		if len(handled) != 2 || len(outcome) != 2 || outcome[handled[0]] != "nacked" || outcome[handled[1]] != "dead" {
+			t.Errorf("%q, %q", handled, outcome)
+		}
+		x.want(slices.DeleteFunc(x.points(), func(s string) bool { return !strings.HasPrefix(s, "coord.queue.settled") }),
+			"coord.queue.settled{outcome=dead,path=/app/q,recipe=queue} 1",
+			"coord.queue.settled{outcome=nacked,path=/app/q,recipe=queue} 1")
+	})
+}
