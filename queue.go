@@ -34,7 +34,7 @@ type QueueOptions[T any] struct {
 	FailWhenFull bool
 
 	// MaxAttempts is the number of times that an item is taken before it is moved
-	// to the dead letters. Zero means no limit.
+	// to the dead letters. Zero means no limit. PutOptions can replace it for an item.
 	MaxAttempts int
 
 	// DeadLetterPath is the path of the queue that receives the items that were
@@ -159,7 +159,25 @@ func NewQueue[T any](c *Client, path string, o *QueueOptions[T]) *Queue[T] {
 // for room and another program has made persistent nodes with the names of all slots, the nodes
 // in which clients wait; ErrDenied, ErrClosed, ErrBadPath.
 func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
-	return q.putOne(ctx, 0, 0, v)
+	return q.PutWith(ctx, v, nil)
+}
+
+// PutOptions are the options of one item. The zero value of a field, and nil for all of them, mean the options of
+// the queue.
+//
+// Options are stored in a node of their own beside the item, in the commit that puts it, and deleted with it. A
+// Put without options makes no such node. A consumer reads the node together with the item, and claims such an item
+// alone, so Work needs two round trips for it where it needs one for another item of a backlog. Options stay with
+// the item in the dead letters and after a Redrive; they are lost if the reason of the dead letter is.
+type PutOptions struct {
+	// MaxAttempts replaces the MaxAttempts of QueueOptions for this item. Consumers that do not know this option,
+	// of an earlier version, go by the options of the queue.
+	MaxAttempts int
+}
+
+// PutWith is Put with options of the item. ErrInvalid: an option is negative.
+func (q *Queue[T]) PutWith(ctx context.Context, v T, o *PutOptions) (id string, err error) {
+	return q.putWith(ctx, 0, 0, v, o)
 }
 
 // PutAll appends values in order, many in one commit: up to 1,024 if they fit into it, 128 with
@@ -174,7 +192,12 @@ func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error
 // PutOp is a Put as a part of a Txn: the item is put if and only if the transaction
 // is applied. A transaction cannot keep MaxLen, so a queue with a MaxLen refuses
 // PutOp with ErrUnsupported.
-func (q *Queue[T]) PutOp(v T) TxnOp { return TxnOp{q.q.PutOp(0, 0, q.encoding(v))} }
+func (q *Queue[T]) PutOp(v T) TxnOp { return q.PutOpWith(v, nil) }
+
+// PutOpWith is PutOp with options of the item.
+func (q *Queue[T]) PutOpWith(v T, o *PutOptions) TxnOp {
+	return TxnOp{q.q.PutOp(0, 0, o.layout(), q.encoding(v))}
+}
 
 // A PriorityQueue is a Queue whose items are taken by priority, the lowest number
 // first, and items of one priority in the order in which they were put (the
@@ -205,7 +228,12 @@ func NewPriorityQueue[T any](c *Client, path string, o *QueueOptions[T]) *Priori
 
 // Put adds a value, as Queue.Put does.
 func (q *PriorityQueue[T]) Put(ctx context.Context, priority int64, v T) (id string, err error) {
-	return q.putOne(ctx, priority, 0, v)
+	return q.PutWith(ctx, priority, v, nil)
+}
+
+// PutWith is Put with options of the item, as Queue.PutWith.
+func (q *PriorityQueue[T]) PutWith(ctx context.Context, priority int64, v T, o *PutOptions) (id string, err error) {
+	return q.putWith(ctx, priority, 0, v, o)
 }
 
 // PutAll adds values of one priority, as Queue.PutAll does.
@@ -215,7 +243,12 @@ func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) 
 
 // PutOp is a Put as a part of a Txn; see Queue.PutOp.
 func (q *PriorityQueue[T]) PutOp(priority int64, v T) TxnOp {
-	return TxnOp{q.q.PutOp(priority, 0, q.encoding(v))}
+	return q.PutOpWith(priority, v, nil)
+}
+
+// PutOpWith is PutOp with options of the item.
+func (q *PriorityQueue[T]) PutOpWith(priority int64, v T, o *PutOptions) TxnOp {
+	return TxnOp{q.q.PutOp(priority, 0, o.layout(), q.encoding(v))}
 }
 
 func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *QueueOptions[T]) Consumer[T] {
@@ -235,8 +268,16 @@ func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *Queue
 	})}
 }
 
-func (q *Consumer[T]) putOne(ctx context.Context, priority, due int64, v T) (string, error) {
-	return q.q.PutValue(ctx, priority, due, func() ([]byte, error) { return q.codec.encode(v) })
+func (q *Consumer[T]) putWith(ctx context.Context, priority, due int64, v T, o *PutOptions) (string, error) {
+	return q.q.PutValue(ctx, priority, due, o.layout(), q.encoding(v))
+}
+
+// layout returns the options as they are stored.
+func (o *PutOptions) layout() layout.ItemOptions {
+	if o == nil {
+		return layout.ItemOptions{}
+	}
+	return layout.ItemOptions{MaxAttempts: o.MaxAttempts}
 }
 
 func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) ([]string, error) {

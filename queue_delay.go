@@ -56,11 +56,16 @@ func NewDelayQueue[T any](c *Client, path string, o *QueueOptions[T]) *DelayQueu
 // the year 0 counts as the beginning of that year. A producer whose clock may be wrong
 // uses PutAfter.
 func (q *DelayQueue[T]) Put(ctx context.Context, due time.Time, v T) (id string, err error) {
+	return q.PutWith(ctx, due, v, nil)
+}
+
+// PutWith is Put with options of the item, as Queue.PutWith.
+func (q *DelayQueue[T]) PutWith(ctx context.Context, due time.Time, v T, o *PutOptions) (id string, err error) {
 	at, err := q.q.DueAt("put", due)
 	if err != nil {
 		return "", err
 	}
-	return q.putOne(ctx, 0, at, v)
+	return q.putWith(ctx, 0, at, v, o)
 }
 
 // PutAll adds values that are due at the same time, as Queue.PutAll does.
@@ -83,10 +88,15 @@ func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id 
 	if err != nil {
 		return "", err
 	}
-	return q.putOne(ctx, 0, due, v)
+	return q.putWith(ctx, 0, due, v, nil)
 }
 
 // PutOp is a Put as a part of a Txn; see Queue.PutOp.
 func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
-	return TxnOp{q.q.DuePutOp(due, q.encoding(v))}
+	return q.PutOpWith(due, v, nil)
+}
+
+// PutOpWith is PutOp with options of the item.
+func (q *DelayQueue[T]) PutOpWith(due time.Time, v T, o *PutOptions) TxnOp {
+	return TxnOp{q.q.DuePutOp(due, o.layout(), q.encoding(v))}
 }

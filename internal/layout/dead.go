@@ -18,6 +18,9 @@ type DeadReason struct {
 	Queue    string `json:"queue"`              // the path of the queue that the item was in
 	Priority int64  `json:"priority,omitempty"` // of an item of a PriorityQueue
 	Due      int64  `json:"due,omitempty"`      // in the name that the item had in that queue
+
+	// The data of the node with the options that the item had in that queue.
+	Options json.RawMessage `json:"options,omitempty"`
 }
 
 // MaxReasonText is the maximum number of bytes of the text of an error in a DeadReason or a PutOff,
@@ -28,6 +31,7 @@ const MaxReasonText = 1024
 // MaxReasonText.
 func (r DeadReason) Encode() []byte {
 	r.Error = boundedText(r.Error)
+	r.Options = validOptions(r.Options)
 	return plainJSON(r)
 }
 
@@ -50,6 +54,14 @@ func ParsePutOff(data []byte) PutOff {
 		return PutOff{}
 	}
 	return p
+}
+
+// validOptions returns data if they are the options of an item, else nil.
+func validOptions(data []byte) []byte {
+	if _, ok := ParseItemOptions(data); !ok {
+		return nil
+	}
+	return data
 }
 
 // boundedText returns the beginning of text, as valid UTF-8.
@@ -94,6 +106,7 @@ func ParseDeadReason(data []byte) (DeadReason, bool) {
 	}
 	r.Attempts = max(r.Attempts, 0)
 	r.Due = min(max(r.Due, -MaxNumber), MaxNumber)
+	r.Options = validOptions(r.Options)
 	return r, true
 }
 

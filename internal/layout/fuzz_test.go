@@ -3,9 +3,11 @@ package layout_test
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -124,6 +126,7 @@ func FuzzBucket(f *testing.F) {
 		{"i-" + fuzzID + "-0-0000000001", "i-" + fuzzID + "-0-0000000000", "i-" + other + "-9223372036854775807--2147483648"},
 		{"s-" + other, "d-" + other + "-5", "b-0-0", "b-0-1", "b-0-00", "b--1-0", "b-9-9007199254740993"},
 		{"i-" + fuzzID + "-0-0000000000", "r-" + fuzzID, "r-" + other, "r-" + fuzzID + "-1"},
+		{"i-" + fuzzID + "-0-0000000000", "o-" + fuzzID, "o-" + other, "o-" + fuzzID + "-1", "o-" + fuzzID + "x"},
 		{"d-" + fuzzID + "-1", "d-" + fuzzID + "-2", "i-" + fuzzID + "--1-0000000000", "s-" + fuzzID + "x"},
 	} {
 		f.Add(strings.Join(list, "\n"))
@@ -156,6 +159,14 @@ func FuzzBucket(f *testing.F) {
 			}
 			if e.Reason != slices.Contains(names, layout.ReasonPrefix+e.ID) {
 				t.Errorf("%+v: reason", e)
+			}
+			if e.Options != slices.Contains(names, layout.OptionsPrefix+e.ID) {
+				t.Errorf("%+v: options", e)
+			}
+			for _, path := range e.Notes() {
+				if !layout.IsNote(path) || !slices.Contains(names, strings.TrimPrefix(path, e.Bucket+"/")) {
+					t.Errorf("%+v: note %q", e, path)
+				}
 			}
 			if e.Key() != 0 {
 				t.Errorf("%+v: key %d", e, e.Key())
@@ -347,8 +358,43 @@ func FuzzDeadReasons(f *testing.F) {
 			t.Errorf("%+v", p)
 		}
 		r.Error, in.Error = "", ""
-		if r != in {
+		if !reflect.DeepEqual(r, in) {
 			t.Errorf("%+v has become %+v", in, r)
+		}
+	})
+}
+
+// Whatever the data of the node with the options of an item: garbage is no options, and the data passes through a
+// dead letter with the fields that this version does not know.
+func FuzzItemOptions(f *testing.F) {
+	for _, data := range []string{
+		"", "{}", "null", "[]", " { } ", `{"maxAttempts":3}`, `{"maxAttempts":-3,"key":"a<b"}`, `{"maxAttempts":"x"}`, `{"maxAttempts":1e99}`,
+		`{"later":{"x":[1,2]},"maxAttempts":1}`, "\xff{", "{\"x\":\"\xff\"}", `{"x":"` + strings.Repeat("z", 5000) + `"}`, `{"maxAttempts":1}{}`,
+	} {
+		f.Add([]byte(data), 3)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, most int) {
+		o, ok := layout.ParseItemOptions(data)
+		if o.MaxAttempts < 0 || !ok && o != (layout.ItemOptions{}) || ok && len(data) > layout.MaxItemOptions {
+			t.Errorf("%q: %+v, %t", data, o, ok)
+		}
+		r, read := layout.ParseDeadReason(layout.DeadReason{Reason: "failed", Options: data}.Encode())
+		if !read || (r.Options != nil) != ok {
+			t.Fatalf("%q in a dead letter: %+v, %t", data, r, read)
+		}
+		if ok {
+			var before, after map[string]any
+			if json.Unmarshal(data, &before) != nil || json.Unmarshal(r.Options, &after) != nil || !reflect.DeepEqual(before, after) {
+				t.Errorf("%q has become %q", data, r.Options)
+			}
+		}
+		in := layout.ItemOptions{MaxAttempts: max(most, 0)}
+		out := in.Encode()
+		if (out == nil) != (in == layout.ItemOptions{}) {
+			t.Errorf("%+v is encoded as %q", in, out)
+		}
+		if back, ok := layout.ParseItemOptions(out); out != nil && (!ok || back != in) {
+			t.Errorf("%+v has become %+v", in, back)
 		}
 	})
 }

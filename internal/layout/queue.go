@@ -11,15 +11,16 @@ import (
 
 // The first characters of the names of a queue.
 const (
-	BucketPrefix = "b-"
-	ItemPrefix   = "i-"
-	StatePrefix  = "s-"
-	MarkPrefix   = "m-"
-	PutOffPrefix = "d-"
-	ReasonPrefix = "r-"
-	WaiterInfix  = "take-"
-	RoomInfix    = "put-" // of a client that waits for room
-	SlotPrefix   = "slot-"
+	BucketPrefix  = "b-"
+	ItemPrefix    = "i-"
+	StatePrefix   = "s-"
+	MarkPrefix    = "m-"
+	PutOffPrefix  = "d-"
+	ReasonPrefix  = "r-"
+	OptionsPrefix = "o-"
+	WaiterInfix   = "take-"
+	RoomInfix     = "put-" // of a client that waits for room
+	SlotPrefix    = "slot-"
 
 	// Beside the buckets, see queue.go of internal/queue.
 	TallyName = "tally" // its version continues that of the directory
@@ -89,17 +90,18 @@ func Buckets(items string, names []string) []Bucket {
 // QueueEntry is an item in a bucket, with everything that the list of the bucket
 // shows about it.
 type QueueEntry struct {
-	Bucket string // path
-	Seen   int64  // the position of the list, backend.Stat.AsOf
-	ID     string
-	Name   string
-	Due    int64 // milliseconds since 1970; 0: at once
-	Seq    int64
-	State  bool   // it was claimed before
-	Marked bool   // it is claimed now
-	Off    int64  // the time until which it is put off
-	PutOff string // the name of the node that puts it off
-	Reason bool   // a node says why it is in this queue of dead letters
+	Bucket  string // path
+	Seen    int64  // the position of the list, backend.Stat.AsOf
+	ID      string
+	Name    string
+	Due     int64 // milliseconds since 1970; 0: at once
+	Seq     int64
+	State   bool   // it was claimed before
+	Marked  bool   // it is claimed now
+	Off     int64  // the time until which it is put off
+	PutOff  string // the name of the node that puts it off
+	Reason  bool   // a node says why it is in this queue of dead letters
+	Options bool   // a node has its ItemOptions
 }
 
 func (e *QueueEntry) Path() string    { return e.Bucket + "/" + e.Name }
@@ -110,6 +112,27 @@ func (e *QueueEntry) ReasonAt() string { return e.Bucket + "/" + ReasonPrefix + 
 
 // PutOffAt returns the path of the node that puts the item off.
 func (e *QueueEntry) PutOffAt() string { return e.Bucket + "/" + e.PutOff }
+
+// OptionsAt returns the path of the node with the options of the item.
+func (e *QueueEntry) OptionsAt() string { return e.Bucket + "/" + OptionsPrefix + e.ID }
+
+// Notes returns the paths of the nodes beside the item that are deleted with it, but do not prevent its deletion if
+// they are gone or cannot be deleted: its reason and its options.
+func (e *QueueEntry) Notes() (paths []string) {
+	if e.Reason {
+		paths = append(paths, e.ReasonAt())
+	}
+	if e.Options {
+		paths = append(paths, e.OptionsAt())
+	}
+	return paths
+}
+
+// IsNote reports whether a path is that of a reason or of options.
+func IsNote(path string) bool {
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	return strings.HasPrefix(name, ReasonPrefix) || strings.HasPrefix(name, OptionsPrefix)
+}
 
 // Key returns the key of the item's bucket.
 func (e *QueueEntry) Key() int64 {
@@ -191,6 +214,8 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 			c.Items[i].State = true
 		case name[:2] == ReasonPrefix:
 			c.Items[i].Reason = true
+		case name[:2] == OptionsPrefix:
+			c.Items[i].Options = true
 		default:
 			_, at, _ := CutID(name, PutOffPrefix)
 			if t, err := strconv.ParseInt(at, 10, 64); err == nil {
@@ -221,9 +246,9 @@ func ParseAttempts(data []byte) (n int, nacked bool) {
 }
 
 // IsState reports whether a name is that of a state node, of a node that puts an item
-// off, or of the reason of a dead letter.
+// off, of the reason of a dead letter, or of the options of an item.
 func IsState(name string) bool {
-	if len(name) == 2+GUIDLen && (name[:2] == StatePrefix || name[:2] == ReasonPrefix) {
+	if len(name) == 2+GUIDLen && (name[:2] == StatePrefix || name[:2] == ReasonPrefix || name[:2] == OptionsPrefix) {
 		return Speakable(name)
 	}
 	_, at, ok := CutID(name, PutOffPrefix)

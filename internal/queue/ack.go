@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/parallel"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // Acks that are called while another Ack is under way go together, in one commit,
@@ -170,15 +171,20 @@ func ackTogether(all []*acking) {
 	}
 }
 
-// ackOps appends the operations of an Ack: those on the mark, the state, the item and, if
-// the item is a dead letter with a reason, on the reason.
+// ackOps appends the operations of an Ack: those on the mark, the state, the item and its notes, the reason of a dead
+// letter and the options.
 func (cl *Claim) ackOps(ops []backend.Op) []backend.Op {
 	ops = append(ops,
 		backend.Delete(cl.mark, backend.AnyVersion),
 		backend.Delete(cl.e.StateAt(), backend.AnyVersion),
 		backend.Delete(cl.e.Path(), backend.AnyVersion))
-	if cl.e.Reason {
-		ops = append(ops, backend.Delete(cl.e.ReasonAt(), backend.AnyVersion))
+	return append(ops, deleteNotes(&cl.e)...)
+}
+
+// deleteNotes returns the operations that delete the notes of an item.
+func deleteNotes(e *layout.QueueEntry) (ops []backend.Op) {
+	for _, path := range e.Notes() {
+		ops = append(ops, backend.Delete(path, backend.AnyVersion))
 	}
 	return ops
 }

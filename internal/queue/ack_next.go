@@ -15,9 +15,9 @@ import (
 // nextClaim is a claim that the commit of an Ack makes for the Work of the acknowledged item.
 type nextClaim struct {
 	cl      *Claim
-	read    chan backend.ReadResult // of capacity 1: the item, which is read beside the commit
-	cleanUp *core.CleanUp           // Close waits until Work has the claim, or has given it back
-	done    func()                  // the feeder waits for it
+	read    chan claimRead // of capacity 1: the item, which is read beside the commit
+	cleanUp *core.CleanUp  // Close waits until Work has the claim, or has given it back
+	done    func()         // the feeder waits for it
 }
 
 // drop ends the clean-ups of claims that were refused or are not valid, so that the feeder continues.
@@ -121,7 +121,7 @@ func (q *Queue) claimNothing(s *core.Session) {
 //
 // It returns no claim on an item that was claimed before: such an item can be due for the dead letters. Nor
 // does it if MaxAttempts is 1: an item whose session is lost after the commit would become a dead letter that
-// no handler has seen.
+// no handler has seen. The MaxAttempts of an item with options can be 1, too.
 func (q *Queue) claimBeside(s *core.Session, in *intake, want int) (next []*nextClaim) {
 	if want < 1 || q.maxAttempts == 1 || s.Backend().Err() != nil {
 		return nil
@@ -141,7 +141,7 @@ func (q *Queue) claimBeside(s *core.Session, in *intake, want int) (next []*next
 		return nil
 	}
 	fresh := 0
-	for fresh < min(want, len(a.items)) && !a.items[fresh].State && a.items[fresh].PutOff == "" {
+	for fresh < min(want, len(a.items)) && !a.items[fresh].State && a.items[fresh].PutOff == "" && !a.items[fresh].Options {
 		fresh++
 	}
 	if fresh == 0 {
@@ -150,8 +150,8 @@ func (q *Queue) claimBeside(s *core.Session, in *intake, want int) (next []*next
 	q.intake = in
 	for _, e := range q.nextLocked(s, fresh) {
 		next = append(next, &nextClaim{
-			cl:      &Claim{q: q, s: s, e: e, attempt: 1, mark: newMark(s, &e), read: backend.ReadResult{Err: errs.ErrAgain}},
-			read:    make(chan backend.ReadResult, 1),
+			cl:      &Claim{q: q, s: s, e: e, attempt: 1, mark: newMark(s, &e), read: claimRead{item: backend.ReadResult{Err: errs.ErrAgain}}},
+			read:    make(chan claimRead, 1),
 			cleanUp: q.c.BeginCleanUp(),
 			done:    q.beginLocked(&q.beside),
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/txn"
 )
 
@@ -77,7 +78,7 @@ func (cl *Claim) txnOps() (ops []backend.Op, again bool) {
 // whether the rest can be committed without that one, as in Claim.commit.
 func (cl *Claim) ackAgain(err error) bool {
 	var e *backend.Error
-	if !errors.As(err, &e) || e.Path == cl.mark || errors.Is(err, backend.ErrNotEmpty) && e.Path != cl.e.ReasonAt() {
+	if !errors.As(err, &e) || e.Path == cl.mark || errors.Is(err, backend.ErrNotEmpty) && !layout.IsNote(e.Path) {
 		return false
 	}
 	if e.Path == cl.q.out {

@@ -21,16 +21,18 @@ import (
 // Claim is the claim on an item that this client holds. Its hold stands on the
 // mark.
 type Claim struct {
-	q       *Queue
-	s       *core.Session
-	e       layout.QueueEntry
-	attempt int
-	before  record             // if e has a state
-	mark    string             // path
-	early   bool               // the item was not due when it was claimed, see W7
-	read    backend.ReadResult // of the item, beside the claim
-	data    []byte             // for the dead letters; set before the item is handed out
-	hold    *core.Hold
+	q            *Queue
+	s            *core.Session
+	e            layout.QueueEntry
+	attempt      int
+	before       record      // if e has a state
+	mark         string      // path
+	early        bool        // the item was not due when it was claimed, see W7
+	read         claimRead   // beside the claim
+	data         []byte      // for the dead letters; set before the item is handed out
+	options      itemOptions // set before the item is handed out
+	optionsKnown bool        // before the claim was committed
+	hold         *core.Hold
 
 	// Set by the call that ends the claim, before it completes the release of the hold.
 	verb  claimVerb
@@ -188,7 +190,7 @@ func (q *Queue) returnEarly(claims []*Claim) ([]*Claim, error) {
 func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntry, fresh bool) (cl *Claim, changed bool, err error) {
 	cl = &Claim{q: q, s: s, e: e, attempt: 1}
 	if e.State {
-		r, err := readAttempts(ctx, s, &e)
+		r, o, err := readRecord(ctx, s, &e)
 		switch {
 		case !fresh && (errs.IsNotFound(err) || errors.Is(err, errs.ErrAgain)):
 			return nil, false, errs.ErrAgain
@@ -199,8 +201,8 @@ func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 		case err != nil:
 			return nil, false, err
 		}
-		if q.maxAttempts > 0 && r.n >= q.maxAttempts && q.dead != nil {
-			err := q.buryUnclaimed(ctx, s, &e, r.n, r.version)
+		if q.isUsedUp(o, r.n) {
+			err := q.buryUnclaimed(ctx, s, &e, o, r)
 			switch {
 			case err == nil:
 			case errors.Is(err, errs.ErrAgain) && !fresh:
@@ -217,6 +219,7 @@ func (q *Queue) prepare(ctx context.Context, s *core.Session, e layout.QueueEntr
 			return nil, false, nil
 		}
 		cl.attempt, cl.before = r.n+1, r
+		cl.options, cl.optionsKnown = o, true
 	}
 	cl.mark = newMark(s, &e)
 	return cl, false, nil

@@ -77,7 +77,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 	case verbAck, verbPop, verbBury:
 		ops = append(ack, cl.q.counting(1)...)
 		if v == verbBury {
-			letter = newItem{e.ID, cl.data, cl.q.reasonOf(e, cl.attempt, cl.s, cl.why)}
+			letter = newItem{id: e.ID, data: cl.data, reason: cl.q.reasonOf(e, cl.options, cl.attempt, cl.s, cl.why)}
 		}
 	case verbGiveBack:
 		if cl.attempt > 1 {
@@ -116,7 +116,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 				cl.q.logBuried(e, cl.attempt, cl.why)
 			}
 			return nil
-		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty) && ops[i].Path != e.ReasonAt():
+		case i < 0 || i >= len(ops), errors.Is(err, backend.ErrNotEmpty) && !layout.IsNote(ops[i].Path):
 			return err
 		case i == 0:
 			return &errs.Loss{Path: cl.mark, Cause: errs.ErrDeleted}
@@ -178,7 +178,7 @@ func (cl *Claim) insist() {
 
 // failure is the verb for an item whose processing failed: it counts as an attempt.
 func (cl *Claim) failure() claimVerb {
-	if q := cl.q; q.maxAttempts > 0 && cl.attempt >= q.maxAttempts && q.dead != nil {
+	if cl.q.isUsedUp(cl.options, cl.attempt) {
 		return verbBury
 	}
 	return verbNack
@@ -239,7 +239,7 @@ func (cl *Claim) fail(ctx context.Context, _ string) error {
 // MaxAttempts allows. If the item has vanished, it does nothing. If another client has claimed the item
 // since the list, it returns errs.ErrAgain: the item is still in the queue, and can be free again. ctx
 // does not cancel the commit.
-func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry, attempts int, version int32) error {
+func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry, o itemOptions, r record) error {
 	data, _, err := s.Backend().Get(ctx, e.Path(), nil)
 	if errs.IsNotFound(err) {
 		return nil
@@ -247,17 +247,22 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 	if err != nil {
 		return err
 	}
-	ops := []backend.Op{backend.Delete(e.StateAt(), version), backend.Delete(e.Path(), backend.AnyVersion)}
+	ops := []backend.Op{backend.Delete(e.StateAt(), r.version), backend.Delete(e.Path(), backend.AnyVersion)}
 	if e.PutOff != "" {
 		ops = append(ops, backend.Delete(e.PutOffAt(), backend.AnyVersion))
 	}
-	if e.Reason {
-		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))
+	ops = append(ops, deleteNotes(e)...)
+	letter := newItem{id: e.ID, data: data, reason: q.reasonOf(e, o, r.n, nil, abandoned)}
+	own := 0
+	for {
+		own = len(ops)
+		_, err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []newItem{letter}, append(ops[:own:own], q.counting(1)...))
+		i := errs.Blamed(err)
+		if i < 0 || i >= own || !layout.IsNote(ops[i].Path) {
+			break
+		}
+		ops = slices.Delete(ops, i, i+1)
 	}
-	own := len(ops)
-	ops = append(ops, q.counting(1)...)
-	letter := newItem{e.ID, data, q.reasonOf(e, attempts, nil, abandoned)}
-	_, err = q.dead.putItems(context.WithoutCancel(ctx), s, 0, 0, []newItem{letter}, ops)
 	switch i := errs.Blamed(err); {
 	case i == 0 && errors.Is(err, backend.ErrBadVersion):
 		return errs.ErrAgain // each claim changes the state
@@ -268,8 +273,8 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 		return nil
 	}
 	if err == nil {
-		q.logBuried(e, attempts, abandoned)
-		q.tellBuried(e, attempts, abandoned)
+		q.logBuried(e, r.n, abandoned)
+		q.tellBuried(e, r.n, abandoned)
 	}
 	return err
 }

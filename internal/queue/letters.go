@@ -53,10 +53,10 @@ func (why deadReason) word() trace.Reason {
 	return why.reason
 }
 
-// reasonOf returns the data of the node that says why e is a dead letter. s is the session of
+// reasonOf returns the data of the node that says why e, which has the options o, is a dead letter. s is the session of
 // the last consumer, nil if it is not known.
-func (q *Queue) reasonOf(e *layout.QueueEntry, attempts int, s *core.Session, why deadReason) []byte {
-	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due}
+func (q *Queue) reasonOf(e *layout.QueueEntry, o itemOptions, attempts int, s *core.Session, why deadReason) []byte {
+	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due, Options: o.data}
 	if s != nil {
 		r.Session = layout.SessionText(s.Backend().ID())
 	}
@@ -85,7 +85,8 @@ func withReasons(s *core.Session, ops []backend.Op, bucket string, batch []newIt
 func withoutReasons(batch []newItem) []newItem {
 	plain := make([]newItem, len(batch))
 	for i, p := range batch {
-		plain[i] = newItem{id: p.id, data: p.data}
+		plain[i] = p
+		plain[i].reason = nil
 	}
 	return plain
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -13,31 +12,54 @@ import (
 	"github.com/go-coord/coord/internal/parallel"
 )
 
-// readClaims reads the items of claims, which are of one session.
-func readClaims(ctx context.Context, claims []*Claim) []backend.ReadResult {
-	if len(claims) > 1 && claims[0].s.Backend().Features().Has(backend.Batches) {
-		reads := make([]backend.Read, len(claims))
-		for i, cl := range claims {
-			reads[i].Path = cl.e.Path()
-		}
-		read, err := claims[0].s.Backend().ReadMany(ctx, reads...)
-		switch {
-		case err == nil:
-			return read
-		case !errors.Is(err, backend.ErrUnsupported):
-			return slices.Repeat([]backend.ReadResult{{Err: err}}, len(claims))
+// claimRead is what a claim has read.
+type claimRead struct {
+	item    backend.ReadResult
+	options backend.ReadResult // if the list has shown some, and they were not read before
+}
+
+// readClaims reads the items of claims, which are of one session, and their options beside them.
+func readClaims(ctx context.Context, claims []*Claim) []claimRead {
+	read := make([]claimRead, len(claims))
+	var paths []backend.Read
+	var results []*backend.ReadResult
+	for i, cl := range claims {
+		paths, results = append(paths, backend.Read{Path: cl.e.Path()}), append(results, &read[i].item)
+		if cl.readsOptions() {
+			paths, results = append(paths, backend.Read{Path: cl.e.OptionsAt()}), append(results, &read[i].options)
 		}
 	}
-	read := make([]backend.ReadResult, len(claims))
-	parallel.Do(len(claims), func(i int) {
-		r := &read[i]
-		r.Data, r.Stat, r.Err = claims[i].s.Backend().Get(ctx, claims[i].e.Path(), nil)
+	if len(claims) == 0 {
+		return nil
+	}
+	s := claims[0].s.Backend()
+	if len(paths) > 1 && s.Features().Has(backend.Batches) {
+		got, err := s.ReadMany(ctx, paths...)
+		if !errors.Is(err, backend.ErrUnsupported) {
+			for i, r := range results {
+				if r.Err = err; err == nil {
+					*r = got[i]
+				}
+			}
+			return read
+		}
+	}
+	parallel.Do(len(paths), func(i int) {
+		r := results[i]
+		r.Data, r.Stat, r.Err = s.Get(ctx, paths[i].Path, nil)
 	})
 	return read
 }
 
+// readsOptions reports whether the options of the item are read beside it.
+func (cl *Claim) readsOptions() bool { return cl.e.Options && !cl.optionsKnown }
+
 // took handles the read of the item. It returns false if there is no item to hand out.
-func (cl *Claim) took(ctx context.Context, data []byte, err error) (bool, error) {
+func (cl *Claim) took(ctx context.Context, r claimRead) (bool, error) {
+	err := r.item.Err
+	if err == nil && cl.readsOptions() {
+		cl.options, err = optionsOf(r.options)
+	}
 	switch {
 	case errs.IsNotFound(err):
 		cl.finish(ctx, verbAck, 0) // an outsider has deleted it, or it went with its producer's session
@@ -49,7 +71,7 @@ func (cl *Claim) took(ctx context.Context, data []byte, err error) (bool, error)
 	case err != nil:
 		return false, err
 	}
-	cl.data = data
+	cl.data = r.item.Data
 	return true, nil
 }
 
@@ -108,14 +130,14 @@ func (q *Queue) openClaims(ctx context.Context, claims []*Claim, decode func(cl 
 	failed := make([]error, len(claims))
 	var again []*Claim
 	for _, cl := range claims {
-		if cl.read.Err != nil { // for example since the context of the feeder has ended, not that of the caller
+		if cl.read.item.Err != nil || cl.read.options.Err != nil && !errs.IsNotFound(cl.read.options.Err) { // for example since the context of the feeder has ended, not that of the caller
 			again = append(again, cl)
 		}
 	}
 	for i, r := range readClaims(ctx, again) {
 		again[i].read = r
 	}
-	parallel.Do(len(claims), func(i int) { found[i], failed[i] = claims[i].took(ctx, claims[i].read.Data, claims[i].read.Err) })
+	parallel.Do(len(claims), func(i int) { found[i], failed[i] = claims[i].took(ctx, claims[i].read) })
 	for i, cl := range claims {
 		switch {
 		case failed[i] != nil:

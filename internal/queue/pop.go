@@ -16,7 +16,7 @@ import (
 )
 
 // readAhead is a read of the first of the items that are remembered, for the next Pop. It is only
-// of an item that was never claimed and has no due time by the service's clock.
+// of an item that was never claimed and has no due time by the service's clock, and no options or reason.
 type readAhead struct {
 	e    layout.QueueEntry
 	done chan struct{} // closed when the read is over
@@ -35,7 +35,7 @@ func (q *Queue) readNext(s *core.Session) {
 		return
 	}
 	e := a.items[0]
-	if a.first != nil && a.first.e.ID == e.ID || e.State || e.PutOff != "" || e.Reason {
+	if a.first != nil && a.first.e.ID == e.ID || e.State || e.PutOff != "" || len(e.Notes()) > 0 {
 		return
 	}
 	if e.Due > 0 && s.Clock().Exists() {

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // first returns the item that the next take would get, and its data.
@@ -32,14 +30,14 @@ func (q *Queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry,
 			return nil, nil, errs.ErrEmpty
 		}
 		e := &v.found[0]
-		if e.State && q.maxAttempts > 0 {
-			r, err := readAttempts(ctx, s, e)
+		if e.State && (q.maxAttempts > 0 || e.Options) {
+			r, o, err := readRecord(ctx, s, e)
 			switch {
 			case errs.IsNotFound(err), errors.Is(err, errs.ErrAgain):
 				continue
 			case err != nil:
 				return nil, nil, err
-			case r.n >= q.maxAttempts:
+			case q.isUsedUp(o, r.n):
 				stuck[e.Path()] = time.Now().Add(ignoreTime) // a take moves it to the dead letters
 				continue
 			}
@@ -113,7 +111,7 @@ func (q *Queue) purgeSome(ctx context.Context, s *core.Session, items []layout.Q
 			q.counted.Store(false)
 			continue
 		}
-		if rest, ok := withoutReason(each[owner[i]], ops[i].Path); ok {
+		if rest, ok := withoutNote(each[owner[i]], ops[i].Path); ok {
 			each[owner[i]] = rest
 			continue
 		}
@@ -142,16 +140,13 @@ func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]back
 	if e.PutOff != "" {
 		ops = append(ops, backend.Delete(e.PutOffAt(), backend.AnyVersion))
 	}
-	if e.Reason {
-		ops = append(ops, backend.Delete(e.ReasonAt(), backend.AnyVersion))
-	}
-	return ops, nil
+	return append(ops, deleteNotes(e)...), nil
 }
 
-// withoutReason removes the operation on the path of a reason. It reports false if path is not that of
-// a reason. So an item can be deleted although an outsider has changed its reason.
-func withoutReason(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
-	if !strings.HasPrefix(nodepath.Base(path), layout.ReasonPrefix) {
+// withoutNote removes the operation on the path of a reason or of options. It reports false if path is that of another
+// node. So an item can be deleted although an outsider has changed these nodes.
+func withoutNote(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
+	if !layout.IsNote(path) {
 		return ops, false
 	}
 	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == path }), true

@@ -17,9 +17,10 @@ import (
 
 // newItem is an item to put.
 type newItem struct {
-	id     string
-	data   []byte
-	reason []byte // of a dead letter: the data of the node beside it; nil: none
+	id      string
+	data    []byte
+	options []byte // the data of the node with its options; nil: none
+	reason  []byte // of a dead letter: the data of the node beside it; nil: none
 }
 
 // fits returns ErrTooLarge if an item with data would leave no room for the other operations
@@ -73,9 +74,10 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 
 // putItems creates items in one commit together with the operations of with, and returns their number: all, or if
 // the queue has no room for the buckets that they need, the first ones, at least maxBatch. The first maxBatch are in one bucket; only these
-// can have reasons. If one of the operations of with fails, putItems returns the error unchanged, with its index in
+// can have options and reasons. If one of the operations of with fails, putItems returns the error unchanged, with its index in
 // with. It leaves out the reasons of dead letters if the commit would be too large with them, or if
-// another client has made a node of that name.
+// another client has made a node of that name. If there is a node with options already, left behind by a client that
+// does not know such nodes, it stands: no client changes the options of an item.
 func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) (int, error) {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return 0, err
@@ -110,6 +112,8 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		}
 		// Behind the items, so that neither their indexes nor their numbers change.
 		end := len(ops)
+		ops = withOptions(ops, target, batch)
+		reasons := len(ops)
 		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.CommitOnce(ctx, ops...)
 		if q.kind == layout.KindDelayQueue && (err == nil || backend.IsUncertain(err)) {
@@ -127,8 +131,15 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		if i < 0 || i < len(with) {
 			return 0, err
 		}
-		if i >= end {
+		if i >= reasons {
 			batch = withoutReasons(batch)
+			continue
+		}
+		if i >= end {
+			if !errors.Is(err, backend.ErrExists) {
+				return 0, err
+			}
+			batch = withoutOptions(batch, ops[i].Path)
 			continue
 		}
 		q.forgetOpen(key)
@@ -143,8 +154,8 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 }
 
 // PutValue encodes a value and puts it. It returns the id of the item if the value was put, or may have been.
-func (q *Queue) PutValue(ctx context.Context, priority, due int64, encode func() ([]byte, error)) (id string, err error) {
-	ids, n, err := q.putValues(ctx, "put", priority, due, 1, func(int) ([]byte, error) { return encode() })
+func (q *Queue) PutValue(ctx context.Context, priority, due int64, o layout.ItemOptions, encode func() ([]byte, error)) (id string, err error) {
+	ids, n, err := q.putValues(ctx, "put", priority, due, o, 1, func(int) ([]byte, error) { return encode() })
 	if n == 1 || len(ids) > 0 && backend.IsUncertain(err) { // the error of a codec can match it
 		return ids[0], err
 	}
@@ -153,19 +164,23 @@ func (q *Queue) PutValue(ctx context.Context, priority, due int64, encode func()
 
 // PutValues encodes values and puts them. It returns the ids of the values that were certainly put.
 func (q *Queue) PutValues(ctx context.Context, priority, due int64, count int, encode func(i int) ([]byte, error)) (ids []string, err error) {
-	ids, n, err := q.putValues(ctx, "putall", priority, due, count, encode)
+	ids, n, err := q.putValues(ctx, "putall", priority, due, layout.ItemOptions{}, count, encode)
 	return ids[:n], err
 }
 
 // putValues encodes values and puts them. It returns the ids of all values and the number of values that were
 // certainly put.
-func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, count int, encode func(i int) ([]byte, error)) (ids []string, n int, err error) {
+func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, o layout.ItemOptions, count int, encode func(i int) ([]byte, error)) (ids []string, n int, err error) {
 	if err := q.path.Check(op); err != nil {
 		return nil, 0, err
 	}
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, 0, errs.Op(op, q.path.Full(), err)
 	}
+	if err := checkOptions(o); err != nil {
+		return nil, 0, errs.Op(op, q.path.Full(), err)
+	}
+	options := o.Encode()
 	all := make([]newItem, count)
 	ids = make([]string, count)
 	for i := range count {
@@ -174,7 +189,7 @@ func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, c
 			return nil, 0, errs.Op(op, q.path.Full(), err)
 		}
 		ids[i] = q.c.NewGUID(q.path.Full())
-		all[i] = newItem{id: ids[i], data: data}
+		all[i] = newItem{id: ids[i], data: data, options: options}
 	}
 	span := q.newSpan(op)
 	n, err = q.put(ctx, span, priority, due, all)

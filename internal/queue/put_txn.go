@@ -25,23 +25,27 @@ func (q *Queue) mayPut(data []byte) error {
 }
 
 // PutOp is a Put as a part of a transaction. encode returns the bytes of the item.
-func (q *Queue) PutOp(priority, due int64, encode func() ([]byte, error)) txn.Op {
-	data, err := encode()
+func (q *Queue) PutOp(priority, due int64, o layout.ItemOptions, encode func() ([]byte, error)) txn.Op {
+	err := checkOptions(o)
+	var data []byte
+	if err == nil {
+		data, err = encode()
+	}
 	if err == nil {
 		err = q.mayPut(data)
 	}
-	p := &txnPut{q, q.keyOf(priority, due), due, data}
+	p := &txnPut{q, q.keyOf(priority, due), due, data, o.Encode()}
 	return txn.Op{Name: "put", Path: q.path.Full(), Err: cmp.Or(q.path.Check("put"), errs.Op("put", q.path.Full(), err)),
 		Expand: p.expand, Again: p.again, Ended: p.ended}
 }
 
 // DuePutOp is PutOp for DelayQueue.PutOp.
-func (q *Queue) DuePutOp(due time.Time, encode func() ([]byte, error)) txn.Op {
+func (q *Queue) DuePutOp(due time.Time, o layout.ItemOptions, encode func() ([]byte, error)) txn.Op {
 	at, err := q.DueAt("put", due)
 	if err != nil {
 		return txn.Op{Name: "put", Path: q.path.Full(), Err: err}
 	}
-	return q.PutOp(0, at, encode)
+	return q.PutOp(0, at, o, encode)
 }
 
 // txnPut is a Put as a part of a transaction.
@@ -49,6 +53,7 @@ type txnPut struct {
 	q        *Queue
 	key, due int64
 	data     []byte
+	options  []byte // nil: none
 }
 
 // expand returns the requests of the transaction, and makes the bucket that they need.
@@ -57,10 +62,11 @@ func (p *txnPut) expand(ctx context.Context, s *core.Session, _ []backend.Op) ([
 	if err != nil {
 		return nil, err
 	}
-	return []backend.Op{
+	it := newItem{id: p.q.c.NewGUID(bucket), data: p.data, options: p.options}
+	return withOptions([]backend.Op{
 		backend.Check(bucket, 0),
-		backend.Create(bucket+"/"+layout.ItemStem(p.q.c.NewGUID(bucket), p.due), p.data, backend.PersistentSequential),
-	}, nil
+		backend.Create(bucket+"/"+layout.ItemStem(it.id, p.due), it.data, backend.PersistentSequential),
+	}, bucket, []newItem{it}), nil
 }
 
 // again is called when the transaction was refused because of one of the requests. It reports whether other

@@ -35,6 +35,7 @@ import (
 //	  d-<id>-<time>                      the item is put off until then, in milliseconds by the service's clock (W7);
 //	                                     its data is empty or, in JSON, why the attempt before has failed (layout.PutOff)
 //	  r-<id>                             of a dead letter: why it was moved, in JSON, and what a Redrive needs (D1)
+//	  o-<id>                             of an item with options: layout.ItemOptions, in JSON (O1)
 //	<queue>/waiters/slot-<i>             a client that waits and watches the items; waiters is a container
 //	<queue>/waiters/_c_<guid>-take-<seq> any other client that waits
 //	<queue>/producers                    the same for clients that wait for room: _c_<guid>-put-<seq>
@@ -76,7 +77,7 @@ import (
 // creates a child of items. (A close by an outsider creates none. It is accepted if
 // a second list shows no change of the children since the first.)
 //
-// P3. The creation of an item shows how full its bucket is: by the number of siblings
+// P3. The creation of an item shows how full its bucket is: by the number of siblings, other nodes than items included,
 // or, where the service does not tell that, by the sequence number, which counts the
 // nodes that the bucket was ever given. A producer whose item makes the bucket reach the
 // limit closes the bucket in the same commit as its next put. So a bucket holds at most the limit, 256, plus one put of
@@ -213,6 +214,22 @@ import (
 // next turn of that priority would find it again. A consumer that waits in a slot has no turn, since its latest
 // list has shown no item that can be taken.
 //
+// # Options of an item
+//
+// O1. An item that was put with options has a node o, which is created in the commit of the put, behind the items. It is
+// a persistent node of its own, since the data of the item is that of the codec, and since its name must not change.
+// No client changes it. An item without options has none, so its put is as it was.
+//
+// O2. A claim reads o beside the item, or, if the item was claimed before, beside its state (T2): only then can its
+// attempts be used up, and its MaxAttempts decides about that. If o is gone, or an outsider has overwritten it, the
+// item has the options of the queue. A list shows that an item has an o, but not what is in it: an item with an o
+// is claimed as if its MaxAttempts were 1, alone (T2) and not beside an Ack (T10), and a Pop claims it (T9).
+//
+// O3. Each commit that deletes the item deletes o as it deletes r (D1). A dead letter has no o: its r has the data,
+// from which a Redrive makes o again. If r was left out, the options are lost. A client that does not know o goes by
+// the options of the queue and leaves o behind, and the next consumer that knows it removes it as litter. If a
+// Redrive finds such an o under the name that it makes, that one stands: it is the same.
+//
 // # Dead letters
 //
 // D1. A move to the dead letters is one commit, that of P1 with the deletion of the item and
@@ -225,7 +242,7 @@ import (
 //
 // D2. A Redrive moves items in the other direction, in one commit: {delete(item), delete(r),
 // and absent(state) or, for an item that was claimed before, delete(state, version read),
-// delete(d)}, and a put (P1). As in a claim (T2), the state makes the commit
+// delete(d)}, and a put (P1), with its o (O3). As in a claim (T2), the state makes the commit
 // fail if a consumer has claimed the item since the list; so does Remove, whose commit is the
 // same without the put. Exactly one of a Redrive, a Remove, a claim and a move succeeds.
 //

@@ -146,7 +146,7 @@ func (r *redrive) atOnce(s *core.Session) int {
 	if r.q.maxLen > 0 {
 		return 1
 	}
-	const ops = 6 // five that take an item out, and the one that puts it
+	const ops = 7 // five that take an item out, and two that put it with its options
 	return mostAtOnce(s, lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
 }
 
@@ -154,6 +154,7 @@ func (r *redrive) atOnce(s *core.Session) int {
 type returning struct {
 	id       string
 	data     []byte
+	options  []byte
 	key, due int64
 	out      []backend.Op // delete it from the dead letters
 }
@@ -173,7 +174,7 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		if !ours || r.all && !sure {
 			continue
 		}
-		h := returning{id: l.e.ID, data: l.data}
+		h := returning{id: l.e.ID, data: l.data, options: l.why.Options}
 		switch r.q.kind {
 		case layout.KindPriorityQueue:
 			h.key, h.due = l.why.Priority, l.why.DueAgain()
@@ -190,7 +191,7 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		case err != nil:
 			return again, err
 		}
-		n := len(h.data) + 512 + len(r.q.items)
+		n := len(h.data) + len(h.options) + 512 + len(r.q.items)
 		if len(some) > 0 && (h.key != some[0].key || h.due != some[0].due || size+n > s.Backend().Limits().Bytes/2) {
 			changed, err := r.commit(ctx, s, some)
 			if again = again || changed; err != nil {
@@ -212,7 +213,7 @@ func (r *redrive) commit(ctx context.Context, s *core.Session, some []returning)
 		var owner []int // for each operation, the index of its item
 		var batch []newItem
 		for i, h := range some {
-			batch = append(batch, newItem{id: h.id, data: h.data})
+			batch = append(batch, newItem{id: h.id, data: h.data, options: h.options})
 			for with = append(with, h.out...); len(owner) < len(with); {
 				owner = append(owner, i)
 			}
@@ -227,7 +228,7 @@ func (r *redrive) commit(ctx context.Context, s *core.Session, some []returning)
 			return again, err
 		}
 		h := &some[owner[i]]
-		if out, ok := withoutReason(h.out, with[i].Path); ok {
+		if out, ok := withoutNote(h.out, with[i].Path); ok {
 			h.out = out
 			continue
 		}
@@ -298,7 +299,7 @@ func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 				in.counted.Store(false)
 				err = nil
 			} else if i >= 0 {
-				if out, ok := withoutReason(ops, ops[i].Path); ok {
+				if out, ok := withoutNote(ops, ops[i].Path); ok {
 					ops, err = out, nil
 				}
 			}

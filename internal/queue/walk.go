@@ -331,14 +331,15 @@ func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items 
 
 // atOnce returns how many of items, from the first on and want at most, one commit may claim. An
 // item that was claimed before is claimed alone: if the item kills its consumers, it costs no other
-// item an attempt. If the first attempt is the last, every item is claimed alone.
+// item an attempt. If the first attempt is the last, every item is claimed alone; so is an item with options, for
+// which that can be so.
 func (q *Queue) atOnce(items []layout.QueueEntry, want int) int {
 	want = min(want, len(items))
 	if q.maxAttempts == 1 {
 		return min(want, 1)
 	}
 	for i := range want {
-		if items[i].State {
+		if items[i].State || items[i].Options {
 			return max(i, 1)
 		}
 	}

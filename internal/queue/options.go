@@ -1,0 +1,103 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
+	"github.com/go-coord/coord/internal/parallel"
+)
+
+// This file has the options of single items. The rules are O1 to O3 in queue.go.
+
+// checkOptions refuses options that no client may put.
+func checkOptions(o layout.ItemOptions) error {
+	if o.MaxAttempts < 0 {
+		return fmt.Errorf("%w: MaxAttempts %d of an item is negative", backend.ErrInvalid, o.MaxAttempts)
+	}
+	return nil
+}
+
+// withOptions appends the operations that create the nodes with the options of items.
+func withOptions(ops []backend.Op, bucket string, batch []newItem) []backend.Op {
+	for _, p := range batch {
+		if p.options != nil {
+			ops = append(ops, backend.Create(bucket+"/"+layout.OptionsPrefix+p.id, p.options, backend.Persistent))
+		}
+	}
+	return ops
+}
+
+// withoutOptions returns batch without the options whose node is at path.
+func withoutOptions(batch []newItem, path string) []newItem {
+	rest := slices.Clone(batch)
+	for i := range rest {
+		if nodepath.Base(path) == layout.OptionsPrefix+rest[i].id {
+			rest[i].options = nil
+		}
+	}
+	return rest
+}
+
+// itemOptions are the options of an item, as they were read.
+type itemOptions struct {
+	layout.ItemOptions
+	data []byte // of the node, if it is valid
+}
+
+// optionsOf returns the options from the read of their node. One that is gone, or that an outsider has
+// overwritten, has none.
+func optionsOf(r backend.ReadResult) (itemOptions, error) {
+	switch {
+	case errs.IsNotFound(r.Err):
+		return itemOptions{}, nil
+	case r.Err != nil:
+		return itemOptions{}, r.Err
+	}
+	o, ok := layout.ParseItemOptions(r.Data)
+	if !ok {
+		return itemOptions{}, nil
+	}
+	return itemOptions{o, r.Data}, nil
+}
+
+// readRecord is readAttempts, and reads the options of the item beside it, if the list has shown some.
+func readRecord(ctx context.Context, s *core.Session, e *layout.QueueEntry) (r record, o itemOptions, err error) {
+	if !e.Options {
+		r, err = readAttempts(ctx, s, e)
+		return r, o, err
+	}
+	var failed error
+	parallel.Do(2, func(i int) {
+		if i == 0 {
+			r, err = readAttempts(ctx, s, e)
+			return
+		}
+		var read backend.ReadResult
+		read.Data, _, read.Err = s.Backend().Get(ctx, e.OptionsAt(), nil)
+		o, failed = optionsOf(read)
+	})
+	if err == nil {
+		err = failed
+	}
+	return r, o, err
+}
+
+// mostAttempts returns how often an item with these options may be taken; 0: no limit.
+func (q *Queue) mostAttempts(o itemOptions) int {
+	if o.MaxAttempts > 0 {
+		return o.MaxAttempts
+	}
+	return q.maxAttempts
+}
+
+// isUsedUp reports whether an item with these options that was taken n times goes to the dead letters.
+func (q *Queue) isUsedUp(o itemOptions, n int) bool {
+	most := q.mostAttempts(o)
+	return most > 0 && n >= most && q.dead != nil
+}
