@@ -4,7 +4,8 @@
 //	put.go       Put and PutAll; put_txn.go: Put as a part of a transaction
 //	buckets.go   which bucket a put uses, closes or makes
 //	limit.go     MaxLen
-//	walk.go      which items can be taken: one list of a bucket is one snapshot; turn.go: out of the order of priorities
+//	walk.go      which items can be taken: one list of a bucket is one snapshot; turn.go: out of the order of priorities;
+//	             passed.go: which buckets need no list yet
 //	feed.go      one goroutine takes items for all callers of a queue value; wait.go: its wait for items
 //	slots.go     of the clients that wait, a few watch, however many wait
 //	claim.go     makes claims, and hands them to callers; open.go: reads and decodes their items

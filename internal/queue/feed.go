@@ -283,7 +283,7 @@ func (q *Queue) present() []*itemRequest {
 // feedOn runs feeders, on one session after the other, until no caller waits.
 func (q *Queue) feedOn(ctx context.Context) error {
 	_, err := core.OnSession(ctx, q.c, func(s *core.Session) (struct{}, error) {
-		f := &feeder{q: q, s: s, place: slotPlace{l: q.waiters, s: s}}
+		f := &feeder{q: q, s: s, place: slotPlace{l: q.waiters, s: s}, passed: q.passedOn(s)}
 		defer f.place.leave()
 		return struct{}{}, f.run(ctx)
 	})
@@ -299,6 +299,8 @@ type feeder struct {
 	gone  string // path of the first item of the last claim, if all its items had vanished
 	place slotPlace
 	ws    *backend.WatchSet
+
+	passed *passed // of s
 }
 
 // run answers requests until none is left.
@@ -394,13 +396,18 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 	if f.place.slot {
 		f.ws = backend.NewWatchSet()
 	}
+	f.q.prune(f.passed)
+	p := f.passed
+	if !f.place.slot && !f.q.remembers(f.s) {
+		p = nil
+	}
 	began, gen := time.Now(), f.q.generation()
 	var v sight
 	var err error
 	if f.ws == nil {
-		v, err = f.q.walkInTurn(ctx, f.s, l)
+		v, err = f.q.walkInTurn(ctx, f.s, p, l)
 	} else {
-		v, err = f.q.walk(ctx, f.s, math.MaxInt, f.ws, f.q.stuckItems(), l)
+		v, err = f.q.walk(ctx, f.s, math.MaxInt, f.ws, p, f.q.stuckItems(), l)
 	}
 	f.stale = false
 	if err != nil || len(v.found) == 0 {

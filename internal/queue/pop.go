@@ -144,7 +144,7 @@ func (q *Queue) listNext(ctx context.Context) {
 	}
 	if !known {
 		began := time.Now()
-		v, err := q.walk(ctx, s, math.MaxInt, nil, q.stuckItems(), learnsLater)
+		v, err := q.walk(ctx, s, math.MaxInt, nil, nil, q.stuckItems(), learnsLater)
 		if err != nil || len(v.found) == 0 || !q.keep(s, began, gen, &v, v.found) {
 			q.setPrompt(nil)
 			return

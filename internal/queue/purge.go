@@ -22,7 +22,7 @@ func (q *Queue) first(ctx context.Context, s *core.Session) (*layout.QueueEntry,
 		if err := s.Backend().Sync(ctx, q.items); err != nil {
 			return nil, nil, err
 		}
-		v, err := q.walk(ctx, s, 1, nil, stuck, learnsNow)
+		v, err := q.walk(ctx, s, 1, nil, nil, stuck, learnsNow)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -214,6 +214,25 @@ import (
 // next turn of that priority would find it again. A consumer that waits in a slot has no turn, since its latest
 // list has shown no item that can be taken.
 //
+// T12. A consumer remembers closed buckets in which every item was put off, or not due, and none was claimed, with the earliest
+// time of each. Before that time, no later walk lists the bucket: so items that were put off cost nothing when another item comes.
+// The consumer wakes at that time (W7). In between, nothing can be taken from the bucket:
+//
+//   - No item is added. The list of the directory, which came before that of the bucket, has shown the next bucket of its key, so
+//     the bucket was closed (P1, P2). An open bucket is never remembered, nor is one that was listed beside the directory.
+//   - No item is given back. It would have to be claimed before, and no item is claimed before its time. So a bucket with a
+//     claimed item is not remembered.
+//   - It is the same bucket, if the directory has the czxid and the version that it had when the bucket was remembered. A bucket of
+//     the same name can follow only when all buckets of the key are gone, and the first new one increments the version (P2). So
+//     in a DelayQueue and a PriorityQueue the first bucket of any key makes the next walk list the remembered ones again.
+//
+// None of this depends on a watch, so it also holds after a Sync, and on a service whose events can come later than reads of other
+// nodes. The clocks that judge due times can be wrong, though (W7): another consumer can have claimed an item early, as it seems
+// here, and given it back. An outsider can remove a node d. Therefore the list of such a bucket arms a watch, which stays armed
+// beyond the walk, and the consumer forgets a bucket that changes. A holder of a slot watches each closed bucket in this way. Any
+// other client does so only while it finds items, and from the second list of a walk on: otherwise a change of a bucket would send
+// an event to each client that waits in the line.
+//
 // # Options of an item
 //
 // O1. An item that was put with options has a node o, which is created in the commit of the put, behind the items. It is
@@ -421,6 +440,7 @@ type Queue struct {
 	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see ack.go
 	head     string                     // the bucket that was first, "" if not known
 	ahead    ahead                      // the items of the last list that are not taken yet
+	passed   *passed                    // the closed buckets from which nothing can be taken yet; nil: none
 	gen      int                        // incremented when a list that is under way must not be kept
 	prompt   *core.Session              // the session whose last list found an item at once, for a client without a slot or waiter; nil: none
 	popping  map[string]bool            // paths of the items that Pops delete without a claim; true: this client also claims or removes the item

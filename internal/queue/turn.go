@@ -64,16 +64,16 @@ func (q *Queue) isTurn() (t fairTurn, ok bool) {
 
 // walkInTurn is walk for a take that does not wait. In the turn of a priority behind the first one it also lists
 // that priority's first bucket, at the same time, and returns the items of that bucket if any can be taken.
-func (q *Queue) walkInTurn(ctx context.Context, s *core.Session, l learning) (v sight, err error) {
+func (q *Queue) walkInTurn(ctx context.Context, s *core.Session, p *passed, l learning) (v sight, err error) {
 	stuck := q.stuckItems()
 	t, ok := q.isTurn()
 	if !ok {
-		return q.walk(ctx, s, math.MaxInt, nil, stuck, l)
+		return q.walk(ctx, s, math.MaxInt, nil, p, stuck, l)
 	}
 	list := bucketList{path: t.bucket.Path}
 	parallel.Do(2, func(i int) {
 		if i == 0 {
-			v, err = q.walk(ctx, s, math.MaxInt, nil, stuck, l)
+			v, err = q.walk(ctx, s, math.MaxInt, nil, p, stuck, l)
 			return
 		}
 		list.read(ctx, s, nil)

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -65,16 +64,18 @@ func (f *feeder) onlyLater(ctx context.Context, v *sight) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case stat.Czxid != v.made, stat.Version < 0, stat.Version == math.MaxInt32: // a version that does not count the changes
+	}
+	switch now := (itemsState{stat.Czxid, stat.Version}); {
+	case now.made != v.items.made, !now.counts():
 		return false, nil
-	case stat.Version == v.version:
+	case now.version == v.items.version:
 	default:
 		key, err := strconv.ParseInt(string(data), 10, 64)
-		if err != nil || key < v.next || stat.Version != v.version+1 {
+		if err != nil || key < v.next || now.version != v.items.version+1 {
 			return false, nil
 		}
 	}
-	v.version = stat.Version
+	v.items.version = stat.Version
 	f.unwatch()
 	f.ws = backend.NewWatchSet()
 	return true, f.s.Backend().Arm(ctx, stat.AsOf, backend.Target{Path: f.q.items, Children: true, Watch: f.ws.New()})
@@ -98,10 +99,16 @@ func (v *sight) rest(s *core.Session) (d time.Duration, ok bool) {
 // await returns when one of the channels is ready, or when a caller asks that does
 // not wait. Other new requests change nothing: the same watches serve them.
 func (f *feeder) await(ctx context.Context, changed <-chan struct{}, due <-chan time.Time, moved <-chan struct{}) error {
+	var passed <-chan struct{}
+	if f.ws != nil { // the holder of a slot, see T12
+		passed = f.passed.ws.Ready()
+	}
 	for {
 		f.q.tellWaits()
 		select {
 		case <-changed:
+			return nil
+		case <-passed:
 			return nil
 		case <-due:
 			return nil

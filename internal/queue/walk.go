@@ -24,9 +24,8 @@ type sight struct {
 	retry time.Time // if nothing was found: until when the first of the items to ignore is ignored, or zero
 	doubt bool      // the walk has stopped at an item that may be due, since it learns the time later
 
-	later   bool  // no bucket of the DelayQueue is due
-	version int32 // with later: the version of the directory of items, as listed
-	made    int64 // with later: the czxid of that directory
+	later bool // no bucket of the DelayQueue is due
+	items itemsState
 }
 
 // learning says when a walk may write to learn the time of the service, if the session does not
@@ -66,9 +65,11 @@ func (l *bucketList) read(ctx context.Context, s *core.Session, w *backend.Watch
 // An item that is put off, or not due, is found if the service's clock certainly shows its
 // time. If the session does not know the time, the walk learns it at the first such item, or
 // stops there in doubt.
-func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, stuck map[string]time.Time, l learning) (sight, error) {
+//
+// A walk with p adds the buckets that it passes over, see T12.
+func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend.WatchSet, p *passed, stuck map[string]time.Time, l learning) (sight, error) {
 	if q.kind == layout.KindQueue && ws == nil {
-		if head := q.knownHead(); head != "" {
+		if head := q.headToList(s); head != "" {
 			names, stat, err := s.Backend().Children(ctx, head, nil)
 			if err != nil && !errs.IsNotFound(err) {
 				return sight{}, err
@@ -90,7 +91,7 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	}
 	var head bucketList
 	if q.kind == layout.KindPriorityQueue || q.kind == layout.KindQueue && ws != nil {
-		head.path = q.knownHead()
+		head.path = q.headToList(s)
 	}
 	if head.path == "" {
 		readItems()
@@ -110,9 +111,10 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	if err != nil {
 		return sight{}, err
 	}
-	v := sight{stuck: stuck, now: s.Clock().Now()}
+	v := sight{stuck: stuck, now: s.Clock().Now(), items: itemsState{dir.Czxid, dir.Version}}
 	all, first := layout.Buckets(q.items, names), ""
 	q.noteTurn(all)
+	lists := 0 // the first list shows an item as a rule, so it arms no watch that would fire for each change of the bucket
 	for i, b := range all {
 		if q.kind == layout.KindDelayQueue {
 			due := v.due(b.Key)
@@ -123,22 +125,41 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 				due = !v.doubt && v.due(b.Key)
 			}
 			if !due {
-				v.later, v.version, v.made = i == 0 && !v.doubt, dir.Version, dir.Czxid
+				v.later = i == 0 && !v.doubt
 				return v, nil
 			}
 		}
+		if next, ok := q.passedUntil(s, b.Path, &v.items, v.now); ok {
+			v.next = earlier(v.next, next)
+			if first == "" {
+				first = b.Path
+				q.setHead(first)
+			}
+			continue
+		}
 		list := head
+		var kept *backend.Watch // of a bucket to remember
 		if b.Path != head.path || head.err != nil || i < len(all)-1 && !v.shows(&head) {
 			w := ws.New()
-			list = bucketList{path: b.Path}
-			list.read(ctx, s, w)
-			if errs.IsNotFound(list.err) {
+			if closed := i < len(all)-1 && all[i+1].Key == b.Key; closed && p != nil && (ws != nil || lists > 0) {
 				w.Stop()
+				kept = p.ws.New()
+				w = kept
+			}
+			lists++
+			list = bucketList{path: b.Path}
+			if list.read(ctx, s, w); list.err != nil {
+				w.Stop()
+			}
+			if errs.IsNotFound(list.err) {
 				continue
 			}
 			if list.err != nil {
 				return sight{}, list.err
 			}
+		}
+		if kept != nil {
+			q.pass(p, b.Path, passedBucket{w: kept})
 		}
 		c := layout.ParseBucket(b.Path, list.names, list.stat.AsOf)
 		if len(c.Items) == 0 && (i < len(all)-1 || len(c.Litter) > 0) {
@@ -150,7 +171,11 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 			q.setHead(first)
 		}
 		if err := v.look(ctx, s, c.Items, want, l); err != nil || v.doubt || len(v.found) > 0 {
+			kept.Stop()
 			return v, err
+		}
+		if next, ok := untilReady(c.Items); ok && kept != nil && v.items.counts() {
+			q.pass(p, b.Path, passedBucket{kept, next, v.items})
 		}
 	}
 	return v, nil
@@ -269,6 +294,16 @@ func (q *Queue) knownHead() string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.head
+}
+
+// headToList returns the path of the bucket that was first, or "" if it is not known, or if nothing can be taken from
+// it yet.
+func (q *Queue) headToList(s *core.Session) string {
+	head := q.knownHead()
+	if _, ok := q.passedUntil(s, head, nil, s.Clock().Now()); ok {
+		return ""
+	}
+	return head
 }
 
 // ahead is what a list has shown of the items that can be taken.
