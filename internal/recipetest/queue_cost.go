@@ -261,3 +261,51 @@ func (on queueCostTests) AnIdleConsumerThatDoesNotActDelaysNothing(t *testing.T)
 		}
 	}
 }
+
+// callCount counts the calls of a client, and the longest list of names, in bytes.
+type callCount struct {
+	mu      sync.Mutex
+	n       int
+	commits int
+	longest int
+}
+
+func (r *callCount) hooks() *backendtest.Hooks {
+	return &backendtest.Hooks{
+		Before: func(_ context.Context, c backendtest.Call) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.n++
+			if c.Op == "commit" {
+				r.commits++
+			}
+			return nil
+		},
+		Names: func(_ backendtest.Call, names []string) []string {
+			size := 0
+			for _, name := range names {
+				size += 4 + len(name)
+			}
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.longest = max(r.longest, size)
+			return names
+		},
+	}
+}
+
+// reset returns the number of calls since the last reset.
+func (r *callCount) reset() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.n
+	r.n, r.commits = 0, 0
+	return n
+}
+
+// writes returns the number of commits since the last reset.
+func (r *callCount) writes() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.commits
+}
