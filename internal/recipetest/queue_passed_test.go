@@ -241,11 +241,13 @@ func TestQueue_TheEndOfADelayIsSeen(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 				began := time.Now()
+				var ops []backend.Op
 				for _, name := range w.Children("/q/items/b-0-1") {
 					if strings.HasPrefix(name, "d-") {
-						w.commit(backend.Delete(w.Path("/q/items/b-0-1/"+name), backend.AnyVersion))
+						ops = append(ops, backend.Delete(w.Path("/q/items/b-0-1/"+name), backend.AnyVersion))
 					}
 				}
+				w.commit(ops...) // all at once, so that the first item is the first that can be taken
 				if how == "Take" {
 					mustAck(w.T, x.item(7))
 				} else if v, err := q.Peek(ctx); v != 7 || err != nil {
