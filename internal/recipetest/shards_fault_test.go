@@ -317,6 +317,7 @@ func TestShards_TheErrorAtAHandOverIsReported(t *testing.T) {
 				var mu sync.Mutex
 				asked := make(map[int]bool)
 				causes := make([]error, len(returns))
+				begun := 0
 				ctx, stop := context.WithCancelCause(context.Background())
 				end := errors.New("the program ends")
 				done := make(chan error, 1)
@@ -337,6 +338,9 @@ func TestShards_TheErrorAtAHandOverIsReported(t *testing.T) {
 						return time.Hour
 					}}
 					done <- coord.NewShards(c, "/s", len(returns), o).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+						mu.Lock()
+						begun++
+						mu.Unlock()
 						<-ctx.Done()
 						mu.Lock()
 						if causes[sh.Index] == nil {
@@ -361,7 +365,12 @@ func TestShards_TheErrorAtAHandOverIsReported(t *testing.T) {
 					}
 					return n
 				}
-				w.Eventually("a owns all", func() bool { return owned("a") == len(returns) })
+				w.Eventually("a owns all, and each function has begun", func() bool {
+					mu.Lock()
+					all := begun == len(returns)
+					mu.Unlock()
+					return all && owned("a") == len(returns)
+				})
 				var cause func(i int, err error) bool
 				switch why {
 				case "moves": // two members that weigh a thousand times as much take all
