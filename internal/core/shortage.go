@@ -8,7 +8,7 @@ import (
 	"github.com/go-coord/coord/internal/errs"
 )
 
-// A Shortage is for a loop that goes on while the service has no space (ErrNoSpace).
+// A Shortage makes a loop retry while the service has no space (ErrNoSpace).
 type Shortage struct {
 	c          *Client
 	does, path string

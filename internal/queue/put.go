@@ -77,7 +77,7 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 // can have options and reasons. If one of the operations of with fails, putItems returns the error unchanged, with its index in
 // with. It leaves out the reasons of dead letters if the commit would be too large with them, or if
 // another client has made a node of that name. If there is a node with options already, left behind by a client that
-// does not know such nodes, it stands: no client changes the options of an item.
+// does not know such nodes, the put keeps that node: no client changes the options of an item.
 func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) (int, error) {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
 		return 0, err

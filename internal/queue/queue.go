@@ -247,7 +247,7 @@ import (
 // O3. Each commit that deletes the item deletes o as it deletes r (D1). A dead letter has no o: its r has the data,
 // from which a Redrive makes o again. If r was left out, the options are lost. A client that does not know o goes by
 // the options of the queue and leaves o behind, and the next consumer that knows it removes it as litter. If a
-// Redrive finds such an o under the name that it makes, that one stands: it is the same.
+// Redrive finds such an o under the name that it would create, it keeps that node: the data is the same.
 //
 // # Dead letters
 //

@@ -279,7 +279,7 @@ func (on queueOptionsTests) StrangeOptionsDoNotMatter(t *testing.T) {
 	})
 }
 
-// Each way of putting takes options, and refuses those that make no sense.
+// Each Put method takes options, and refuses a negative MaxAttempts.
 func (on queueOptionsTests) EachPutTakesOptions(t *testing.T) {
 	on.each(t, func(w *world) {
 		ctx := context.Background()

@@ -261,7 +261,7 @@ func TestQueue_TheEndOfADelayIsSeen(t *testing.T) {
 	}
 }
 
-// A bucket that was made anew is not taken for the one of the same name that a consumer remembers.
+// A consumer that remembers a bucket lists a new bucket of the same name.
 func TestPriorityQueue_ABucketThatIsMadeAnewIsListed(t *testing.T) {
 	onMemories(t, func(w *world) {
 		ctx := context.Background()
