@@ -148,7 +148,8 @@ func (g *Group[T]) Wait(ctx context.Context, n int) ([]Member[T], error) {
 // session is lost, it joins again on the next one, and if another program deletes
 // its node, it makes a new one. It ends when its owner leaves, when the client is
 // closed, when it joins again and another member has the id (ErrDuplicate), or when
-// the service refuses (ErrDenied, ErrLimit).
+// the service refuses (ErrDenied, ErrLimit). While the service has no space (ErrNoSpace),
+// it waits.
 //
 // A process that is cut off or paused does not notice during that time that it is no
 // longer a member. Unlike a lock, a membership is not exclusive.

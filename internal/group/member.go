@@ -139,6 +139,7 @@ func (m *Membership) keep(ctx context.Context, inc *incarnation) {
 	defer close(m.left)
 	defer m.stop()
 	c := m.g.c
+	short := core.NewShortage(c, "join again", m.g.path.Full())
 	for {
 		err := inc.watch(ctx)
 		if ctx.Err() != nil {
@@ -158,6 +159,9 @@ func (m *Membership) keep(ctx context.Context, inc *incarnation) {
 		// would start a fight. Leave ends the wait for a session but no request, so
 		// that a node that may have been made is found and removed.
 		next, err := m.enter(ctx, context.WithoutCancel(ctx), false)
+		for short.Waited(ctx, err) {
+			next, err = m.enter(ctx, context.WithoutCancel(ctx), false)
+		}
 		switch {
 		case err == nil && ctx.Err() != nil:
 			m.leaveErr = m.withdraw(next)

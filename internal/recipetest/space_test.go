@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -451,6 +452,74 @@ func TestNoSpace_ServeGoesOnAfterwards(t *testing.T) {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("Serve has ended with %v", err)
+		}
+	})
+}
+
+// A shortage of space ends no membership: a member that has lost its session joins again when there is space. Leave ends the wait.
+func TestNoSpace_AMemberJoinsAgainAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		book := new(logbook)
+		c, err := coord.Open(t.Context(), st.Link("member"), &coord.Options{Logger: slog.New(book)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		group := coord.NewGroup[string](c, "/g", nil)
+		loseSession := func() {
+			t.Helper()
+			s, err := c.Session(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.SetFull(true)
+			st.Link("member").Expire(s.ID())
+			time.Sleep(time.Hour)
+		}
+		members := func() (ids []string) {
+			t.Helper()
+			all, err := group.Members(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range all {
+				ids = append(ids, m.ID+"="+m.Value)
+			}
+			return ids
+		}
+		m, err := group.Join(t.Context(), "a", "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			loseSession()
+			if ids := members(); len(ids) > 0 || m.Err() != nil {
+				t.Fatalf("without space: members %q, %v", ids, m.Err())
+			}
+			st.SetFull(false)
+			time.Sleep(2 * time.Second)
+			if ids := members(); !slices.Equal(ids, []string{"a=one"}) {
+				t.Fatalf("with space: members %q, %v", ids, m.Err())
+			}
+		}
+		loseSession()
+		if err := m.Leave(); err != nil {
+			t.Error(err)
+		}
+		st.SetFull(false)
+		time.Sleep(2 * time.Second)
+		if ids := members(); len(ids) > 0 {
+			t.Errorf("after Leave: members %q", ids)
+		}
+		warnings := 0
+		for _, line := range book.take() {
+			if line == "WARN cannot join again because the service has no space, retrying" {
+				warnings++
+			}
+		}
+		if warnings != 4 { // once in each shortage
+			t.Errorf("%d warnings", warnings)
 		}
 	})
 }
