@@ -122,6 +122,26 @@ func (s *service) backends(t *testing.T) (pids []int) {
 	return pids
 }
 
+// checkpointer returns the process of that name, as soon as the server answers. The server starts another one after a crash.
+func (s *service) checkpointer(t *testing.T) (pid int) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		conn, err := pgx.Connect(t.Context(), pgtest.URL(s.server, ""))
+		if err == nil {
+			err = conn.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").Scan(&pid)
+			conn.Close(context.WithoutCancel(t.Context()))
+		}
+		if err == nil {
+			return pid
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond) // nothing signals it
+	}
+}
+
 // named is the service's Backend without a proxy. The application_name of its connections is the schema.
 func (s *service) named() backend.Backend {
 	return postgres.New(pgtest.URL(s.server, "")+"&application_name="+s.opts.Schema, &s.opts)
@@ -161,8 +181,12 @@ func TestTerminate_AKilledProcess(t *testing.T) {
 	epoch := create(t, l.sessions[0], "/first", backend.Persistent) >> 40
 	for round := range 2 {
 		l.more(t, 20)
+		process := s.checkpointer(t)
 		if err := syscall.Kill(s.backends(t)[0], syscall.SIGKILL); err != nil {
 			t.Fatal(err)
+		}
+		for s.checkpointer(t) == process { // until then the other processes answer commits
+			time.Sleep(5 * time.Millisecond) // nothing signals it
 		}
 		l.more(t, 20)
 		if z := create(t, l.sessions[0], fmt.Sprint("/after-", round), backend.Persistent); z>>40 != epoch+int64(round)+1 {
