@@ -58,6 +58,7 @@ type client struct {
 	finish   atomic.Bool
 	ahead    atomic.Int64   // values put, less items taken
 	kept     atomic.Int64   // holds with MutexOptions.Keep
+	nexts    atomic.Int64   // on memory: commits of Acks that claimed the next items
 	session  atomic.Int64   // the present session
 	holds    sync.WaitGroup // goroutines that watch for the loss of holds
 	watched  sync.Map       // the *watched that are not recorded yet
@@ -139,7 +140,7 @@ func (x *client) run() (err error) {
 	}
 	consuming, stopConsuming := context.WithCancel(ctx)
 	defer stopConsuming()
-	for i, consume := range []func(ctx context.Context, w *worker){x.consumer, x.consumer, x.work, x.collect} {
+	for i, consume := range []func(ctx context.Context, w *worker){x.consumer, x.serve, x.work, x.collect} {
 		w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(100+i)))}
 		servers.Go(func() { consume(consuming, w) })
 	}

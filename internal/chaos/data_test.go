@@ -28,7 +28,9 @@ func (x *client) queue() *coord.Queue[string] {
 // the queue would grow on a slow machine for as long as the nemesis runs.
 const mostAhead = 200
 
-// producer puts values, mostly one at a time.
+const backlog = 64 // values in one put
+
+// producer puts values, mostly one at a time, and now and then more than the waiting consumers take at once.
 func (x *client) producer(ctx context.Context, w *worker) {
 	q := x.queue()
 	w.loop(ctx, 150*time.Millisecond, func(ctx context.Context) bool {
@@ -36,7 +38,14 @@ func (x *client) producer(ctx context.Context, w *worker) {
 			return false
 		}
 		values := []string{w.unique()}
-		for len(values) < 3 && w.rand.IntN(8) == 0 {
+		more := 0
+		switch w.rand.IntN(32) {
+		case 0:
+			more = w.rand.IntN(backlog)
+		case 1, 2, 3:
+			more = 1 + w.rand.IntN(2)
+		}
+		for range more {
 			values = append(values, w.unique())
 		}
 		x.ahead.Add(int64(len(values)))

@@ -29,6 +29,7 @@ type findings struct {
 	dead       int     // moves to the dead letters
 	redriven   int     // and back
 	unreceived int     // claims that no consumer received, and that were given back
+	nexts      int     // commits of Acks that claimed the next items
 	reused     int     // turns that reused a stay
 	expired    int     // sessions that clients lost
 	ended      int     // of these, those that the service had ended before their client knew
@@ -127,7 +128,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 	}
 	f.add("delay", checkDelays(callsOf(all, "delay", "put"), callsOf(all, "delay", "take"), faults))
 	f.add("priority", l.checkLimit())
-	f.longest = l.longest
+	f.longest, f.nexts = l.longest, l.nexts
 	values := callsOf(all, "value")
 	full := slices.DeleteFunc(callsOf(all, "priority", "tryput", "redrive"), func(c *call) bool { return !foundFull(c) })
 	// Items that leave while the service has no space are not counted. A call counts the items only once.

@@ -153,6 +153,7 @@ type ledger struct {
 	log      []zklog.Txn
 	lengths  []lengthAt // of the queue with a limit
 	longest  int
+	nexts    int // commits of Acks that claimed the next items
 }
 
 func newLedger(log []zklog.Txn) *ledger {
@@ -163,6 +164,9 @@ func newLedger(log []zklog.Txn) *ledger {
 	length := 0
 	for i := range log {
 		x := &log[i]
+		if acksAndClaims(x) {
+			l.nexts++
+		}
 		for _, op := range x.Ops {
 			c := change{zxid: x.Zxid, session: x.Session, path: op.Path, data: string(op.Data), end: x.Type == zklog.CloseSession, txn: x}
 			switch {
@@ -191,6 +195,18 @@ func newLedger(log []zklog.Txn) *ledger {
 		}
 	}
 	return l
+}
+
+// acksAndClaims reports whether a transaction acknowledges items of a queue and claims others. No other one deletes an
+// item and makes a mark.
+func acksAndClaims(x *zklog.Txn) bool {
+	acks, claims := false, false
+	for _, op := range x.Ops {
+		name := op.Path[strings.LastIndexByte(op.Path, '/')+1:]
+		acks = acks || op.IsDelete() && strings.HasPrefix(name, layout.ItemPrefix)
+		claims = claims || op.IsCreate() && strings.HasPrefix(name, layout.MarkPrefix)
+	}
+	return acks && claims
 }
 
 // isOfQueue reports whether a path is below the items of a queue.

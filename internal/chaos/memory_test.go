@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/fence"
+	"github.com/go-coord/coord/internal/zklog"
 )
 
 // onMemory is a run of one workload by three clients, on memory and with fake time: sessions end, and
@@ -36,7 +38,7 @@ func onMemory(t *testing.T, work func(ctx context.Context, x *client), settled f
 			link := store.Link(x.spec.Name)
 			link.SetLatency(time.Millisecond)
 			var err error
-			if x.c, err = coord.Open(t.Context(), link, nil); err != nil {
+			if x.c, err = coord.Open(t.Context(), counting{link, x}, nil); err != nil {
 				t.Fatal(err)
 			}
 			all = append(all, x)
@@ -78,6 +80,47 @@ func onMemory(t *testing.T, work func(ctx context.Context, x *client), settled f
 	return processes
 }
 
+// counting is the backend of a client on memory. It counts the commits of the client that claim by Acks.
+type counting struct {
+	backend.Backend
+	x *client
+}
+
+func (b counting) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return countingSession{s, b.x}, nil
+}
+
+type countingSession struct {
+	backend.Session
+	x *client
+}
+
+func (s countingSession) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
+	results, err := s.Session.Commit(ctx, ops...)
+	if err == nil && acksAndClaims(txnOf(ops)) {
+		s.x.nexts.Add(1)
+	}
+	return results, err
+}
+
+// txnOf returns a transaction with the operations of a commit that create and delete nodes.
+func txnOf(ops []backend.Op) *zklog.Txn {
+	x := &zklog.Txn{Type: zklog.Multi}
+	for _, op := range ops {
+		switch op.Kind {
+		case backend.OpCreate:
+			x.Ops = append(x.Ops, zklog.Op{Type: zklog.Create, Path: op.Path})
+		case backend.OpDelete:
+			x.Ops = append(x.Ops, zklog.Op{Type: zklog.Delete, Path: op.Path})
+		}
+	}
+	return x
+}
+
 // recorderAt records with the clock of the test, which may be fake.
 func recorderAt(t *testing.T, dir, name string) *recorder {
 	t.Helper()
@@ -90,15 +133,25 @@ func recorderAt(t *testing.T, dir, name string) *recorder {
 	return rec
 }
 
-// checkLocksOnMemory judges the holds of a workload as those of a run.
-func checkLocksOnMemory(t *testing.T, processes []*process, work string, least int) {
+// checkOdd finds the errors that the faults do not explain.
+func checkOdd(t *testing.T, processes []*process) {
 	t.Helper()
-	var writes []fence.Write
 	for _, p := range processes {
 		for _, e := range p.events {
 			if e.Odd {
 				t.Errorf("%s: %v", p.name, e)
 			}
+		}
+	}
+}
+
+// checkLocksOnMemory judges the holds of a workload as those of a run.
+func checkLocksOnMemory(t *testing.T, processes []*process, work string, least int) {
+	t.Helper()
+	checkOdd(t, processes)
+	var writes []fence.Write
+	for _, p := range processes {
+		for _, e := range p.events {
 			if e.Kind == "write" {
 				writes = append(writes, e.write())
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,10 +123,7 @@ func (w *worker) letters(ctx context.Context, q *coord.PriorityQueue[string], mo
 func (x *client) work(ctx context.Context, _ *worker) {
 	const work = "priority"
 	q, _ := x.priorities()
-	err := q.Work(ctx, 2, func(ctx context.Context, it *coord.Item[string]) error {
-		w := &worker{x: x, rand: rand.New(rand.NewPCG(uint64(x.rec.calls.Load()), uint64(x.spec.Number)))}
-		w.took(ctx, work, it)
-		w.pause(ctx, 5*time.Millisecond)
+	x.handle(ctx, work, &q.Consumer, func(ctx context.Context, w *worker, it *coord.Item[string]) error {
 		n, finish, failed := w.rand.IntN(20), x.finish.Load(), errors.New("not now")
 		if n == 0 && !finish {
 			time.Sleep(priorityClaims * 5 / 4) // longer than ClaimTimeout; the handler ignores its context
@@ -138,6 +136,33 @@ func (x *client) work(ctx context.Context, _ *worker) {
 			return w.leave(work, it, failed)
 		}
 		return w.leave(work, it, nil)
+	})
+}
+
+// serve takes items by Work until ctx ends. There is no Prefetch, so the Acks of Work claim the next items of a
+// backlog.
+func (x *client) serve(ctx context.Context, _ *worker) {
+	const work = "queue"
+	x.handle(ctx, work, &x.queue().Consumer, func(ctx context.Context, w *worker, it *coord.Item[string]) error {
+		x.ahead.Add(-1)
+		switch n := w.rand.IntN(20); {
+		case n == 0:
+			w.settle(ctx, work, it)
+			return nil
+		case n == 1 && !x.finish.Load():
+			return w.leave(work, it, errors.New("not now"))
+		}
+		return w.leave(work, it, nil)
+	})
+}
+
+// handle handles items by Work until ctx ends.
+func (x *client) handle(ctx context.Context, work string, q *coord.Consumer[string], do func(ctx context.Context, w *worker, it *coord.Item[string]) error) {
+	err := q.Work(ctx, 2, func(ctx context.Context, it *coord.Item[string]) error {
+		w := &worker{x: x, rand: rand.New(rand.NewPCG(uint64(x.rec.calls.Load()), uint64(x.spec.Number)))}
+		w.took(ctx, work, it)
+		w.pause(ctx, 5*time.Millisecond)
+		return do(ctx, w, it)
 	})
 	if ctx.Err() == nil || err != nil && !errors.Is(err, coord.ErrClosed) {
 		x.rec.say(event{Kind: "told", Work: work, Op: "work", Err: fmt.Sprint(err), Odd: true})
@@ -211,7 +236,7 @@ func (w *worker) leave(work string, it *coord.Item[string], failed error) error 
 	end := it.Ack
 	if failed != nil {
 		e.Op, end = "nack", func() error { return it.Nack(0) }
-		if it.Attempt < mostAttempts[work] {
+		if most := mostAttempts[work]; most == 0 || it.Attempt < most {
 			e.Num = int64(retryDelay(it.Attempt))
 		}
 	}
@@ -289,4 +314,72 @@ func TestTheCheckOfTheLimitCountsTheItems(t *testing.T) {
 	verdict(t, newLedger(log).checkLimit(), "")
 	add(zklog.Create, at(priorityLimit+1))
 	verdict(t, newLedger(log).checkLimit(), fmt.Sprintf("%d items in a queue", priorityLimit+1))
+}
+
+func TestTheCountOfAcksThatClaimKnowsThem(t *testing.T) {
+	dead := strings.Replace(itemAt, "/items/", "/dead/items/", 1)
+	for _, tc := range []struct {
+		name string
+		log  itemLog
+		want int
+	}{
+		{"an Ack", itemLog{}.put().claim(1, 1).ack(1), 0},
+		{"two claims", itemLog{}.and(opCreate(markAt(1), ""), opCreate(markAt(2), "")), 0},
+		{"a burial", itemLog{}.put().claim(1, 1).bury(1), 0},
+		{"a Redrive", itemLog{}.and(opDelete(dead), opCreate(itemAt, "v")), 0},
+		{"an Ack and a claim", itemLog{}.and(opDelete(markAt(1)), opDelete(stateAt), opDelete(itemAt), opCreate(markAt(2), "")), 1},
+	} {
+		if n := newLedger(tc.log).nexts; n != tc.want {
+			t.Errorf("%s: %d commits, want %d", tc.name, n, tc.want)
+		}
+	}
+}
+
+func TestTheQueueOfARunLosesNoItem(t *testing.T) {
+	nexts, left := int64(0), 0
+	processes := onMemory(t, func(ctx context.Context, x *client) {
+		var all sync.WaitGroup
+		for i, work := range []func(ctx context.Context, w *worker){x.producer, x.consumer, x.serve} {
+			all.Go(func() { work(ctx, &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(i)))}) })
+		}
+		all.Wait()
+	}, func(ctx context.Context, all []*client) {
+		for range int(limit / time.Second) {
+			n, err := all[0].queue().Len(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if left = n; n == 0 {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		for _, x := range all {
+			nexts += x.nexts.Load()
+		}
+	})
+	checkOdd(t, processes)
+	puts, takes, ends := callsOf(processes, "queue", "put"), callsOf(processes, "queue", "take"), callsOf(processes, "queue", "ack", "nack", "giveback")
+	items, last := make(map[string]item), make(map[string]*call)
+	for _, c := range takes {
+		if c.outcome == "ok" && (last[c.Value] == nil || last[c.Value].Token < c.Token) {
+			last[c.Value] = c
+		}
+	}
+	for _, c := range puts {
+		for _, v := range strings.Fields(c.Value) {
+			if c.outcome == "ok" || last[v] != nil {
+				items[v] = item{created: 1, deleted: 1}
+			}
+		}
+	}
+	for _, c := range ends { // nothing is left, so the last claim was acknowledged
+		c.verdict(c.Op == "ack" && last[c.Value].Old == c.Old)
+	}
+	verdict(t, checkQueue(puts, takes, ends, items), "")
+	t.Logf("figure: chaos of queue on memory: %d items, %d deliveries, %d commits acknowledged items and claimed the next ones", len(items), len(takes), nexts)
+	if left > 0 || len(items) < 500 || nexts == 0 {
+		t.Errorf("%d items are left of %d, %d commits acknowledged items and claimed the next ones", left, len(items), nexts)
+	}
 }

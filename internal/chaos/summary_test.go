@@ -109,6 +109,10 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	figure("chaos: the queue with MaxLen %d had at most %d items", priorityLimit, f.longest)
 	figure("chaos: %d calls found it full, %d of them although it had room, which a stale read allows; %d dead letters, of which %d were put back; %d items were given back that no consumer had received",
 		f.full, len(f.roomy), f.dead, f.redriven, f.unreceived)
+	figure("chaos: %d commits acknowledged items and claimed the next ones", f.nexts)
+	if f.nexts == 0 {
+		t.Error("no commit has acknowledged an item and claimed the next one")
+	}
 	figure("chaos: violations with the fence and in all other checks %d; without the fence %d overlaps, and the fence refused %d late writes", len(f.wrong), f.overlaps, f.refused)
 	fmt.Fprintf(&md, "\nSessions lost by clients: %d. Violations: %d. Without the fence: %d overlaps; with it %d late writes refused. Transactions: %v. Reads after a Sync that were stale, which ZooKeeper allows: %d.\n",
 		f.expired, len(f.wrong), f.overlaps, f.refused, f.outcomes, f.stale)
