@@ -24,17 +24,37 @@ type queuePlay struct {
 	kind string
 	one  bool // consumer: then the order must hold
 	last map[int]int
-	next map[string]bool // marks that Acks have made, and that no handler has got
+
+	next   map[string]bool // marks that Acks have made, and that no handler has got
+	most   map[int]int     // by value: MaxAttempts of an item with options
+	buried map[int]bool    // by value: a handler has returned Bury
+	letter map[int]bool    // by value: an item with options that was a dead letter
+
+	due  map[int]time.Time // by value, in a DelayQueue
+	came []moment          // deliveries
+	off  []moment          // claims that ended with a delay, and the times until which it lasts
+	dead []moment          // claims that ended with Bury, and the times before it
+
+	redrives [][2]time.Time // begin and end
+}
+
+// moment is a time in the life of an item. token is that of a claim.
+type moment struct {
+	v     int
+	token int64
+	at    time.Time
 }
 
 // simQueue is a queue of any kind.
 type simQueue struct {
 	*coord.Consumer[int]
-	putAll func(ctx context.Context, r *rand.Rand, vs ...int) ([]string, error)
+	due     time.Time // of a DelayQueue: when the values of the latest put are due
+	putAll  func(ctx context.Context, r *rand.Rand, vs ...int) ([]string, error)
+	putWith func(ctx context.Context, r *rand.Rand, v int, o *coord.PutOptions) (string, error)
 }
 
-func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) simQueue {
-	var q simQueue
+func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) *simQueue {
+	q := new(simQueue)
 	switch kind {
 	case "priority":
 		p := coord.NewPriorityQueue(c, path, &o)
@@ -42,18 +62,26 @@ func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) 
 		q.putAll = func(ctx context.Context, r *rand.Rand, vs ...int) ([]string, error) {
 			return p.PutAll(ctx, int64(r.IntN(6)), vs...)
 		}
+		q.putWith = func(ctx context.Context, r *rand.Rand, v int, o *coord.PutOptions) (string, error) {
+			return p.PutWith(ctx, int64(r.IntN(6)), v, o)
+		}
 	case "delay":
 		p := coord.NewDelayQueue(c, path, &o)
 		q.Consumer = &p.Consumer
 		q.putAll = func(ctx context.Context, r *rand.Rand, vs ...int) ([]string, error) {
-			return p.PutAll(ctx, time.Now().Add(time.Duration(r.IntN(200))*time.Millisecond), vs...)
+			q.due = time.Now().Add(time.Duration(r.IntN(200)) * time.Millisecond)
+			return p.PutAll(ctx, q.due, vs...)
+		}
+		q.putWith = func(ctx context.Context, r *rand.Rand, v int, o *coord.PutOptions) (string, error) {
+			q.due = time.Now().Add(time.Duration(r.IntN(200)) * time.Millisecond)
+			return p.PutWith(ctx, q.due, v, o)
 		}
 	default:
 		switch kind {
 		case "limited":
 			o.MaxLen = simMaxLen
 		case "dead letters":
-			o.MaxAttempts = 2
+			o.MaxAttempts = simAttempts
 		}
 		p := coord.NewQueue(c, path, &o)
 		q.Consumer = &p.Consumer
@@ -67,6 +95,9 @@ func newSimQueue(c *coord.Client, path, kind string, o coord.QueueOptions[int]) 
 			}
 			return []string{id}, nil
 		}
+		q.putWith = func(ctx context.Context, _ *rand.Rand, v int, o *coord.PutOptions) (string, error) {
+			return p.PutWith(ctx, v, o)
+		}
 	}
 	return q
 }
@@ -76,10 +107,13 @@ const (
 	simProducers = 2
 	simEach      = 15 // values of one producer
 	simMaxLen    = 4  // of the limited queue
+	simAttempts  = 2  // MaxAttempts of the queue with dead letters
+
+	mostAttempts = 1000 // more than any item has
 )
 
 // produce puts values of its own: the actor times 1000, and counting.
-func (x *queuePlay) produce(q simQueue, actor int) {
+func (x *queuePlay) produce(q *simQueue, actor int) {
 	r := x.rng(uint64(actor))
 	for n := 0; n < simEach; {
 		vs := []int{actor*1000 + n}
@@ -108,7 +142,7 @@ func (x *queuePlay) produce(q simQueue, actor int) {
 }
 
 // consume takes until ctx ends, in all ways that there are.
-func (x *queuePlay) consume(ctx context.Context, q simQueue, actor int) {
+func (x *queuePlay) consume(ctx context.Context, q *simQueue, actor int) {
 	r := x.rng(uint64(actor))
 	for ctx.Err() == nil {
 		switch r.IntN(7) {
@@ -181,7 +215,7 @@ func (x *queuePlay) took(it *coord.Item[int]) {
 }
 
 // handle takes items by Work for some time.
-func (x *queuePlay) handle(ctx context.Context, q simQueue, r *rand.Rand) {
+func (x *queuePlay) handle(ctx context.Context, q *simQueue, r *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(1+r.IntN(200))*time.Millisecond)
 	defer cancel()
 	n := 1
@@ -241,7 +275,7 @@ func (x *queuePlay) run() {
 		fmt.Println("seed", x.seed)
 	}
 	var all []*coord.Client
-	var qs []simQueue
+	var qs []*simQueue
 	for i := range simProducers + consumers {
 		l := x.st.Link(fmt.Sprint("client-", i))
 		l.SetLatency(time.Duration(x.seed%3) * time.Millisecond)

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,9 +19,9 @@ import (
 // queueScenario is a queue of one kind.
 func queueScenario(kind string, share int) *scenario {
 	const at = "/sim/q"
-	must := []string{"put", "uncertain put", "delivered", "received", "again", "ack", "uncertain ack", "nack", "release", "loss", "gave up", "empty", "cancel", "outsider's delete", "pop"}
+	must := []string{"put", "put with options", "uncertain put", "delivered", "received", "again", "ack", "uncertain ack", "nack", "retry after", "release", "loss", "gave up", "empty", "cancel", "outsider's delete", "pop"}
 	if kind == "dead letters" {
-		must = append(must, "dead letter", "redrive", "remove")
+		must = append(must, "dead letter", "redrive", "remove", "bury", "buried letter", "letter with options", "redriven with options")
 	}
 	if kind == "limited" {
 		must = append(must, "full")
@@ -30,7 +32,8 @@ func queueScenario(kind string, share int) *scenario {
 	return &scenario{
 		name: "queue, " + kind, share: share, clients: 4, bucket: simBucket, dir: at + "/waiters", must: must,
 		play: func(x *sim) {
-			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: coordtest.NewLedger(), kind: kind, next: make(map[string]bool)}
+			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: coordtest.NewLedger(), kind: kind,
+				next: make(map[string]bool), most: make(map[int]int), buried: make(map[int]bool), letter: make(map[int]bool), due: make(map[int]time.Time)}
 			x.queue = q
 			x.producing = 2
 			x.committed = func(c *simCall) {
@@ -80,6 +83,7 @@ func queueScenario(kind string, share int) *scenario {
 			})
 		},
 		finish: func(x *sim, a *actor) {
+			x.letters(a, x.queue)
 			dead := coord.NewQueue[int](a.client(), at+"/dead", nil)
 			for {
 				it, err := dead.TryTake(context.Background())
@@ -104,6 +108,7 @@ func queueScenario(kind string, share int) *scenario {
 			for _, wrong := range x.queue.l.Check() {
 				x.errorf("%s", wrong)
 			}
+			x.checkTimes(x.queue)
 			x.empty(at + "/waiters")
 			buckets, _, _ := x.truth.Children(context.Background(), at+"/items", nil)
 			for _, b := range buckets {
@@ -183,8 +188,30 @@ func (x *sim) produce(a *actor, q *queuePlay, who int) {
 		}
 		n += len(vs)
 		var ids []string
+		var err error
 		a.say("put")
-		ids, err := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{}).putAll(context.Background(), a.r, vs...)
+		c := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{})
+		o := coord.PutOptions{MaxAttempts: mostAttempts}
+		if q.kind == "dead letters" {
+			o.MaxAttempts = simAttempts - 1 + 2*a.r.IntN(2) // fewer or more than the queue has
+		}
+		options := len(vs) == 1 && a.r.IntN(2) == 0
+		if options {
+			x.mu().Lock()
+			q.most[vs[0]] = o.MaxAttempts
+			x.mu().Unlock()
+			var id string
+			if id, err = c.putWith(context.Background(), a.r, vs[0], &o); err == nil {
+				ids = []string{id}
+			}
+		} else {
+			ids, err = c.putAll(context.Background(), a.r, vs...)
+		}
+		x.mu().Lock()
+		for _, v := range vs {
+			q.due[v] = c.due
+		}
+		x.mu().Unlock()
 		for i, v := range vs {
 			if i < len(ids) {
 				q.l.Did(v, nil)
@@ -193,6 +220,8 @@ func (x *sim) produce(a *actor, q *queuePlay, who int) {
 			}
 		}
 		switch {
+		case err == nil && options:
+			a.note("put with options")
 		case err == nil:
 			a.note("put")
 		case errors.Is(err, coord.ErrUncertain):
@@ -261,6 +290,9 @@ func (x *sim) consume(ctx context.Context, a *actor, q *queuePlay) {
 				for range 1 + a.r.IntN(3) { // those that follow the first need no claim
 					v, err := c.Pop(own)
 					q.l.Popped(v, err)
+					if err == nil {
+						x.came(q, v, math.MaxInt64)
+					}
 					if errors.Is(err, coord.ErrUncertain) {
 						a.note("uncertain pop")
 						return nil
@@ -295,6 +327,8 @@ func (x *sim) work(ctx context.Context, a *actor, q *queuePlay) {
 	c := newSimQueue(a.client(), "/sim/q", q.kind, o)
 	most := 1 + a.r.IntN(6)
 	var done []*coord.Item[int]
+	var off, buried []*coord.Item[int]
+	var until, since []time.Time
 	a.try("work", func(own context.Context) error {
 		own, cancel := context.WithCancel(own)
 		defer cancel()
@@ -306,27 +340,49 @@ func (x *sim) work(ctx context.Context, a *actor, q *queuePlay) {
 			x.mu().Lock()
 			delete(q.next, it.Path())
 			x.mu().Unlock()
-			q.l.Took(it)
-			a.note("delivered")
-			a.say(fmt.Sprint(it.Value, " attempt ", it.Attempt))
-			if it.Attempt > 1 {
-				x.note("again")
-			}
+			x.took(a, q, it)
 			a.linger(2)
 			if most--; most == 0 {
 				time.AfterFunc(time.Duration(1+a.r.IntN(12))*time.Millisecond, cancel) // during the Ack, or later
 			}
-			switch a.r.IntN(8) {
+			switch a.r.IntN(9) {
 			case 0:
 				return errors.New("failed")
 			case 1:
 				it.Release()
+			case 2:
+				d := time.Duration(a.r.IntN(2)*a.r.IntN(100)) * time.Millisecond
+				off, until = append(off, it), append(until, time.Now().Add(d))
+				return coord.RetryAfter(d, nil)
+			case 3:
+				if q.kind == "dead letters" {
+					x.mu().Lock()
+					q.buried[it.Value] = true
+					x.mu().Unlock()
+					buried, since = append(buried, it), append(since, time.Now())
+					return coord.Bury(errors.New("bad"))
+				}
+				done = append(done, it)
 			default:
 				done = append(done, it) // Work calls Ack
 			}
 			return nil
 		})
 	})
+	for i, it := range off {
+		if it.Nack(0) == nil { // the result of the Nack of Work
+			a.note("retry after")
+			x.putOff(q, it, until[i])
+		}
+	}
+	for i, it := range buried {
+		if err := it.Ack(); errors.Is(err, coord.ErrReleased) && !errors.Is(err, coord.ErrLost) { // Work has ended the claim
+			a.note("bury")
+			x.mu().Lock()
+			q.dead = append(q.dead, moment{it.Value, it.Token(), since[i]})
+			x.mu().Unlock()
+		}
+	}
 	for _, it := range done {
 		err := it.Ack() // the result of that Ack
 		q.l.Ended(it, err)
@@ -341,12 +397,115 @@ func (x *sim) work(ctx context.Context, a *actor, q *queuePlay) {
 	}
 }
 
+// took records a delivery, and checks its attempt.
+func (x *sim) took(a *actor, q *queuePlay, it *coord.Item[int]) {
+	q.l.Took(it)
+	a.note("delivered")
+	a.say(fmt.Sprint(it.Value, " attempt ", it.Attempt))
+	if it.Attempt > 1 {
+		x.note("again")
+	}
+	x.came(q, it.Value, it.Token())
+	x.mu().Lock()
+	most, letter := q.mostOf(it.Value), q.letter[it.Value]
+	x.mu().Unlock()
+	if letter {
+		a.note("redriven with options")
+	}
+	if it.Attempt > most {
+		a.errorf("attempt %d of %d, which has %d", it.Attempt, it.Value, most)
+	}
+}
+
+// came records when a consumer had an item. A Pop has no token.
+func (x *sim) came(q *queuePlay, v int, token int64) {
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	q.came = append(q.came, moment{v, token, time.Now()})
+}
+
+// putOff records that an item cannot be taken again before a time. After its last attempt it is a dead letter instead.
+func (x *sim) putOff(q *queuePlay, it *coord.Item[int], until time.Time) {
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	if it.Attempt == q.mostOf(it.Value) {
+		return
+	}
+	q.off = append(q.off, moment{it.Value, it.Token(), until})
+}
+
+// checkTimes finds the items that came before they were due, while they were put off, or after a burial without a
+// Redrive.
+func (x *sim) checkTimes(q *queuePlay) {
+	for _, c := range q.came {
+		if due := q.due[c.v]; c.at.Before(due) {
+			x.errorf("%d came %v before it was due", c.v, due.Sub(c.at))
+		}
+		for _, off := range q.off {
+			if off.v == c.v && off.token < c.token && c.at.Before(off.at) {
+				x.errorf("%d came %v too early after its Nack", c.v, off.at.Sub(c.at))
+			}
+		}
+		for _, dead := range q.dead {
+			if dead.v == c.v && dead.token < c.token && !slices.ContainsFunc(q.redrives, func(r [2]time.Time) bool {
+				return r[0].Before(c.at) && r[1].After(dead.at)
+			}) {
+				x.errorf("%d came again after Bury, without a Redrive", c.v)
+			}
+		}
+	}
+}
+
+// mostOf returns the MaxAttempts of an item.
+func (q *queuePlay) mostOf(v int) int {
+	if most := q.most[v]; most > 0 {
+		return most
+	}
+	if q.kind == "dead letters" {
+		return simAttempts
+	}
+	return mostAttempts
+}
+
+// letters checks the dead letters: an item whose handler did not bury it has used up its attempts.
+func (x *sim) letters(a *actor, q *queuePlay) {
+	for l, err := range newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{}).Dead(context.Background()) {
+		if err != nil {
+			if !a.excused(err) {
+				a.errorf("dead: %v", err)
+			}
+			return
+		}
+		x.mu().Lock()
+		most, buried, options := q.mostOf(l.Value), q.buried[l.Value], q.most[l.Value] > 0
+		x.mu().Unlock()
+		switch {
+		case l.Queue == "": // it was put back, or removed, between the reads of its nodes
+		case l.Attempts > most, l.Attempts < most && !buried:
+			a.errorf("a dead letter after %d attempts of %d: %+v", l.Attempts, most, l)
+		case l.Attempts < most:
+			a.note("buried letter")
+		}
+		if options {
+			a.note("letter with options")
+			x.mu().Lock()
+			q.letter[l.Value] = true
+			x.mu().Unlock()
+		}
+	}
+}
+
 // revive puts dead letters back into their queue, or removes one of them.
 func (x *sim) revive(a *actor, q *queuePlay) {
 	c := newSimQueue(a.client(), "/sim/q", q.kind, coord.QueueOptions[int]{})
-	switch a.r.IntN(4) {
+	switch a.r.IntN(3) {
 	case 0:
+		x.letters(a, q)
+		from := time.Now()
 		n, err := c.Redrive(context.Background())
+		x.mu().Lock()
+		q.redrives = append(q.redrives, [2]time.Time{from, time.Now()})
+		x.mu().Unlock()
 		switch {
 		case errors.Is(err, coord.ErrUncertain):
 			a.note("uncertain redrive")
@@ -385,17 +544,15 @@ func (x *sim) revive(a *actor, q *queuePlay) {
 
 // consumed does something with an item.
 func (x *sim) consumed(a *actor, q *queuePlay, it *coord.Item[int]) {
-	q.l.Took(it)
-	a.note("delivered")
-	a.say(fmt.Sprint(it.Value, " attempt ", it.Attempt))
-	if it.Attempt > 1 {
-		x.note("again")
-	}
+	x.took(a, q, it)
 	a.linger(3)
 	switch a.r.IntN(6) {
 	case 0:
-		if it.Nack(time.Duration(a.r.IntN(2)*a.r.IntN(100))*time.Millisecond) == nil {
+		d := time.Duration(a.r.IntN(2)*a.r.IntN(100)) * time.Millisecond
+		until := time.Now().Add(d)
+		if it.Nack(d) == nil {
 			a.note("nack")
+			x.putOff(q, it, until)
 		}
 		return
 	case 1:
