@@ -82,7 +82,6 @@ func (m *membership) comeAndGo(ctx context.Context) {
 		defer m.mu.Unlock()
 		m.known.Own = value
 	}
-again:
 	for n := 0; ctx.Err() == nil; {
 		n++
 		value := fmt.Sprint(m.id, " ", n)
@@ -109,12 +108,7 @@ again:
 			if err == nil {
 				own(value)
 			}
-			switch err := member.Err(); {
-			case err == nil || ctx.Err() != nil:
-			case errors.Is(err, coord.ErrNoSpace): // for the node on the next session
-				own("")
-				continue again
-			default:
+			if err := member.Err(); err != nil && ctx.Err() == nil {
 				m.wrong("the membership ended: %v", err)
 			}
 		}
