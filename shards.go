@@ -61,7 +61,8 @@ type ShardsOptions struct {
 // context of the function ends) and releases it. The successor is granted one round trip
 // later. The shards of a dead member move when the service has ended its session. A shorter
 // loss of contact moves nothing, nor does a restart under the same ID within that time. If
-// a member's ctx ends or its client closes, the others get its shards at once.
+// a member's ctx ends or its client closes, the others get its shards at once. While the
+// service has no space (ErrNoSpace), a member waits for its shards.
 //
 // All members must have the same number of shards; another number is refused with
 // ErrInvalid. Change the number only when every Run has returned and every shard of every

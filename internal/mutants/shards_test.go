@@ -91,4 +91,10 @@ var shardsMutants = []mutant{
 	{"a takeover deletes the shards of other members of the process", "RemoveFormer",
 		"other.Session == session && other.ID == id {", "other.Session == session {",
 		"TestShards_TakeoverLeavesTheOtherMembersOfItsProcess"},
+	{"a member of Shards leaves when the service has no space", "startAcquire",
+		"for short.Waited(ctx, err) {", "for short.Waited(ctx, nil) {",
+		"TestNoSpace_AMemberOwnsItsShardsAgainAfterwards"},
+	{"a member does not join again when the service has no space", "keep",
+		"for short.Waited(ctx, err) {", "for short.Waited(ctx, nil) {",
+		"TestNoSpace_AMemberJoinsAgainAfterwards"},
 }

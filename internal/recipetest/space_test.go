@@ -523,3 +523,57 @@ func TestNoSpace_AMemberJoinsAgainAfterwards(t *testing.T) {
 		}
 	})
 }
+
+// A shortage of space ends no member of Shards: when there is space again, a member that has lost its session owns each shard again.
+func TestNoSpace_AMemberOwnsItsShardsAgainAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memory.New(nil)
+		c, err := coord.Open(t.Context(), st.Link("member"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		const n = 3
+		owned := make(chan int)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- coord.NewShards(c, "/shards", n, nil).Run(ctx, func(ctx context.Context, sh *coord.Shard) error {
+				owned <- sh.Index
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		}()
+		ownAll := func() {
+			t.Helper()
+			var got []int
+			for range n {
+				select {
+				case i := <-owned:
+					got = append(got, i)
+				case err := <-ended:
+					t.Fatalf("Run has ended with %v, owned %v", err, got)
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, []int{0, 1, 2}) {
+				t.Fatalf("owned %v", got)
+			}
+		}
+		ownAll()
+		for range 3 {
+			s, err := c.Session(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st.SetFull(true)
+			st.Link("member").Expire(s.ID())
+			time.Sleep(time.Hour)
+			st.SetFull(false)
+			ownAll()
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run has ended with %v", err)
+		}
+	})
+}

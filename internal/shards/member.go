@@ -458,7 +458,11 @@ func (r *run) startAcquire(i int) {
 	r.count[x.state]++
 	if !r.s.c.GoWork(func() {
 		defer cancel()
+		short := core.NewShortage(r.s.c, "acquire a shard", r.s.path.Full())
 		h, err := x.acquire(ctx)
+		for short.Waited(ctx, err) {
+			h, err = x.acquire(ctx)
+		}
 		x.report(func() { x.granted, x.failed = h, err })
 	}) {
 		cancel()
