@@ -116,20 +116,26 @@ func (l *ledger) consume(ctx context.Context, p *player, q *coord.Consumer[strin
 	}
 }
 
-// work handles items by Work until ctx ends. It calls each, which may be nil, with the number of each delivery.
-func (l *ledger) work(ctx context.Context, p *player, q *coord.Consumer[string], n int, each func(nth int)) {
+// work handles items by Work until ctx ends. It calls each, which may be nil, with the number of each delivery; its
+// error is that of the handler.
+func (l *ledger) work(ctx context.Context, p *player, q *coord.Consumer[string], n int, each func(nth int, it *coord.Item[string]) error) {
 	var mu sync.Mutex
 	var done []*coord.Item[string]
 	nth := 0
 	err := q.Work(ctx, n, func(_ context.Context, it *coord.Item[string]) error {
 		l.deliver(p, it)
 		mu.Lock()
-		done = append(done, it)
+		defer mu.Unlock()
 		nth++
 		if each != nil {
-			each(nth)
+			if err := each(nth, it); err != nil {
+				l.mu.Lock()
+				l.excused[it.Value]++
+				l.mu.Unlock()
+				return err
+			}
 		}
-		mu.Unlock()
+		done = append(done, it)
 		return nil
 	})
 	for _, it := range done {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,13 +17,23 @@ import (
 // emptied: a queue at rest has no item, no claim, no count and no waiter.
 func emptied(paths []string) string {
 	for _, p := range paths {
-		for _, kind := range []string{"/i-", "/s-", "/m-", "/d-", "/r-", "/take-"} {
+		for _, kind := range []string{"/i-", "/s-", "/m-", "/d-", "/r-", "/o-", "/take-"} {
 			if strings.HasPrefix(p, "/q/") && !strings.HasPrefix(p, "/q/dead/") && strings.Contains(p, kind) {
 				return "left in the queue: " + p
 			}
 		}
 	}
 	return ""
+}
+
+// noLetters is emptied, with the dead letters.
+func noLetters(paths []string) string {
+	for _, p := range paths {
+		if strings.HasPrefix(p, "/q/dead/") && (strings.Contains(p, "/i-") || strings.Contains(p, "/r-")) {
+			return "left in the dead letters: " + p
+		}
+	}
+	return emptied(paths)
 }
 
 func freshQueue(o *coord.QueueOptions[string]) func(x *cell, p *player) {
@@ -135,10 +146,11 @@ func work() *recipe {
 			}
 			ctx, stop := context.WithCancel(x.ctx)
 			on(x, "second", func() *second { return new(second) }).then(stop)
-			l.work(ctx, a, &coord.NewQueue(a.c, "/q", opts).Consumer, 1, func(nth int) {
+			l.work(ctx, a, &coord.NewQueue(a.c, "/q", opts).Consumer, 1, func(nth int, _ *coord.Item[string]) error {
 				if nth == 4 {
 					stop() // the fault has delayed or refused these commits
 				}
+				return nil
 			})
 			stop()
 			x.until("the item that no handler has got is back", func() bool { return x.count("/q/items/", "/m-") == 0 })
@@ -256,14 +268,92 @@ func redrive() *recipe {
 			}
 		},
 		fresh: freshQueue(nil),
-		rests: func(paths []string) string {
-			for _, p := range paths {
-				if strings.HasPrefix(p, "/q/dead/") && (strings.Contains(p, "/i-") || strings.Contains(p, "/r-")) {
-					return "left in the dead letters: " + p
+		rests: noLetters,
+	}
+}
+
+// outcomes: items have options, and handlers bury them or choose the delay. Redrives put the dead letters back, with
+// their options, until all items are acknowledged.
+func outcomes() *recipe {
+	const (
+		attempts = 2 // MaxAttempts of the queue
+		delay    = 20 * time.Millisecond
+	)
+	opts := &coord.QueueOptions[string]{MaxAttempts: attempts}
+	most := map[string]int{"once": 1, "often": 3, "bad": attempts}
+	return &recipe{
+		name: "outcomes", players: []string{"a", "b"},
+		play: func(x *cell) {
+			a, b := x.by["a"], x.by["b"]
+			l := x.ledger()
+			q, taker := coord.NewQueue(a.c, "/q", opts), coord.NewQueue(b.c, "/q", opts)
+			for _, v := range []string{"once", "often", "bad"} {
+				var o *coord.PutOptions
+				if most[v] != attempts {
+					o = &coord.PutOptions{MaxAttempts: most[v]}
+				}
+				id, err := q.PutWith(x.ctx, v, o)
+				l.put(a, []string{id}, err, v)
+			}
+			x.rest()
+			var due time.Time // of the item that the handler has put off
+			for round := 0; x.going(); round++ {
+				got := make(map[string]int) // deliveries in this round
+				ctx, stop := context.WithCancel(x.ctx)
+				x.together(
+					func() {
+						l.work(ctx, b, &taker.Consumer, 1, func(_ int, it *coord.Item[string]) error {
+							v := it.Value
+							if it.Attempt > most[v] {
+								x.violation("attempt %d of %q, which has %d", it.Attempt, v, most[v])
+							}
+							if early := time.Until(due); v == "often" && early > time.Millisecond && !x.lossy() {
+								x.violation("%q was taken %v too early", v, early)
+							}
+							got[v]++
+							switch {
+							case v == "bad" && round == 0:
+								return coord.Bury(errors.New("bad"))
+							case v == "once" && round < 2:
+								return errors.New("failed")
+							case v == "often" && round == 0 && got[v] < most[v]:
+								due = time.Now().Add(delay)
+								return coord.RetryAfter(delay, nil)
+							}
+							return nil
+						})
+					},
+					func() { l.drained(nil, stop) },
+				)
+				var dead []string
+				for d, err := range q.Dead(x.ctx) {
+					if !a.ok("list the dead letters", err) {
+						return
+					}
+					if d.Attempts > most[d.Value] || d.Attempts < most[d.Value] && d.Error != "bad" {
+						x.violation("a dead letter after %d attempts of %d: %+v", d.Attempts, most[d.Value], d)
+					}
+					dead = append(dead, fmt.Sprintf("%s %d", d.Value, got[d.Value]))
+				}
+				// The deliveries of the dead letters, and of the item that a handler has put off.
+				want := []string{"[bad 1 once 1] 3", "[once 1] 0", "[] 0"}
+				slices.Sort(dead)
+				if is := fmt.Sprint(dead, got["often"]); x.going() && !x.lossy() && len(l.sure) == len(most) && (round >= len(want) || is != want[round]) {
+					x.violation("dead letters and deliveries in round %d: %s", round, is)
+				}
+				if len(dead) == 0 {
+					break
+				}
+				for x.going() {
+					if _, err := q.Redrive(x.ctx); a.ok("redrive", err, coord.ErrUncertain) {
+						break
+					}
 				}
 			}
-			return emptied(paths)
+			l.check()
 		},
+		fresh: freshQueue(opts),
+		rests: noLetters,
 	}
 }
 

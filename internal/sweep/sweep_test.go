@@ -23,7 +23,7 @@ var recipes = []func() *recipe{
 	election, value, counter, barrier, doubleBarrier, shards,
 	func() *recipe { return group(0) }, func() *recipe { return group(backend.Trees | backend.Batches) },
 	func() *recipe { return cache(0) }, func() *recipe { return cache(backend.Trees | backend.Batches) },
-	queue, work, priorityQueue, delayQueue, putAll, maxLen, pop, redrive, txn,
+	queue, work, priorityQueue, delayQueue, putAll, maxLen, pop, redrive, outcomes, txn,
 	func() *recipe { return twoPhase(false) }, func() *recipe { return twoPhase(true) },
 }
 
