@@ -176,7 +176,7 @@
 //	ErrKind          another kind of recipe has the path     uses another path, see "Nodes"
 //	ErrUncertain     a write may have been applied           reads, before it writes again
 //	ErrNotFound      there is no such node or item           decides whether to create it
-//	ErrExists        a node, or another barrier, is there    decides whose it is
+//	ErrExists        a node, barrier or key is there         decides whose it is
 //	ErrBadVersion    the version is not that of IfVersion    reads, and decides again
 //	ErrNoChildren    an ephemeral node is at the path        uses another path
 //	ErrNotEmpty      other nodes are below it                finds out whose they are

@@ -43,8 +43,8 @@ type QueueOptions[T any] struct {
 	// attempts start at 0. The reason of the move is stored beside the item, and Dead
 	// shows it. Redrive puts the item back.
 	//
-	// The path of the queue itself, or a path at or below its "items", "waiters" or
-	// "producers", is refused with ErrInvalid. While an item cannot be moved, it stays
+	// The path of the queue itself, or a path at or below its "items", "keys", "waiters"
+	// or "producers", is refused with ErrInvalid. While an item cannot be moved, it stays
 	// where it is, is delivered to no consumer, and does not delay the other items.
 	//
 	// A queue whose path is so long that the default exceeds the limit of a path is
@@ -165,19 +165,55 @@ func (q *Queue[T]) Put(ctx context.Context, v T) (id string, err error) {
 // PutOptions are the options of one item. The zero value of a field, and nil for all of them, mean the options of
 // the queue.
 //
-// Options are stored in a node of their own beside the item, in the commit that puts it, and deleted with it. A
-// Put without options makes no such node. A consumer reads the node together with the item, and claims such an item
-// alone, so Work needs two round trips for it where it needs one for another item of a backlog. Options stay with
-// the item in the dead letters and after a Redrive; they are lost if the reason of the dead letter is.
+// Options are stored in nodes of their own, in the commit that puts the item, and deleted with it. A Put without
+// options makes no such node. Options stay with the item in the dead letters and after a Redrive; they are lost if
+// the reason of the dead letter is.
 type PutOptions struct {
 	// MaxAttempts replaces the MaxAttempts of QueueOptions for this item. Consumers that do not know this option,
 	// of an earlier version, go by the options of the queue.
+	//
+	// A consumer reads it together with the item, and claims such an item alone, so Work needs two round trips for
+	// it where it needs one for another item of a backlog.
 	MaxAttempts int
+
+	// Key lets the item be put only if no other item of the queue has this key. An item has its key as long as it
+	// is in the queue: waiting, claimed, put off or not due. The key is free again when the item is acknowledged,
+	// popped, removed or moved to the dead letters. A Redrive takes the key again, and leaves the item in the dead
+	// letters, with ErrExists, if another item has the key. At most 1,024 bytes. The service stores a hash of it.
+	//
+	// If the key is in use, PutWith puts nothing and returns the id of the item that has the key, with an error
+	// that matches ErrExists. Of producers that put the same key at the same time, exactly one puts its item. A Txn
+	// is refused with a *ConflictError that matches ErrExists.
+	//
+	// It is the item that is unique, not its delivery: that is at least once. The keys of a queue are not
+	// protected from clients of earlier versions and other programs: see queues.md for what they do to a key.
+	Key string
+
+	// KeyFor is the time, counted from the Put by the service's clock, for which the key stays in use at least,
+	// also after the item was acknowledged or popped. Until then PutWith returns the id of that item. Remove, Purge and
+	// the move to the dead letters free the key in any case. Zero means that the key is free as soon as the item has
+	// left the queue. Two small nodes stay for each such key until a later Put with KeyFor deletes them.
+	KeyFor time.Duration
 }
 
-// PutWith is Put with options of the item. ErrInvalid: an option is negative.
+// PutWith is Put with options of the item. ErrInvalid: an option is negative, the Key is too long, or KeyFor is set
+// without a Key. ErrExists: another item, whose id is returned, has the Key.
+//
+// A Put with a Key costs the same one round trip as without. If the key is in use, or was used and its KeyFor has
+// passed, it costs a few reads more. With MaxLen it costs one read more, and tells that the key is in use before it
+// waits for room. The first keys of a queue make up to 256 small nodes that stay, at two requests each.
 func (q *Queue[T]) PutWith(ctx context.Context, v T, o *PutOptions) (id string, err error) {
 	return q.putWith(ctx, 0, 0, v, o)
+}
+
+// PutOnce is PutWith with a Key, for requests that can come twice, such as webhooks: put reports whether the value
+// was put. If another item of the queue has the key, it returns the id of that item, false and nil.
+//
+// If the error matches ErrUncertain, call PutOnce with the same key again: the value is in the queue once, whether the
+// second call puts it or not, unless its item was acknowledged in between. Use PutWith and KeyFor if the request can be repeated after that.
+// ErrInvalid: the key is empty or too long. Other errors: as of Put.
+func (q *Queue[T]) PutOnce(ctx context.Context, key string, v T) (id string, put bool, err error) {
+	return q.q.PutOnce(ctx, 0, 0, key, q.encoding(v))
 }
 
 // PutAll appends values in order, many in one commit: up to 1,024 if they fit into it, 128 with
@@ -194,9 +230,9 @@ func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error
 // PutOp with ErrUnsupported.
 func (q *Queue[T]) PutOp(v T) TxnOp { return q.PutOpWith(v, nil) }
 
-// PutOpWith is PutOp with options of the item.
+// PutOpWith is PutOp with options of the item. An AckOp before it in the transaction frees the key of its item.
 func (q *Queue[T]) PutOpWith(v T, o *PutOptions) TxnOp {
-	return TxnOp{q.q.PutOp(0, 0, o.layout(), q.encoding(v))}
+	return TxnOp{q.q.PutOp(0, 0, o.engine(), q.encoding(v))}
 }
 
 // A PriorityQueue is a Queue whose items are taken by priority, the lowest number
@@ -236,6 +272,11 @@ func (q *PriorityQueue[T]) PutWith(ctx context.Context, priority int64, v T, o *
 	return q.putWith(ctx, priority, 0, v, o)
 }
 
+// PutOnce is PutWith with a Key, as Queue.PutOnce. The key is unique in the queue, whatever the priority.
+func (q *PriorityQueue[T]) PutOnce(ctx context.Context, priority int64, key string, v T) (id string, put bool, err error) {
+	return q.q.PutOnce(ctx, priority, 0, key, q.encoding(v))
+}
+
 // PutAll adds values of one priority, as Queue.PutAll does.
 func (q *PriorityQueue[T]) PutAll(ctx context.Context, priority int64, vs ...T) (ids []string, err error) {
 	return q.putAll(ctx, priority, 0, vs)
@@ -248,7 +289,7 @@ func (q *PriorityQueue[T]) PutOp(priority int64, v T) TxnOp {
 
 // PutOpWith is PutOp with options of the item.
 func (q *PriorityQueue[T]) PutOpWith(priority int64, v T, o *PutOptions) TxnOp {
-	return TxnOp{q.q.PutOp(priority, 0, o.layout(), q.encoding(v))}
+	return TxnOp{q.q.PutOp(priority, 0, o.engine(), q.encoding(v))}
 }
 
 func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *QueueOptions[T]) Consumer[T] {
@@ -269,15 +310,15 @@ func newConsumer[T any](c *Client, path string, kind layout.RecipeKind, o *Queue
 }
 
 func (q *Consumer[T]) putWith(ctx context.Context, priority, due int64, v T, o *PutOptions) (string, error) {
-	return q.q.PutValue(ctx, priority, due, o.layout(), q.encoding(v))
+	return q.q.PutValue(ctx, priority, due, o.engine(), q.encoding(v))
 }
 
-// layout returns the options as they are stored.
-func (o *PutOptions) layout() layout.ItemOptions {
+// engine returns the options for the engine.
+func (o *PutOptions) engine() queue.PutOptions {
 	if o == nil {
-		return layout.ItemOptions{}
+		return queue.PutOptions{}
 	}
-	return layout.ItemOptions{MaxAttempts: o.MaxAttempts}
+	return queue.PutOptions(*o)
 }
 
 func (q *Consumer[T]) putAll(ctx context.Context, priority, due int64, vs []T) ([]string, error) {

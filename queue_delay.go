@@ -68,6 +68,15 @@ func (q *DelayQueue[T]) PutWith(ctx context.Context, due time.Time, v T, o *PutO
 	return q.putWith(ctx, 0, at, v, o)
 }
 
+// PutOnce is PutWith with a Key, as Queue.PutOnce. The key is unique in the queue, whatever the due time.
+func (q *DelayQueue[T]) PutOnce(ctx context.Context, due time.Time, key string, v T) (id string, put bool, err error) {
+	at, err := q.q.DueAt("putonce", due)
+	if err != nil {
+		return "", false, err
+	}
+	return q.q.PutOnce(ctx, 0, at, key, q.encoding(v))
+}
+
 // PutAll adds values that are due at the same time, as Queue.PutAll does.
 func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids []string, err error) {
 	at, err := q.q.DueAt("putall", due)
@@ -98,5 +107,5 @@ func (q *DelayQueue[T]) PutOp(due time.Time, v T) TxnOp {
 
 // PutOpWith is PutOp with options of the item.
 func (q *DelayQueue[T]) PutOpWith(due time.Time, v T, o *PutOptions) TxnOp {
-	return TxnOp{q.q.DuePutOp(due, o.layout(), q.encoding(v))}
+	return TxnOp{q.q.DuePutOp(due, o.engine(), q.encoding(v))}
 }

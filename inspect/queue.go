@@ -90,7 +90,7 @@ func (x *inspector) queue(ctx context.Context, k *nameKinds, add func(recipe, su
 	case len(buckets) == 0 && in.Takers == 0:
 		x.in.note("recognized by the names of its directories alone: nothing is in them")
 	}
-	k.claim("items", "waiters", "producers", "dead")
+	k.claim("items", "keys", "waiters", "producers", "dead")
 	x.in.Queue = in
 	in.Buckets = len(buckets)
 	kind, err := x.items(ctx, in, buckets)

@@ -21,6 +21,9 @@ type DeadReason struct {
 
 	// The data of the node with the options that the item had in that queue.
 	Options json.RawMessage `json:"options,omitempty"`
+
+	Key      string `json:"key,omitempty"`      // the hash of the key that the item had
+	KeyUntil int64  `json:"keyUntil,omitempty"` // its time, see ItemKey
 }
 
 // MaxReasonText is the maximum number of bytes of the text of an error in a DeadReason or a PutOff,
@@ -32,6 +35,7 @@ const MaxReasonText = 1024
 func (r DeadReason) Encode() []byte {
 	r.Error = boundedText(r.Error)
 	r.Options = validOptions(r.Options)
+	r.setKey(r.ItemKey())
 	return plainJSON(r)
 }
 
@@ -107,8 +111,14 @@ func ParseDeadReason(data []byte) (DeadReason, bool) {
 	r.Attempts = max(r.Attempts, 0)
 	r.Due = min(max(r.Due, -MaxNumber), MaxNumber)
 	r.Options = validOptions(r.Options)
+	r.setKey(r.ItemKey())
 	return r, true
 }
+
+// ItemKey returns the key that the item had.
+func (r *DeadReason) ItemKey() ItemKey { return ItemKey{r.Key, r.KeyUntil}.valid() }
+
+func (r *DeadReason) setKey(k ItemKey) { r.Key, r.KeyUntil = k.Hash, k.Until }
 
 // SessionID returns the session, or 0 if it is not known.
 func (r *DeadReason) SessionID() int64 {

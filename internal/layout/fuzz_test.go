@@ -29,6 +29,7 @@ func FuzzNames(f *testing.F) {
 		"_c_" + fuzzID + "-member-a-0000000001", "_c_" + fuzzID + "-member--0000000001", "_c_" + fuzzID + "-guest-0000000001",
 		"b-0-0", "b--9223372036854775808-9007199254740992", "i-" + fuzzID + "-0-0000000000", "m-" + fuzzID + "-" + fuzzID,
 		"s-" + fuzzID, "d-" + fuzzID + "-9223372036854775807", "r-" + fuzzID, "_c_" + fuzzID + "-take-0000000001", "tx~" + fuzzID, "live-" + fuzzID,
+		fuzzTag(fuzzID, 5), fuzzTag(fuzzID, 0) + "0", layout.ItemKey{Hash: layout.HashKey(""), Until: 1}.UntilName(fuzzID), "u-x-1-" + fuzzID,
 		"_c_01234567-89ab-8def-8\u202e-456789abcdef-lock-0000000000", "lock-\xff0000000000", "lock-000000000\x00", "..", "", "%s%d",
 	} {
 		f.Add(name)
@@ -102,6 +103,14 @@ func FuzzNames(f *testing.F) {
 		if layout.IsState(name) {
 			taken("a state", "")
 		}
+		if id, k, ok := layout.ParseTag(name); ok && layout.TagName(id, k) != name {
+			t.Errorf("%q is the tag of %q and %+v", name, id, k)
+		}
+		if id, k, ok := layout.ParseUntil(name); ok {
+			if taken("the time of a key", ""); k.UntilName(id) != name {
+				t.Errorf("%q is the time of %q and %+v", name, id, k)
+			}
+		}
 		r := layout.SortMembers([]string{name}, []string{name, "README"})
 		if len(r.Inside)+len(r.Waiting)+r.Extra > 1 || len(r.Waiting) > 0 {
 			t.Errorf("%q: %+v", name, r)
@@ -117,6 +126,10 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
+func fuzzTag(id string, until int64) string {
+	return layout.TagName(id, layout.ItemKey{Hash: layout.HashKey("x"), Until: until})
+}
+
 // Whatever the names in a bucket: each item is parsed once, in order, with the nodes that
 // belong to it.
 func FuzzBucket(f *testing.F) {
@@ -127,6 +140,8 @@ func FuzzBucket(f *testing.F) {
 		{"s-" + other, "d-" + other + "-5", "b-0-0", "b-0-1", "b-0-00", "b--1-0", "b-9-9007199254740993"},
 		{"i-" + fuzzID + "-0-0000000000", "r-" + fuzzID, "r-" + other, "r-" + fuzzID + "-1"},
 		{"i-" + fuzzID + "-0-0000000000", "o-" + fuzzID, "o-" + other, "o-" + fuzzID + "-1", "o-" + fuzzID + "x"},
+		{"i-" + fuzzID + "-0-0000000000", fuzzTag(fuzzID, 0), fuzzTag(other, 5), fuzzTag(fuzzID, 7) + "x", "k-" + fuzzID},
+		{"i-" + fuzzID + "-0-0000000000", fuzzTag(fuzzID, 1700000000000)},
 		{"d-" + fuzzID + "-1", "d-" + fuzzID + "-2", "i-" + fuzzID + "--1-0000000000", "s-" + fuzzID + "x"},
 	} {
 		f.Add(strings.Join(list, "\n"))
@@ -163,10 +178,17 @@ func FuzzBucket(f *testing.F) {
 			if e.Options != slices.Contains(names, layout.OptionsPrefix+e.ID) {
 				t.Errorf("%+v: options", e)
 			}
-			for _, path := range e.Notes() {
-				if !layout.IsNote(path) || !slices.Contains(names, strings.TrimPrefix(path, e.Bucket+"/")) {
+			for _, path := range e.Notes(true) {
+				if !layout.IsNote(path) || !strings.HasPrefix(path, "/q/keys/") && !slices.Contains(names, strings.TrimPrefix(path, e.Bucket+"/")) {
 					t.Errorf("%+v: note %q", e, path)
 				}
+			}
+			tagged := slices.ContainsFunc(names, func(name string) bool {
+				id, _, ok := layout.ParseTag(name)
+				return ok && id == e.ID
+			})
+			if (e.Tag != layout.ItemKey{}) != tagged {
+				t.Errorf("%+v: tag", e)
 			}
 			if e.Key() != 0 {
 				t.Errorf("%+v: key %d", e, e.Key())
@@ -331,6 +353,7 @@ func FuzzDeadReasons(f *testing.F) {
 	for _, data := range []string{
 		"", "{}", "null", "[]", `{"reason":"failed","error":"x","attempts":3,"session":"0x1f","queue":"/q"}`,
 		`{"reason":"timeout","attempts":-1,"due":-9223372036854775808,"priority":9223372036854775807}`,
+		`{"reason":"x","key":"../x","keyUntil":3}`, `{"reason":"x","key":"0123456789abcdef0123456789abcdef","keyUntil":-3}`,
 		`{"reason":1}`, `{"reason":"x","session":"-1"}`, `{"reason":"` + strings.Repeat("z", 2000) + `"}`, "\xff{", `{"reason":"failed","attempts":1e99}`,
 	} {
 		f.Add([]byte(data), data)
@@ -340,11 +363,17 @@ func FuzzDeadReasons(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, text string) {
 		if r, ok := layout.ParseDeadReason(data); ok && (r.Reason == "" || r.Attempts < 0 || r.Due > layout.MaxNumber || r.Due < -layout.MaxNumber || !utf8.ValidString(r.Error)) {
 			t.Errorf("%+v", r)
+		} else if k := r.ItemKey(); k.Hash != r.Key || k.Until != r.KeyUntil || (k.Hash == "") != (k == layout.ItemKey{}) {
+			t.Errorf("%+v has the key %+v", r, k)
 		}
-		in := layout.DeadReason{Reason: "failed", Error: text, Attempts: 3, Session: "0xffffffffffffffff", Queue: "/q", Priority: -7, Due: -2}
+		if h, ok := layout.ParseKeyHolder(data); ok && (h.Until < 0 || len(h.ID) != layout.GUIDLen || backend.CheckPath("/q/items/"+h.Bucket) != nil) {
+			t.Errorf("%+v", h)
+		}
+		in := layout.DeadReason{Reason: "failed", Error: text, Attempts: 3, Session: "0xffffffffffffffff", Queue: "/q", Priority: -7, Due: -2,
+			Key: layout.HashKey(text), KeyUntil: 1700000000000}
 		out := in.Encode()
 		r, ok := layout.ParseDeadReason(out)
-		if !ok || len(out) > layout.MaxReasonText+300 {
+		if !ok || len(out) > layout.MaxReasonText+400 {
 			t.Fatalf("%d bytes: %q", len(out), out)
 		}
 		if utf8.ValidString(text) && len(text) < 100 && r.Error != text || r.SessionID() != -1 {

@@ -96,12 +96,13 @@ type QueueEntry struct {
 	Name    string
 	Due     int64 // milliseconds since 1970; 0: at once
 	Seq     int64
-	State   bool   // it was claimed before
-	Marked  bool   // it is claimed now
-	Off     int64  // the time until which it is put off
-	PutOff  string // the name of the node that puts it off
-	Reason  bool   // a node says why it is in this queue of dead letters
-	Options bool   // a node has its ItemOptions
+	State   bool    // it was claimed before
+	Marked  bool    // it is claimed now
+	Off     int64   // the time until which it is put off
+	PutOff  string  // the name of the node that puts it off
+	Reason  bool    // a node says why it is in this queue of dead letters
+	Options bool    // a node has its ItemOptions
+	Tag     ItemKey // a node shows its key
 }
 
 func (e *QueueEntry) Path() string    { return e.Bucket + "/" + e.Name }
@@ -116,22 +117,56 @@ func (e *QueueEntry) PutOffAt() string { return e.Bucket + "/" + e.PutOff }
 // OptionsAt returns the path of the node with the options of the item.
 func (e *QueueEntry) OptionsAt() string { return e.Bucket + "/" + OptionsPrefix + e.ID }
 
-// Notes returns the paths of the nodes beside the item that are deleted with it, but do not prevent its deletion if
-// they are gone or cannot be deleted: its reason and its options.
-func (e *QueueEntry) Notes() (paths []string) {
+// TagAt returns the path of the node that shows the key of the item.
+func (e *QueueEntry) TagAt() string { return e.Bucket + "/" + TagName(e.ID, e.Tag) }
+
+// KeyAt returns the paths of the nodes of the item's key outside of the bucket: "" if it has none. It has no until if the
+// key is in use only as long as the item is in the queue.
+func (e *QueueEntry) KeyAt() (holder, until string) {
+	if e.Tag.Hash == "" {
+		return "", ""
+	}
+	items := e.Bucket[:max(strings.LastIndexByte(e.Bucket, '/'), 0)]
+	dir := e.Tag.In(items[:max(strings.LastIndexByte(items, '/'), 0)] + "/" + KeysName)
+	if e.Tag.Until > 0 {
+		until = dir + "/" + e.Tag.UntilName(e.ID)
+	}
+	return dir + "/" + e.Tag.HolderName(), until
+}
+
+// Notes returns the paths of the nodes that are deleted with the item, but do not prevent its deletion if they are gone
+// or cannot be deleted: its reason, its options and the tag of its key, and behind the tag the other nodes of the key.
+// With free the key is free afterwards, whatever its time.
+func (e *QueueEntry) Notes(free bool) (paths []string) {
 	if e.Reason {
 		paths = append(paths, e.ReasonAt())
 	}
 	if e.Options {
 		paths = append(paths, e.OptionsAt())
 	}
+	holder, until := e.KeyAt()
+	if holder == "" {
+		return paths
+	}
+	paths = append(paths, e.TagAt())
+	if until == "" || free {
+		paths = append(paths, holder)
+	}
+	if until != "" && free {
+		paths = append(paths, until)
+	}
 	return paths
 }
 
-// IsNote reports whether a path is that of a reason or of options.
+// IsNote reports whether a path is one of those that Notes returns.
 func IsNote(path string) bool {
 	name := path[strings.LastIndexByte(path, '/')+1:]
-	return strings.HasPrefix(name, ReasonPrefix) || strings.HasPrefix(name, OptionsPrefix)
+	for _, prefix := range [...]string{ReasonPrefix, OptionsPrefix, TagPrefix, HolderPrefix, UntilPrefix} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // Key returns the key of the item's bucket.
@@ -216,6 +251,8 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 			c.Items[i].Reason = true
 		case name[:2] == OptionsPrefix:
 			c.Items[i].Options = true
+		case name[:2] == TagPrefix:
+			_, c.Items[i].Tag, _ = ParseTag(name)
 		default:
 			_, at, _ := CutID(name, PutOffPrefix)
 			if t, err := strconv.ParseInt(at, 10, 64); err == nil {
@@ -246,10 +283,13 @@ func ParseAttempts(data []byte) (n int, nacked bool) {
 }
 
 // IsState reports whether a name is that of a state node, of a node that puts an item
-// off, of the reason of a dead letter, or of the options of an item.
+// off, of the reason of a dead letter, or of the options or the key of an item.
 func IsState(name string) bool {
 	if len(name) == 2+GUIDLen && (name[:2] == StatePrefix || name[:2] == ReasonPrefix || name[:2] == OptionsPrefix) {
 		return Speakable(name)
+	}
+	if _, _, ok := ParseTag(name); ok {
+		return true
 	}
 	_, at, ok := CutID(name, PutOffPrefix)
 	if !ok {

@@ -73,7 +73,7 @@ func (a *acking) ackInLine() error {
 	if turn.lead {
 		defer line.pass(cl)
 		q.mu.Lock()
-		n := min(len(line.waiting), q.batch(cl.s))
+		n := q.fitting(cl.s, len(line.waiting), func(i int) *layout.QueueEntry { return &line.waiting[i].cl.e })
 		batch := line.waiting[:n:n] // the first is a
 		line.waiting = line.waiting[n:]
 		q.mu.Unlock()
@@ -171,19 +171,21 @@ func ackTogether(all []*acking) {
 	}
 }
 
-// ackOps appends the operations of an Ack: those on the mark, the state, the item and its notes, the reason of a dead
-// letter and the options.
-func (cl *Claim) ackOps(ops []backend.Op) []backend.Op {
+// ackOps appends the operations of an Ack: those on the mark, the state, the item and its notes.
+func (cl *Claim) ackOps(ops []backend.Op) []backend.Op { return cl.endOps(ops, false) }
+
+// endOps appends the operations that end the claim and delete the item. With free they free its key, whatever its time.
+func (cl *Claim) endOps(ops []backend.Op, free bool) []backend.Op {
 	ops = append(ops,
 		backend.Delete(cl.mark, backend.AnyVersion),
 		backend.Delete(cl.e.StateAt(), backend.AnyVersion),
 		backend.Delete(cl.e.Path(), backend.AnyVersion))
-	return append(ops, deleteNotes(&cl.e)...)
+	return append(ops, deleteNotes(&cl.e, free)...)
 }
 
-// deleteNotes returns the operations that delete the notes of an item.
-func deleteNotes(e *layout.QueueEntry) (ops []backend.Op) {
-	for _, path := range e.Notes() {
+// deleteNotes returns the operations that delete the notes of an item, see layout.QueueEntry.Notes.
+func deleteNotes(e *layout.QueueEntry, free bool) (ops []backend.Op) {
+	for _, path := range e.Notes(free) {
 		ops = append(ops, backend.Delete(path, backend.AnyVersion))
 	}
 	return ops
@@ -237,7 +239,7 @@ func (q *Queue) AckClaims(claims []*Claim) error {
 		}
 	}
 	for rest := claims; len(rest) > 0; {
-		n := min(len(rest), q.batch(rest[0].s))
+		n := q.fitting(rest[0].s, len(rest), func(i int) *layout.QueueEntry { return &rest[i].e })
 		var acks []*acking
 		for _, cl := range rest[:n] {
 			if cl.decide(verbAck, 0) {

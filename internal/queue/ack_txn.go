@@ -88,6 +88,9 @@ func (cl *Claim) ackAgain(err error) bool {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.gone = append(cl.gone, e.Path)
+	if holder, until := cl.e.KeyAt(); holder != "" && e.Path == cl.e.TagAt() {
+		cl.gone = append(cl.gone, holder, until) // see withoutNote
+	}
 	return true
 }
 

@@ -70,7 +70,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 		cl.q.forget()
 		defer cl.q.forget()
 	}
-	ack := cl.ackOps(nil)
+	ack := cl.endOps(nil, v == verbBury)
 	ops, state := ack[:1:1], ack[1]
 	var letter newItem
 	switch v {
@@ -122,6 +122,10 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 			return &errs.Loss{Path: cl.mark, Cause: errs.ErrDeleted}
 		}
 		gone := ops[i].Path
+		if rest, ok := withoutNote(ops, gone); ok {
+			ops = rest
+			continue
+		}
 		ops = slices.Delete(slices.Clone(ops), i, i+1)
 		switch gone {
 		case cl.q.out:
@@ -251,7 +255,7 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 	if e.PutOff != "" {
 		ops = append(ops, backend.Delete(e.PutOffAt(), backend.AnyVersion))
 	}
-	ops = append(ops, deleteNotes(e)...)
+	ops = append(ops, deleteNotes(e, true)...)
 	letter := newItem{id: e.ID, data: data, reason: q.reasonOf(e, o, r.n, nil, abandoned)}
 	own := 0
 	for {
@@ -261,7 +265,7 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 		if i < 0 || i >= own || !layout.IsNote(ops[i].Path) {
 			break
 		}
-		ops = slices.Delete(ops, i, i+1)
+		ops, _ = withoutNote(ops, ops[i].Path)
 	}
 	switch i := errs.Blamed(err); {
 	case i == 0 && errors.Is(err, backend.ErrBadVersion):

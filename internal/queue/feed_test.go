@@ -21,7 +21,7 @@ func TestQueue_AClosingClientClaimsNothing(t *testing.T) {
 		}
 		defer c.Close()
 		q := New(c, "/q", layout.KindQueue, Config[any]{})
-		_, err = q.PutValue(ctx, 0, 0, layout.ItemOptions{}, func() ([]byte, error) { return []byte("1"), nil })
+		_, err = q.PutValue(ctx, 0, 0, PutOptions{}, func() ([]byte, error) { return []byte("1"), nil })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,8 @@ func (why deadReason) word() trace.Reason {
 // reasonOf returns the data of the node that says why e, which has the options o, is a dead letter. s is the session of
 // the last consumer, nil if it is not known.
 func (q *Queue) reasonOf(e *layout.QueueEntry, o itemOptions, attempts int, s *core.Session, why deadReason) []byte {
-	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due, Options: o.data}
+	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due, Options: o.data,
+		Key: e.Tag.Hash, KeyUntil: e.Tag.Until}
 	if s != nil {
 		r.Session = layout.SessionText(s.Backend().ID())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/core"
@@ -15,12 +16,29 @@ import (
 
 // This file has the options of single items. The rules are O1 to O3 in queue.go.
 
-// checkOptions refuses options that no client may put.
-func checkOptions(o layout.ItemOptions) error {
+// PutOptions is coord.PutOptions.
+type PutOptions struct {
+	MaxAttempts int
+	Key         string
+	KeyFor      time.Duration
+}
+
+// check refuses options that no client may put.
+func (o PutOptions) check() error {
 	if o.MaxAttempts < 0 {
 		return fmt.Errorf("%w: MaxAttempts %d of an item is negative", backend.ErrInvalid, o.MaxAttempts)
 	}
-	return nil
+	return checkKey(o.Key, o.KeyFor)
+}
+
+// node returns the data of the node with the options of the item, or nil if it has none.
+func (o PutOptions) node() []byte { return layout.ItemOptions{MaxAttempts: o.MaxAttempts}.Encode() }
+
+func (o PutOptions) newKey() (k newKey) {
+	if o.Key != "" {
+		k.Hash, k.keep = layout.HashKey(o.Key), o.KeyFor
+	}
+	return k
 }
 
 // withOptions appends the operations that create the nodes with the options of items.

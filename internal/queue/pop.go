@@ -16,7 +16,7 @@ import (
 )
 
 // readAhead is a read of the first of the items that are remembered, for the next Pop. It is only
-// of an item that was never claimed and has no due time by the service's clock, and no options or reason.
+// of an item that was never claimed and has no due time by the service's clock, no options and no reason.
 type readAhead struct {
 	e    layout.QueueEntry
 	done chan struct{} // closed when the read is over
@@ -35,7 +35,7 @@ func (q *Queue) readNext(s *core.Session) {
 		return
 	}
 	e := a.items[0]
-	if a.first != nil && a.first.e.ID == e.ID || e.State || e.PutOff != "" || len(e.Notes()) > 0 {
+	if a.first != nil && a.first.e.ID == e.ID || e.State || e.PutOff != "" || e.Options || e.Reason {
 		return
 	}
 	if e.Due > 0 && s.Clock().Exists() {
@@ -180,7 +180,7 @@ func (q *Queue) overtaken(err error) {
 // deleteUnclaimed deletes an item that was never claimed, and counts it. It fails if a consumer has
 // claimed the item since the list.
 func (q *Queue) deleteUnclaimed(ctx context.Context, s *core.Session, e *layout.QueueEntry) (zxid int64, err error) {
-	ops, err := takeOut(ctx, s, e)
+	ops, err := takeOut(ctx, s, e, false)
 	for err == nil {
 		zxid, err = q.commitOnce(ctx, s, append(ops[:len(ops):len(ops)], q.counting(1)...)...)
 		if errs.Blamed(err) < len(ops) {

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 )
 
 // first returns the item that the next take would get, and its data.
@@ -61,7 +62,7 @@ func (q *Queue) purge(ctx context.Context, s *core.Session, total *int) error {
 	err := q.eachBucket(ctx, s, func(b layout.Bucket, last bool, c layout.BucketContents) error {
 		claimed := slices.ContainsFunc(c.Items, func(e layout.QueueEntry) bool { return e.Marked })
 		for len(c.Items) > 0 {
-			n := min(len(c.Items), q.batch(s))
+			n := q.fitting(s, len(c.Items), func(i int) *layout.QueueEntry { return &c.Items[i] })
 			if err := q.purgeSome(ctx, s, c.Items[:n], total); err != nil {
 				return err
 			}
@@ -80,7 +81,7 @@ func (q *Queue) purgeSome(ctx context.Context, s *core.Session, items []layout.Q
 	var each [][]backend.Op
 	for i := range items {
 		e := &items[i]
-		ops, err := takeOut(ctx, s, e)
+		ops, err := takeOut(ctx, s, e, true)
 		switch {
 		case errs.IsNotFound(err), errors.Is(err, errs.ErrAgain):
 			continue
@@ -122,8 +123,8 @@ func (q *Queue) purgeSome(ctx context.Context, s *core.Session, items []layout.Q
 
 // takeOut returns the operations that delete an item that no consumer has claimed, with its
 // other nodes. If a consumer has claimed it since the list, they are refused. If that is
-// known already, takeOut returns errs.ErrAgain, or ErrNotFound.
-func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]backend.Op, error) {
+// known already, takeOut returns errs.ErrAgain, or ErrNotFound. With free they free its key, whatever its time.
+func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry, free bool) ([]backend.Op, error) {
 	if e.Marked {
 		return nil, errs.ErrAgain
 	}
@@ -140,16 +141,21 @@ func takeOut(ctx context.Context, s *core.Session, e *layout.QueueEntry) ([]back
 	if e.PutOff != "" {
 		ops = append(ops, backend.Delete(e.PutOffAt(), backend.AnyVersion))
 	}
-	return append(ops, deleteNotes(e)...), nil
+	return append(ops, deleteNotes(e, free)...), nil
 }
 
-// withoutNote removes the operation on the path of a reason or of options. It reports false if path is that of another
-// node. So an item can be deleted although an outsider has changed these nodes.
+// withoutNote removes the operation on the path of a note from those on one item. It reports false if path is that of
+// another node. So an item can be deleted although an outsider has changed these nodes. Without its tag, the item need
+// not have the key any more (K3): then the operations on the other nodes of the key are removed too.
 func withoutNote(ops []backend.Op, path string) (rest []backend.Op, ok bool) {
 	if !layout.IsNote(path) {
 		return ops, false
 	}
-	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool { return op.Path == path }), true
+	id, key, tag := layout.ParseTag(nodepath.Base(path))
+	return slices.DeleteFunc(slices.Clone(ops), func(op backend.Op) bool {
+		name := nodepath.Base(op.Path)
+		return op.Path == path || tag && (name == key.HolderName() || name == key.UntilName(id))
+	}), true
 }
 
 // Length is Consumer.Len of package coord.

@@ -20,6 +20,7 @@ type newItem struct {
 	id      string
 	data    []byte
 	options []byte // the data of the node with its options; nil: none
+	key     newKey
 	reason  []byte // of a dead letter: the data of the node beside it; nil: none
 }
 
@@ -60,6 +61,11 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 				n++
 			}
 			if q.maxLen > 0 {
+				if p := &all[done]; p.key.Hash != "" {
+					if _, err := q.lookUpKey(ctx, s, p); err != nil {
+						return 0, err
+					}
+				}
 				return q.putLimited(ctx, s, span, q.keyOf(priority, due), due, all[done:done+n])
 			}
 			return q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil)
@@ -74,12 +80,17 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 
 // putItems creates items in one commit together with the operations of with, and returns their number: all, or if
 // the queue has no room for the buckets that they need, the first ones, at least maxBatch. The first maxBatch are in one bucket; only these
-// can have options and reasons. If one of the operations of with fails, putItems returns the error unchanged, with its index in
+// can have options, keys and reasons. If one of the operations of with fails, putItems returns the error unchanged, with its index in
 // with. It leaves out the reasons of dead letters if the commit would be too large with them, or if
 // another client has made a node of that name. If there is a node with options already, left behind by a client that
-// does not know such nodes, the put keeps that node: no client changes the options of an item.
+// does not know such nodes, the put keeps that node: no client changes the options of an item. If the key of an item is in
+// use, putItems puts nothing and returns a keyInUse.
 func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) (int, error) {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
+		return 0, err
+	}
+	batch, err := dateKeys(ctx, s, batch)
+	if err != nil {
 		return 0, err
 	}
 	var pl putPlan
@@ -113,6 +124,8 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 		// Behind the items, so that neither their indexes nor their numbers change.
 		end := len(ops)
 		ops = withOptions(ops, target, batch)
+		keys := len(ops)
+		ops = q.withKeys(ops, target, batch)
 		reasons := len(ops)
 		ops = withReasons(s, ops, target, batch)
 		results, _, err := s.CommitOnce(ctx, ops...)
@@ -135,6 +148,12 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 			batch = withoutReasons(batch)
 			continue
 		}
+		if i >= keys {
+			if batch, err = q.refusedKey(ctx, s, batch, ops[i], err); err != nil {
+				return 0, err
+			}
+			continue
+		}
 		if i >= end {
 			if !errors.Is(err, backend.ErrExists) {
 				return 0, err
@@ -154,51 +173,80 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 }
 
 // PutValue encodes a value and puts it. It returns the id of the item if the value was put, or may have been.
-func (q *Queue) PutValue(ctx context.Context, priority, due int64, o layout.ItemOptions, encode func() ([]byte, error)) (id string, err error) {
-	ids, n, err := q.putValues(ctx, "put", priority, due, o, 1, func(int) ([]byte, error) { return encode() })
-	if n == 1 || len(ids) > 0 && backend.IsUncertain(err) { // the error of a codec can match it
-		return ids[0], err
+// If another item has the key, it returns the id of that item.
+func (q *Queue) PutValue(ctx context.Context, priority, due int64, o PutOptions, encode func() ([]byte, error)) (id string, err error) {
+	id, _, err = q.putValue(ctx, "put", priority, due, o, encode)
+	return id, err
+}
+
+// PutOnce is PutValue with a key, and without an error if another item has the key.
+func (q *Queue) PutOnce(ctx context.Context, priority, due int64, key string, encode func() ([]byte, error)) (id string, put bool, err error) {
+	const op = "putonce"
+	if key == "" && q.path.Err() == nil {
+		return "", false, errs.Op(op, q.path.Full(), fmt.Errorf("%w: the key is empty", backend.ErrInvalid))
 	}
-	return "", err
+	id, inUse, err := q.putValue(ctx, op, priority, due, PutOptions{Key: key}, encode)
+	if inUse {
+		return id, false, nil
+	}
+	return id, err == nil, err
+}
+
+// putValue is PutValue. inUse reports whether the id is that of another item, which has the key.
+func (q *Queue) putValue(ctx context.Context, op string, priority, due int64, o PutOptions, encode func() ([]byte, error)) (id string, inUse bool, err error) {
+	ids, n, holder, err := q.putValues(ctx, op, priority, due, o, 1, func(int) ([]byte, error) { return encode() })
+	switch {
+	case holder != "":
+		return holder, true, err
+	case n == 1 || len(ids) > 0 && backend.IsUncertain(err): // the error of a codec can match it
+		return ids[0], false, err
+	}
+	return "", false, err
 }
 
 // PutValues encodes values and puts them. It returns the ids of the values that were certainly put.
 func (q *Queue) PutValues(ctx context.Context, priority, due int64, count int, encode func(i int) ([]byte, error)) (ids []string, err error) {
-	ids, n, err := q.putValues(ctx, "putall", priority, due, layout.ItemOptions{}, count, encode)
+	ids, n, _, err := q.putValues(ctx, "putall", priority, due, PutOptions{}, count, encode)
 	return ids[:n], err
 }
 
 // putValues encodes values and puts them. It returns the ids of all values and the number of values that were
-// certainly put.
-func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, o layout.ItemOptions, count int, encode func(i int) ([]byte, error)) (ids []string, n int, err error) {
+// certainly put. holder is the id of the item that has the key, if that is why nothing was put.
+func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, o PutOptions, count int, encode func(i int) ([]byte, error)) (ids []string, n int, holder string, err error) {
 	if err := q.path.Check(op); err != nil {
-		return nil, 0, err
+		return nil, 0, "", err
 	}
 	if err := backend.ContextError(ctx); err != nil {
-		return nil, 0, errs.Op(op, q.path.Full(), err)
+		return nil, 0, "", errs.Op(op, q.path.Full(), err)
 	}
-	if err := checkOptions(o); err != nil {
-		return nil, 0, errs.Op(op, q.path.Full(), err)
+	if err := o.check(); err != nil {
+		return nil, 0, "", errs.Op(op, q.path.Full(), err)
 	}
-	options := o.Encode()
+	options, key := o.node(), o.newKey()
 	all := make([]newItem, count)
 	ids = make([]string, count)
 	for i := range count {
 		data, err := encode(i)
 		if err != nil {
-			return nil, 0, errs.Op(op, q.path.Full(), err)
+			return nil, 0, "", errs.Op(op, q.path.Full(), err)
 		}
 		ids[i] = q.c.NewGUID(q.path.Full())
-		all[i] = newItem{id: ids[i], data: data, options: options}
+		all[i] = newItem{id: ids[i], data: data, options: options, key: key}
 	}
 	span := q.newSpan(op)
 	n, err = q.put(ctx, span, priority, due, all)
+	if used, ok := err.(*keyInUse); ok { // errors.As would also find the cause of a context that has ended
+		holder = used.holder
+	}
 	err = errs.Op(op, q.path.Full(), err)
 	span.Over(ctx, err)
 	if span != nil && n > 0 {
 		core.Emit(ctx, q.c, trace.ItemsPut{Subject: span.At(""), Items: ids[:n:n]})
 	}
-	return ids, n, err
+	if key.keep > 0 && err == nil {
+		q.collectSometimes(key.In(q.keys))
+	}
+	return ids, n, holder, err
 }
 
 // DueAt returns the due time of DelayQueue.Put, for op. A time before the year 0 counts as

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-coord/coord/backend"
@@ -25,8 +26,8 @@ func (q *Queue) mayPut(data []byte) error {
 }
 
 // PutOp is a Put as a part of a transaction. encode returns the bytes of the item.
-func (q *Queue) PutOp(priority, due int64, o layout.ItemOptions, encode func() ([]byte, error)) txn.Op {
-	err := checkOptions(o)
+func (q *Queue) PutOp(priority, due int64, o PutOptions, encode func() ([]byte, error)) txn.Op {
+	err := o.check()
 	var data []byte
 	if err == nil {
 		data, err = encode()
@@ -34,13 +35,13 @@ func (q *Queue) PutOp(priority, due int64, o layout.ItemOptions, encode func() (
 	if err == nil {
 		err = q.mayPut(data)
 	}
-	p := &txnPut{q, q.keyOf(priority, due), due, data, o.Encode()}
+	p := &txnPut{q, q.keyOf(priority, due), due, data, o.node(), o.newKey()}
 	return txn.Op{Name: "put", Path: q.path.Full(), Err: cmp.Or(q.path.Check("put"), errs.Op("put", q.path.Full(), err)),
 		Expand: p.expand, Again: p.again, Ended: p.ended}
 }
 
 // DuePutOp is PutOp for DelayQueue.PutOp.
-func (q *Queue) DuePutOp(due time.Time, o layout.ItemOptions, encode func() ([]byte, error)) txn.Op {
+func (q *Queue) DuePutOp(due time.Time, o PutOptions, encode func() ([]byte, error)) txn.Op {
 	at, err := q.DueAt("put", due)
 	if err != nil {
 		return txn.Op{Name: "put", Path: q.path.Full(), Err: err}
@@ -54,19 +55,59 @@ type txnPut struct {
 	key, due int64
 	data     []byte
 	options  []byte // nil: none
+	once     newKey
 }
 
-// expand returns the requests of the transaction, and makes the bucket that they need.
-func (p *txnPut) expand(ctx context.Context, s *core.Session, _ []backend.Op) ([]backend.Op, error) {
+// expand returns the requests of the transaction, and makes the bucket and the directory of keys that they need.
+func (p *txnPut) expand(ctx context.Context, s *core.Session, before []backend.Op) ([]backend.Op, error) {
 	bucket, err := p.q.openBucket(ctx, s, p.key)
 	if err != nil {
 		return nil, err
 	}
-	it := newItem{id: p.q.c.NewGUID(bucket), data: p.data, options: p.options}
-	return withOptions([]backend.Op{
-		backend.Check(bucket, 0),
-		backend.Create(bucket+"/"+layout.ItemStem(it.id, p.due), it.data, backend.PersistentSequential),
-	}, bucket, []newItem{it}), nil
+	it := newItem{id: p.q.c.NewGUID(bucket), data: p.data, options: p.options, key: p.once}
+	if it.key.Hash != "" {
+		if err := p.q.planKey(ctx, s, &it, before); err != nil {
+			return nil, err
+		}
+	}
+	ops := withOptions([]backend.Op{backend.Check(bucket, 0)}, bucket, []newItem{it})
+	ops = p.q.withKey(ops, bucket, &it)
+	// The last creation is the result of the operation.
+	return append(ops, backend.Create(bucket+"/"+layout.ItemStem(it.id, p.due), it.data, backend.PersistentSequential)), nil
+}
+
+// planKey finds out whether the key of an item is in use, before a transaction puts it after the requests before.
+func (q *Queue) planKey(ctx context.Context, s *core.Session, it *newItem, before []backend.Op) error {
+	dated, err := dateKeys(ctx, s, []newItem{*it})
+	if err != nil {
+		return err
+	}
+	*it = dated[0]
+	dir := it.key.In(q.keys)
+	if _, err := s.Backend().Exists(ctx, dir, nil); errs.IsNotFound(err) {
+		err = q.makeKeys(ctx, s, dir)
+		if err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	h := dir + "/" + it.key.HolderName()
+	for _, op := range slices.Backward(before) {
+		switch {
+		case op.Path != h:
+		case op.Kind == backend.OpDelete: // by the AckOp of the item that has the key
+			return nil
+		default:
+			holder, _ := layout.ParseKeyHolder(op.Data)
+			return &txn.Conflict{Err: &keyInUse{holder.ID, it.id}}
+		}
+	}
+	it.key.stale, err = q.lookUpKey(ctx, s, it)
+	if used, ok := err.(*keyInUse); ok {
+		return &txn.Conflict{Err: used}
+	}
+	return err
 }
 
 // again is called when the transaction was refused because of one of the requests. It reports whether other

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,10 @@ import (
 //	                                     its data is empty or, in JSON, why the attempt before has failed (layout.PutOff)
 //	  r-<id>                             of a dead letter: why it was moved, in JSON, and what a Redrive needs (D1)
 //	  o-<id>                             of an item with options: layout.ItemOptions, in JSON (O1)
+//	  k-<id>-<hash>-<until>              of an item with a key: the hash of the key, and its time or 0 (K1)
+//	<queue>/keys/<xx>                    persistent; of the keys whose hash begins with xx
+//	  h-<hash>                           the item that has the key: layout.KeyHolder, in JSON (K1)
+//	  u-<hash>-<until>-<id>              of a key with a time (K6)
 //	<queue>/waiters/slot-<i>             a client that waits and watches the items; waiters is a container
 //	<queue>/waiters/_c_<guid>-take-<seq> any other client that waits
 //	<queue>/producers                    the same for clients that wait for room: _c_<guid>-put-<seq>
@@ -249,6 +254,46 @@ import (
 // the options of the queue and leaves o behind, and the next consumer that knows it removes it as litter. If a
 // Redrive finds such an o under the name that it would create, it keeps that node: the data is the same.
 //
+// # Keys of items
+//
+// K1. An item that was put with a key has a node k beside it, and the key has a node h, which names the item. The commit
+// of the put creates both, behind the item. If h exists, the commit is refused, so of the puts with one key that
+// come at once one is applied. The list of a bucket shows the keys of its items, so no claim, Ack or Pop needs a read more: such
+// items are claimed with others (T2), beside Acks (T10) and popped without a claim (T9). A Put with a time (KeyFor) adds u,
+// and the time to the name of k. The time is that at which KeyFor has certainly passed since the put by the service's clock.
+//
+// K2. Each commit that deletes the item deletes k and h, as it deletes o: the key is free. But an Ack or a Pop of an item with a time
+// leaves h and u: the key stays in use until that time. The other ends delete u too: a move to the dead letters, a Remove, a Purge.
+// The r of a dead letter has the hash and the time, from which a Redrive makes the nodes again, in its commit. If
+// another item has the key, the item stays in the dead letters. If r was left out, the key is lost.
+//
+// K3. While the k of an item exists, h names that item: a commit that deletes or replaces h deletes k as well, or comes from a
+// client that has found k gone (K4). So a commit that deletes k may delete h at any version. Each node of a key that
+// is gone, or cannot be deleted, is left out, as a reason is (D1), and without k the commit leaves h and u alone: another
+// item can have the key. An item whose k an outsider has deleted has no key any more.
+//
+// K4. A put that is refused since h exists reads, after a Sync: h, then the k of the item that h names, then h again. If k exists,
+// the key is in use. If h has changed, it begins again: the item can be a dead letter that a Redrive has moved to another
+// bucket, with another k. Otherwise there was no k for this h at the time between the reads, and there will be none: a commit
+// that creates k creates or replaces h. Then the key is in use until its time has certainly passed, and without a time it is
+// free. So no outsider and no earlier version keeps a key in use for good. The put is sent again with set(h, version read) in
+// place of the creation. If h was deleted and created in between, the new node can have the same version. So the commit also deletes
+// the u of the item that h named, which exists: this u goes with its h, and no other item has a u of that name. (An
+// outsider can have deleted u, or k of an item without a time. Then the version alone counts.)
+//
+// K5. With a key, a put into a queue with MaxLen reads h before it waits for room (L3). A put in a transaction reads h
+// before its commit, since it is expanded without knowing why the service has refused it. If the requests before it in the
+// transaction delete h, an AckOp frees the key.
+//
+// K6. The nodes u are for collecting: one put in 32 with a time lists the directory of its key after its commit, in the
+// background. For each u whose time has certainly passed it reads as in K4, and deletes u, and h if that names the same item and k is
+// gone. The deletion of u is the condition that h is still the one that was read. The nodes h and u of a key are
+// in one of 256 directories, so that a list fits into a packet while a million keys have a time. These directories are persistent:
+// containers would be removed whenever their keys are free, and the next put would have to make them again.
+//
+// K7. A client that does not know k leaves it behind when it deletes an item. The next consumer that knows it removes it as
+// litter, with h if there is no time. Until then the key is in use. In a bucket with other items that is when those are gone.
+//
 // # Dead letters
 //
 // D1. A move to the dead letters is one commit, that of P1 with the deletion of the item and
@@ -408,6 +453,7 @@ type Queue struct {
 	path      nodepath.Path
 	kind      layout.RecipeKind // KindQueue, KindPriorityQueue or KindDelayQueue
 	items     string            // <queue>/items
+	keys      string            // <queue>/keys
 	in, out   string            // in items
 	waiters   *slotLine         // <queue>/waiters
 	producers *slotLine         // <queue>/producers
@@ -425,6 +471,7 @@ type Queue struct {
 	dead         *Queue      // nil only in the engine that writes the dead letters
 	lim          limit       // of a queue with maxLen
 	counted      atomic.Bool // out exists, as far as this client knows
+	collecting   atomic.Bool // keys whose time has passed are being deleted
 
 	mu       sync.Mutex
 	open     map[int64]openBucket       // by key: the bucket of the latest put
@@ -467,6 +514,7 @@ func newQueue(c *core.Client, path string, kind layout.RecipeKind) *Queue {
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
 	q.items = q.path.Full() + "/items"
+	q.keys = q.path.Full() + "/" + layout.KeysName
 	q.in, q.out = q.items+"/"+layout.InName, q.items+"/"+layout.OutName
 	q.waiters = newSlotLine(c, q.recipeDir().Part(q.path.Full()+"/waiters", layout.KindWaiters), layout.WaiterInfix, itemSlots)
 	q.producers = newSlotLine(c, q.recipeDir().Part(q.path.Full()+"/producers", layout.KindWaiters), layout.RoomInfix, roomSlots)
@@ -487,6 +535,22 @@ func (q *Queue) makeItems(ctx context.Context, s *core.Session) error {
 // items: maxBatch, or fewer if the path is long or the service takes less.
 func (q *Queue) batch(s *core.Session) int {
 	return mostAtOnce(s, maxBatch, 5, 1, 5*(len(q.items)+300))
+}
+
+// fitting returns how many of the first of n items one commit can acknowledge or delete: batch, or fewer if they have keys.
+func (q *Queue) fitting(s *core.Session, n int, item func(i int) *layout.QueueEntry) int {
+	const plain, key = 5, 3 // operations
+	n = min(n, q.batch(s))
+	room := mostAtOnce(s, maxBatch*(plain+key), 1, 0, len(q.items)+300)
+	for i := range n {
+		if room -= plain; item(i).Tag.Hash != "" {
+			room -= key
+		}
+		if room < 0 {
+			return max(i, 1)
+		}
+	}
+	return n
 }
 
 // mostAtOnce returns how many of n things one commit can write. Each thing takes ops operations and size
@@ -575,16 +639,16 @@ func New[C any](c *core.Client, path string, kind layout.RecipeKind, opts Config
 	case q.dead.path.Full() == q.path.Full():
 		refuse("DeadLetterPath is the path of the queue itself")
 	case within(q.dead.path.Full(), q):
-		refuse("DeadLetterPath %q is below the items, waiters or producers of the queue", opts.DeadLetterPath)
+		refuse("DeadLetterPath %q is below the items, keys, waiters or producers of the queue", opts.DeadLetterPath)
 	case within(q.path.Full(), q.dead):
-		refuse("the queue is below the items, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
+		refuse("the queue is below the items, keys, waiters or producers of its DeadLetterPath %q", opts.DeadLetterPath)
 	}
 	return q
 }
 
 // within reports whether a queue at path would stand among the nodes of q.
 func within(path string, q *Queue) bool {
-	return strings.HasPrefix(path+"/", q.items+"/") || strings.HasPrefix(path+"/", q.waiters.g.Dir+"/") || strings.HasPrefix(path+"/", q.producers.g.Dir+"/")
+	return slices.ContainsFunc([]string{q.items, q.keys, q.waiters.g.Dir, q.producers.g.Dir}, func(dir string) bool { return strings.HasPrefix(path+"/", dir+"/") })
 }
 
 // Show gives tests access to fields of the queue. face is the coord.Consumer whose engine e is; tests

@@ -146,7 +146,7 @@ func (r *redrive) atOnce(s *core.Session) int {
 	if r.q.maxLen > 0 {
 		return 1
 	}
-	const ops = 7 // five that take an item out, and two that put it with its options
+	const ops = 10 // five that take an item out, and five that put it with its options and its key
 	return mostAtOnce(s, lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
 }
 
@@ -155,6 +155,7 @@ type returning struct {
 	id       string
 	data     []byte
 	options  []byte
+	once     layout.ItemKey
 	key, due int64
 	out      []backend.Op // delete it from the dead letters
 }
@@ -174,7 +175,7 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		if !ours || r.all && !sure {
 			continue
 		}
-		h := returning{id: l.e.ID, data: l.data, options: l.why.Options}
+		h := returning{id: l.e.ID, data: l.data, options: l.why.Options, once: l.why.ItemKey()}
 		switch r.q.kind {
 		case layout.KindPriorityQueue:
 			h.key, h.due = l.why.Priority, l.why.DueAgain()
@@ -182,7 +183,7 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 			h.due = l.why.DueAgain()
 			h.key = r.q.keyOf(0, h.due)
 		}
-		h.out, err = takeOut(ctx, s, &l.e)
+		h.out, err = takeOut(ctx, s, &l.e, true)
 		switch {
 		case errs.IsNotFound(err), errors.Is(err, errs.ErrAgain):
 			r.changed(h.id)
@@ -192,7 +193,11 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 			return again, err
 		}
 		n := len(h.data) + len(h.options) + 512 + len(r.q.items)
-		if len(some) > 0 && (h.key != some[0].key || h.due != some[0].due || size+n > s.Backend().Limits().Bytes/2) {
+		if h.once.Hash != "" {
+			n += 3 * (512 + len(r.q.items))
+		}
+		twice := h.once.Hash != "" && slices.ContainsFunc(some, func(o returning) bool { return o.once.Hash == h.once.Hash })
+		if len(some) > 0 && (twice || h.key != some[0].key || h.due != some[0].due || size+n > s.Backend().Limits().Bytes/2) {
 			changed, err := r.commit(ctx, s, some)
 			if again = again || changed; err != nil {
 				return again, err
@@ -213,12 +218,17 @@ func (r *redrive) commit(ctx context.Context, s *core.Session, some []returning)
 		var owner []int // for each operation, the index of its item
 		var batch []newItem
 		for i, h := range some {
-			batch = append(batch, newItem{id: h.id, data: h.data, options: h.options})
+			batch = append(batch, newItem{id: h.id, data: h.data, options: h.options, key: newKey{ItemKey: h.once}})
 			for with = append(with, h.out...); len(owner) < len(with); {
 				owner = append(owner, i)
 			}
 		}
 		err := r.q.putBack(ctx, s, some[0].key, some[0].due, batch, with)
+		if used, ok := err.(*keyInUse); ok {
+			r.wanted[used.item] = used
+			some = slices.DeleteFunc(some, func(h returning) bool { return h.id == used.item })
+			continue
+		}
 		i := errs.Blamed(err)
 		switch {
 		case err == nil:
@@ -288,7 +298,7 @@ func (q *Queue) remove(ctx context.Context, s *core.Session, id string) error {
 		case e.Marked:
 			return errClaimed
 		}
-		ops, err := takeOut(ctx, s, e)
+		ops, err := takeOut(ctx, s, e, true)
 		for err == nil {
 			err = in.commitRemoval(ctx, s, []layout.QueueEntry{*e}, append(ops, in.counting(1)...)...)
 			if err == nil {

@@ -23,7 +23,7 @@ func TestQueue_AnItemThatArrivesAfterTheStockWasGivenBackIsGivenBack(t *testing.
 			return q, NewTaker(q, func(cl *Claim, _ []byte) (*Claim, error) { return cl, nil })
 		}
 		q, taker := open()
-		if _, err := q.PutValue(t.Context(), 0, 0, layout.ItemOptions{}, func() ([]byte, error) { return []byte("1"), nil }); err != nil {
+		if _, err := q.PutValue(t.Context(), 0, 0, PutOptions{}, func() ([]byte, error) { return []byte("1"), nil }); err != nil {
 			t.Fatal(err)
 		}
 		late, err := taker.Take(t.Context(), "take", false)

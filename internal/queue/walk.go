@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-coord/coord/internal/core"
@@ -271,11 +273,15 @@ func (q *Queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, lit
 	var ops []backend.Op
 	batch := q.batch(s)
 	for _, name := range litter {
-		if len(ops) == batch {
+		if len(ops) >= batch {
 			whole = false
 			break
 		}
 		ops = append(ops, backend.Delete(b.Path+"/"+name, backend.AnyVersion))
+		if id, key, ok := layout.ParseTag(name); ok && key.Until == 0 {
+			holder, _ := (&layout.QueueEntry{Bucket: b.Path, ID: id, Tag: key}).KeyAt()
+			ops = append(ops, backend.Delete(holder, backend.AnyVersion))
+		}
 	}
 	if whole {
 		ops = append(ops, backend.Delete(b.Path, backend.AnyVersion))
@@ -284,6 +290,10 @@ func (q *Queue) sweep(ctx context.Context, s *core.Session, b layout.Bucket, lit
 		return false
 	}
 	_, err := s.Backend().Commit(ctx, ops...)
+	for i := errs.Blamed(err); i >= 0 && strings.HasPrefix(ops[i].Path, q.keys+"/"); i = errs.Blamed(err) {
+		ops = slices.Delete(ops, i, i+1) // an outsider has deleted h, or made a node below it
+		_, err = s.Backend().Commit(ctx, ops...)
+	}
 	if err != nil && !errs.Raced(err) && !backend.IsUncertain(err) && !errs.IsOver(err) && ctx.Err() == nil {
 		s.Client().Log().Warn("coord: cannot remove an empty bucket of a queue, leaving it to the next consumer", "path", b.Path, "error", err)
 	}

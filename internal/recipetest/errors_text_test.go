@@ -546,11 +546,11 @@ func TestErrors_TheTextsOfErrors(t *testing.T) {
 		{open(coord.QueueOptions[int]{MaxAttempts: -2}), "coord: put /q: invalid argument: MaxAttempts -2 is negative"},
 		{open(coord.QueueOptions[int]{Prefetch: math.MinInt}), fmt.Sprint("coord: put /q: invalid argument: Prefetch ", math.MinInt, " is negative")},
 		{open(coord.QueueOptions[int]{DeadLetterPath: "/q"}), "coord: put /q: invalid argument: DeadLetterPath is the path of the queue itself"},
-		{open(coord.QueueOptions[int]{DeadLetterPath: "/q/items"}), `coord: put /q: invalid argument: DeadLetterPath "/q/items" is below the items, waiters or producers of the queue`},
+		{open(coord.QueueOptions[int]{DeadLetterPath: "/q/items"}), `coord: put /q: invalid argument: DeadLetterPath "/q/items" is below the items, keys, waiters or producers of the queue`},
 		{func(_ *world, c *coord.Client) error {
 			_, err := coord.NewQueue(c, "/d/waiters/q", &coord.QueueOptions[int]{DeadLetterPath: "/d"}).Put(ctx, 1)
 			return err
-		}, `coord: put /d/waiters/q: invalid argument: the queue is below the items, waiters or producers of its DeadLetterPath "/d"`},
+		}, `coord: put /d/waiters/q: invalid argument: the queue is below the items, keys, waiters or producers of its DeadLetterPath "/d"`},
 		{func(_ *world, c *coord.Client) error {
 			half := coord.Codec[int]{Decode: coord.JSON[int]().Decode}
 			_, err := coord.NewValue(c, "/v", &coord.ValueOptions[int]{Codec: half}).Set(ctx, 1)

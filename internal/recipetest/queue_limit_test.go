@@ -79,7 +79,7 @@ func TestQueue_DeadLettersAmongTheNodesOfTheQueueAreRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		for path, wrong := range map[string]bool{
-			"/q": true, "/q/items": true, "/q/items/x": true, "/q/waiters": true, "/q/waiters/x": true,
+			"/q": true, "/q/items": true, "/q/items/x": true, "/q/waiters": true, "/q/waiters/x": true, "/q/keys": true, "/q/keys/00": true,
 			"/q/dead": false, "/q/items2": false, "/other": false,
 		} {
 			q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{DeadLetterPath: path})

@@ -1,0 +1,691 @@
+package recipetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/hook"
+)
+
+// A put with a key is one request, as is the rest of the life of its item. A put whose key is in use is four: the
+// commit, a Sync and two reads.
+func TestQueue_AKeyCostsNoRequest(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var r callCount
+		q := coord.NewQueue(w.Open("a", r.hooks()), "/q", &coord.QueueOptions[int]{MaxAttempts: 9})
+		var costs [3][6]int
+		for i, o := range []*coord.PutOptions{nil, {Key: "x"}, {Key: "y", KeyFor: time.Hour}} {
+			for range 2 { // the first makes the directories
+				r.reset()
+				if _, err := q.PutWith(context.Background(), 1, o); err != nil {
+					w.T.Fatal(err)
+				}
+				costs[i][0] = r.reset()
+				it := mustTake(w.T, q, 1)
+				costs[i][1] = r.reset()
+				if err := it.Nack(0); err != nil {
+					w.T.Fatal(err)
+				}
+				costs[i][2] = r.reset()
+				it = mustTake(w.T, q, 1)
+				costs[i][3] = r.reset()
+				if o != nil {
+					id, put, err := q.PutOnce(context.Background(), o.Key, 1)
+					if put || err != nil || id != it.ID {
+						w.T.Errorf("%q, %t, %v", id, put, err)
+					}
+					costs[i][4] = r.reset()
+				}
+				mustAck(w.T, it)
+				costs[i][5] = r.reset()
+				time.Sleep(2 * time.Hour) // the put that follows finds that the time has passed
+			}
+		}
+		// The time has passed: the commit, a Sync, four reads, a write that learns the time, and the commit.
+		want := costs[0]
+		want[4] = 4
+		if costs[1] != want {
+			w.T.Errorf("%v requests with a key, %v without, want %v", costs[1], costs[0], want)
+		}
+		want[0] = 8
+		if costs[2] != want {
+			w.T.Errorf("%v requests with a time, want %v", costs[2], want)
+		}
+	})
+}
+
+// Work acknowledges an item with a key and claims the next one in the same commit, as without keys.
+func TestQueue_WorkClaimsItemsWithKeysBesideAcks(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var all [2][4]int
+		for i := range all {
+			sc, h := newNextScene(w, nil), newHandled()
+			for n := 1; n <= 20; n++ {
+				o := &coord.PutOptions{Key: fmt.Sprint(n), KeyFor: time.Hour}
+				if i == 0 {
+					o = nil
+				}
+				if _, err := sc.q.PutWith(context.Background(), n, o); err != nil {
+					w.T.Fatal(err)
+				}
+			}
+			sc.sent()
+			x := w.work(sc.q, 1, func(_ context.Context, it *coord.Item[int]) error {
+				h.note(it)
+				return nil
+			})
+			h.await(w, 20)
+			w.Eventually("all are acknowledged", func() bool { return mustLen(w.T, &sc.q.Consumer) == 0 })
+			x.finish()
+			if h.String() != inOrder(1, 20) {
+				w.T.Errorf("delivered %s", h)
+			}
+			_, all[i][0], all[i][1], all[i][2] = sc.sent()
+			w.drained(&sc.q.Consumer)
+		}
+		if all[0] != all[1] || all[0][1] < 15 {
+			w.T.Errorf("commits that acknowledge, do both, and claim: %v without keys, %v with", all[0], all[1])
+		}
+	})
+}
+
+// Items with keys are claimed many at a time, acknowledged many at a time, and popped without a claim.
+func TestQueue_ItemsWithKeysShareCommits(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var claimed, acked []int
+		count := func(ops []backend.Op, kind backend.OpKind, name string) (n int) {
+			for _, op := range ops {
+				if op.Kind == kind && strings.Contains(op.Path, "/"+name) {
+					n++
+				}
+			}
+			return n
+		}
+		q := coord.NewQueue(w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if n := count(c.Ops, backend.OpCreate, "m-"); n > 0 {
+				claimed = append(claimed, n)
+			}
+			if n := count(c.Ops, backend.OpDelete, "i-"); n > 0 {
+				acked = append(acked, n)
+			}
+			return nil
+		}}), "/q", &coord.QueueOptions[int]{Prefetch: 10})
+		for n := range 20 {
+			mustPutOnce(w.T, q, fmt.Sprint(n), n)
+		}
+		var items []*coord.Item[int]
+		for it, err := range q.All(ctx) {
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if items = append(items, it); len(items) == 10 {
+				break
+			}
+		}
+		if err := q.AckAll(items...); err != nil {
+			w.T.Fatal(err)
+		}
+		for n := range 10 {
+			if v, err := q.Pop(ctx); v != 10+n || err != nil {
+				w.T.Errorf("%d, %v", v, err)
+			}
+		}
+		if fmt.Sprint(claimed) != "[10]" || fmt.Sprint(acked) != "[10 1 1 1 1 1 1 1 1 1 1]" {
+			w.T.Errorf("the commits claim %v and delete %v items", claimed, acked)
+		}
+		if left := w.keyNodes(); len(left) != 0 {
+			w.T.Errorf("left %v", left)
+		}
+	})
+}
+
+// Each request of the life of an item with a key is lost, or its reply, or the session ends there. The producer repeats
+// its call: the item is put once. No node is left behind.
+func TestQueue_KeysSurviveAFaultAtEachRequest(t *testing.T) {
+	for _, fault := range []string{"request", "reply", "expiry"} {
+		t.Run(fault, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				for n := 1; keptOnce(w, fault, n); n++ {
+					if n > 400 {
+						w.T.Fatal("no end")
+					}
+				}
+			})
+		})
+	}
+}
+
+// keptOnce puts an item twice with one key, buries, redrives and acknowledges it, with a fault at the n-th request, and
+// reports whether there was one.
+func keptOnce(w *world, fault string, n int) (hit bool) {
+	ctx := context.Background()
+	var x coordtest.Nth
+	hooks := &backendtest.Hooks{Before: x.Before}
+	if fault == "reply" {
+		hooks = &backendtest.Hooks{After: x.After}
+	}
+	name := fmt.Sprint("k", n, fault)
+	q := w.hookedQueue(name, hooks, &coord.QueueOptions[int]{MaxAttempts: 2})
+	x.Arm(n, func(backendtest.Call) bool { return true }, func(_ context.Context, c backendtest.Call, _ error) error {
+		if hit = true; c.Op == "commit" && fault != "expiry" {
+			return backend.ErrUncertain
+		}
+		w.Link(name).Expire(c.Session.ID())
+		return nil
+	})
+	o := &coord.PutOptions{Key: fmt.Sprint(n), KeyFor: time.Duration(n%2) * time.Hour}
+	put := func() (id string) {
+		id, err := q.PutWith(ctx, n, o)
+		if errors.Is(err, coord.ErrUncertain) {
+			var again string
+			if again, err = q.PutWith(ctx, n, o); errors.Is(err, coord.ErrExists) && again != id {
+				w.T.Errorf("request %d: the key is in use by %s, the first call has put %s", n, again, id)
+			}
+			id = again
+		}
+		if err != nil && !errors.Is(err, coord.ErrExists) {
+			w.T.Fatalf("request %d: %v", n, err)
+		}
+		return id
+	}
+	id := put()
+	if again := put(); again != id || id == "" {
+		w.T.Fatalf("request %d: put %q, then %q", n, id, again)
+	}
+	one := func(prefix string, want int) {
+		w.T.Helper()
+		found := slices.DeleteFunc(w.keyNodes(), func(p string) bool { return !strings.Contains(p, "/"+prefix) })
+		if len(found) != want {
+			w.T.Errorf("request %d: %d nodes %s, want %d: %v", n, len(found), prefix, want, w.keyNodes())
+		}
+	}
+	one("k-", 1)
+	one("h-", 1)
+	one("u-", n%2)
+	until := func(what string, done func() bool, step func()) {
+		for tries := 0; !done(); tries++ {
+			if tries > 10 {
+				w.T.Fatalf("request %d: %s", n, what)
+			}
+			step()
+		}
+	}
+	until("not buried", func() bool { return len(letters(w.T, &q.Consumer)) == 1 }, func() {
+		if it, err := q.TryTake(ctx); err == nil {
+			it.Nack(0)
+		}
+	})
+	if left := w.keyNodes(); len(left) != 0 {
+		w.T.Errorf("request %d: left %v", n, left)
+	}
+	until("not moved", func() bool { return len(letters(w.T, &q.Consumer)) == 0 }, func() { q.Redrive(ctx, id) })
+	one("k-", 1)
+	if again := put(); again != id {
+		w.T.Errorf("request %d: the key is in use by %s, want %s", n, again, id)
+	}
+	until("not acknowledged", func() bool { return mustLen(w.T, &q.Consumer) == 0 }, func() {
+		if it, err := q.TryTake(ctx); err == nil {
+			it.Ack()
+		}
+	})
+	one("k-", 0)
+	one("h-", n%2)
+	for _, p := range w.keyNodes() {
+		w.outsider(backend.Delete(w.Path(p), backend.AnyVersion))
+	}
+	w.drained(&q.Consumer)
+	return hit
+}
+
+// The clock of the service says when the time of a key has passed, whatever those of the producers show.
+func TestQueue_TheTimeOfAKeyIsByTheServicesClock(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		o := &coord.PutOptions{Key: "x", KeyFor: time.Hour}
+		store := w.Service.(coordtest.MemoryService).Store
+		store.SetClock(-24 * time.Hour)
+		w.Skew = 2 * time.Hour
+		fast := w.queue("fast", nil)
+		w.Skew = -2 * time.Hour
+		slow := w.queue("slow", nil)
+		for _, q := range []*coord.Queue[int]{fast, slow} {
+			id, err := q.PutWith(ctx, 1, o)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			mustAck(w.T, mustTake(w.T, q, 1))
+			time.Sleep(time.Hour - 2*time.Second)
+			inUse(w.T, fast, "x", id)
+			inUse(w.T, slow, "x", id)
+			time.Sleep(4 * time.Second)
+		}
+		other := mustPutOnce(w.T, fast, "x", 2)
+		inUse(w.T, slow, "x", other)
+	})
+}
+
+// collecting returns the queue of a client that collects at each put with a time.
+func (w *world) collecting(name string, hooks backendtest.Hooks) *coord.Queue[int] {
+	c := coordtest.OpenWith(w.T, backendtest.Intercept(w.Link(name), hooks), &coord.Options{Namespace: w.Path("")}, hook.Hooks{Draw: func(what string) uint64 {
+		if what == "collect" {
+			return 0
+		}
+		return rand.Uint64()
+	}})
+	return coord.NewQueue[int](c, "/q", nil)
+}
+
+// sameShard returns n keys whose nodes are in one directory.
+func sameShard(w *world, q *coord.Queue[int], n int) (keys []string) {
+	shard := ""
+	for i := 0; len(keys) < n; i++ {
+		key := fmt.Sprint("key ", i)
+		id := mustPutOnce(w.T, q, key, i)
+		dir := strings.TrimSuffix(w.keyNode("h-"), strings.SplitAfter(w.keyNode("h-"), "/h-")[1])
+		if shard == "" {
+			shard = dir
+		}
+		if dir == shard {
+			keys = append(keys, key)
+		}
+		if err := q.Remove(context.Background(), id); err != nil {
+			w.T.Fatal(err)
+		}
+	}
+	return keys
+}
+
+// A put with a time collects the keys of its directory whose time has passed. A key stays while its item is in the queue.
+func TestQueue_KeysWhoseTimeHasPassedAreCollected(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		q := w.collecting("a", backendtest.Hooks{})
+		keys := sameShard(w, q, 5)
+		put := func(i int, keep time.Duration) string {
+			id, err := q.PutWith(ctx, i, &coord.PutOptions{Key: keys[i], KeyFor: keep})
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			return id
+		}
+		put(0, time.Minute)
+		put(1, time.Minute)
+		put(2, time.Hour)
+		for i := range 3 {
+			mustAck(w.T, mustTake(w.T, q, i))
+		}
+		stays := put(3, time.Minute)
+		lost := put(0+4, time.Minute) // its item goes with its h
+		mustAck(w.T, func() *coord.Item[int] {
+			it := mustTake(w.T, q, 3)
+			other := mustTake(w.T, q, 4)
+			if err := it.Release(); err != nil {
+				w.T.Fatal(err)
+			}
+			return other
+		}())
+		for _, n := range w.keyNodes() {
+			if data, _ := w.nodeData(n); strings.Contains(data, lost) {
+				w.outsider(backend.Delete(w.Path(n), backend.AnyVersion))
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		if _, err := q.PutWith(ctx, 9, &coord.PutOptions{Key: keys[4], KeyFor: time.Hour}); err != nil {
+			w.T.Fatal(err)
+		}
+		w.Settle()
+		count := make(map[string]int)
+		for _, n := range w.keyNodes() {
+			count[n[strings.LastIndex(n, "/"):][:3]]++
+		}
+		// Those of the keys 2, 3 and 4, of which the first has no item.
+		if want := map[string]int{"/k-": 2, "/h-": 3, "/u-": 3}; !maps.Equal(count, want) {
+			w.T.Errorf("%v, want %v: %v", count, want, w.keyNodes())
+		}
+		inUse(w.T, q, keys[3], stays)
+		for i := range 2 {
+			if err := q.Remove(ctx, mustPutOnce(w.T, q, keys[i], i)); err != nil {
+				w.T.Error(err)
+			}
+		}
+	})
+}
+
+// While a client collects, the item of a dead key is put back, or another item gets the key: nothing of theirs is deleted.
+func TestQueue_ACollectedKeyIsTheOneThatWasRead(t *testing.T) {
+	for name, meanwhile := range map[string]func(w *world, q *coord.Queue[int], key, id string){
+		"another item": func(w *world, q *coord.Queue[int], key, _ string) {
+			mustPutOnce(w.T, q, key, 7)
+		},
+		"another item with a time": func(w *world, q *coord.Queue[int], key, _ string) {
+			if _, err := q.PutWith(context.Background(), 7, &coord.PutOptions{Key: key, KeyFor: time.Hour}); err != nil {
+				w.T.Fatal(err)
+			}
+		},
+		"two items": func(w *world, q *coord.Queue[int], key, _ string) {
+			if err := q.Remove(context.Background(), mustPutOnce(w.T, q, key, 6)); err != nil {
+				w.T.Fatal(err)
+			}
+			mustPutOnce(w.T, q, key, 7) // its h has the version of the first
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				ctx := context.Background()
+				var x coordtest.Nth
+				q, other := w.collecting("a", backendtest.Hooks{Before: x.Before}), w.queue("b", nil)
+				keys := sameShard(w, q, 2)
+				id, err := q.PutWith(ctx, 1, &coord.PutOptions{Key: keys[0], KeyFor: time.Minute})
+				if err != nil {
+					w.T.Fatal(err)
+				}
+				mustAck(w.T, mustTake(w.T, q, 1))
+				w.Settle()
+				time.Sleep(2 * time.Minute)
+				done := false
+				x.Arm(1, func(c backendtest.Call) bool { return coordtest.Deletes(c) && strings.Contains(c.Path, "/u-") }, func(context.Context, backendtest.Call, error) error {
+					meanwhile(w, other, keys[0], id)
+					done = true
+					return nil
+				})
+				if _, err := q.PutWith(ctx, 2, &coord.PutOptions{Key: keys[1], KeyFor: time.Minute}); err != nil {
+					w.T.Fatal(err)
+				}
+				w.Settle()
+				if !done {
+					w.T.Fatal("nothing was collected")
+				}
+				_, put, err := q.PutOnce(ctx, keys[0], 8)
+				if put || err != nil {
+					w.T.Errorf("the key was put twice: %t, %v", put, err)
+				}
+			})
+		})
+	}
+}
+
+// A put that is refused reads the key after a Sync: its server can be behind the commit that was refused.
+func TestQueue_AKeyIsReadBehindASync(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var calls []string
+		q := w.hookedQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			if strings.Contains(c.Path, "/q") {
+				calls = append(calls, c.Op)
+			}
+			return nil
+		}}, nil)
+		id := mustPutOnce(w.T, q, "x", 1)
+		calls = nil
+		inUse(w.T, q, "x", id)
+		if got := fmt.Sprint(calls); got != "[commit sync get get commit sync get get]" {
+			w.T.Errorf("the calls are %s", got)
+		}
+	})
+}
+
+// Between the reads of a put, the item that has the key becomes a dead letter and is put back, into another bucket: it has the
+// key all the same.
+func TestQueue_AKeyMovesBetweenTheReads(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		o := &coord.QueueOptions[int]{MaxAttempts: 1}
+		var x coordtest.Nth
+		q, other := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, o), w.queue("b", o)
+		for _, keep := range []time.Duration{0, time.Minute} {
+			id, err := q.PutWith(ctx, 1, &coord.PutOptions{Key: "x", KeyFor: keep})
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			time.Sleep(2 * time.Minute)
+			was := w.keyNode("k-")
+			x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/k-") }, func(context.Context, backendtest.Call, error) error {
+				if err := mustTake(w.T, other, 1).Nack(0); err != nil {
+					w.T.Error(err)
+				}
+				mustPut(w.T, other, 10, 19)
+				if n, err := other.Redrive(ctx); n != 1 || err != nil {
+					w.T.Error(n, err)
+				}
+				return nil
+			})
+			inUse(w.T, q, "x", id)
+			if now := w.keyNode("k-"); !x.Idle() || now == was {
+				w.T.Errorf("the item was in %s and is in %s", was, now)
+			}
+			if _, err := q.Purge(ctx); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+	})
+}
+
+// A put that is about to take the place of an item whose time has passed is paused. Meanwhile that place is taken, left and
+// taken again, so that h has the version that the put has read.
+func TestQueue_AStaleKeyIsTakenOnce(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var x coordtest.Nth
+		q, other := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil)
+		for rounds := range 3 {
+			if _, err := q.PutWith(ctx, 1, &coord.PutOptions{Key: "x", KeyFor: time.Minute}); err != nil {
+				w.T.Fatal(err)
+			}
+			mustAck(w.T, mustTake(w.T, q, 1))
+			time.Sleep(2 * time.Minute)
+			var has string
+			x.Arm(1, func(c backendtest.Call) bool {
+				return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpSetData && strings.Contains(op.Path, "/h-") })
+			}, func(context.Context, backendtest.Call, error) error {
+				for range rounds {
+					mustPutOnce(w.T, other, "x", 2)
+					mustAck(w.T, mustTake(w.T, other, 2))
+				}
+				has = mustPutOnce(w.T, other, "x", 3)
+				return nil
+			})
+			inUse(w.T, q, "x", func() string {
+				id, put, err := q.PutOnce(ctx, "x", 4)
+				if put || err != nil {
+					w.T.Errorf("%d rounds: the key was put twice: %q, %v", rounds, id, err)
+				}
+				return has
+			}())
+			if !x.Idle() {
+				w.T.Error("no put has taken the place")
+			}
+			if _, err := q.Purge(ctx); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+	})
+}
+
+// Random calls of two clients, against a model: which items are in the queue, which are dead letters, and which item has
+// each key.
+func TestQueue_KeysAgainstAModel(t *testing.T) {
+	for seed := range uint64(coordtest.Count(12, 200)) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			onMemory(t, func(w *world) { newKeysModel(w, seed).play(150) })
+		})
+	}
+}
+
+type keysModel struct {
+	w       *world
+	r       *rand.Rand
+	q, p    *coord.Queue[int]
+	key     map[string]string // of each item
+	waiting map[string]bool
+	claimed map[string]*coord.Item[int]
+	dead    map[string]bool
+	holder  map[string]string // by key
+}
+
+func newKeysModel(w *world, seed uint64) *keysModel {
+	o := &coord.QueueOptions[int]{MaxAttempts: 2}
+	return &keysModel{
+		w: w, r: rand.New(rand.NewPCG(seed, 7)), q: w.queue("q", o), p: w.queue("p", o), key: make(map[string]string),
+		waiting: make(map[string]bool), claimed: make(map[string]*coord.Item[int]), dead: make(map[string]bool), holder: make(map[string]string),
+	}
+}
+
+// out notes that an item has left the queue.
+func (m *keysModel) out(id string) {
+	delete(m.waiting, id)
+	delete(m.claimed, id)
+	if k := m.key[id]; m.holder[k] == id {
+		delete(m.holder, k)
+	}
+}
+
+func (m *keysModel) play(steps int) {
+	ctx := context.Background()
+	t := m.w.T
+	for n := range steps {
+		var what string
+		switch m.r.IntN(12) {
+		case 0, 1, 2, 3:
+			q, key := m.p, fmt.Sprint("key ", m.r.IntN(4))
+			if m.r.IntN(2) == 0 {
+				q = m.q
+			}
+			id, put, err := q.PutOnce(ctx, key, n)
+			if what = "put " + key; put != (m.holder[key] == "") || err != nil || !put && id != m.holder[key] {
+				t.Fatalf("step %d: %s returns %q, %t, %v; the key has %q", n, what, id, put, err, m.holder[key])
+			}
+			if put {
+				m.key[id], m.waiting[id], m.holder[key] = key, true, id
+			}
+		case 4, 5:
+			what = "take"
+			it, err := m.q.TryTake(ctx)
+			if (err == nil) != (len(m.waiting) > 0) {
+				t.Fatalf("step %d: take returns %v, %d items wait", n, err, len(m.waiting))
+			}
+			if err == nil {
+				delete(m.waiting, it.ID)
+				m.claimed[it.ID] = it
+			}
+		case 6, 7, 8:
+			for id, it := range m.claimed {
+				var err error
+				if what = "nack"; m.r.IntN(2) == 0 {
+					what, err = "ack", it.Ack()
+					m.out(id)
+				} else if err = it.Nack(0); it.Attempt == 2 {
+					what = "bury"
+					m.out(id)
+					m.dead[id] = true
+				} else {
+					delete(m.claimed, id)
+					m.waiting[id] = true
+				}
+				if err != nil {
+					t.Fatalf("step %d: %s: %v", n, what, err)
+				}
+				break
+			}
+		case 9:
+			what = "redrive"
+			want := 0
+			for _, d := range letters(t, &m.p.Consumer) {
+				if k := m.key[d.ID]; m.holder[k] == "" {
+					m.holder[k], m.waiting[d.ID] = d.ID, true
+					delete(m.dead, d.ID)
+					want++
+				}
+			}
+			if got, err := m.p.Redrive(ctx); got != want || (err != nil) != (len(m.dead) > 0) || err != nil && !errors.Is(err, coord.ErrExists) {
+				t.Fatalf("step %d: Redrive moves %d, %v, want %d, %d stay", n, got, err, want, len(m.dead))
+			}
+		case 10:
+			what = "pop"
+			v, err := m.q.Pop(timeout(t))
+			if len(m.waiting) == 0 {
+				continue
+			}
+			if err != nil {
+				t.Fatalf("step %d: pop: %v", n, err)
+			}
+			_ = v
+			for id := range m.waiting { // the one that is gone
+				if err := m.p.Remove(ctx, id); errors.Is(err, coord.ErrNotFound) {
+					m.out(id)
+				} else if err != nil {
+					t.Fatal(err)
+				} else {
+					m.out(id)
+				}
+			}
+		case 11:
+			what = "purge"
+			if _, err := m.p.Purge(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for id := range m.waiting {
+				m.out(id)
+			}
+		}
+		in := len(m.waiting) + len(m.claimed)
+		count := make(map[string]int)
+		for _, p := range m.w.keyNodes() {
+			count[p[strings.LastIndex(p, "/"):][:3]]++
+		}
+		if count["/k-"] != in || count["/h-"] != in || len(m.holder) != in {
+			t.Fatalf("step %d, %s: %d items, nodes %v", n, what, in, m.w.keyNodes())
+		}
+	}
+}
+
+// timeout returns a context that has ended if nothing can be popped at once.
+func timeout(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// An outsider has deleted the node that shows the key beside its item, and another item has got the key. The ends of the first
+// item do not free it.
+func TestQueue_AnItemWithoutItsTagLeavesTheKeyAlone(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		q := coord.NewQueue(c, "/q", &coord.QueueOptions[int]{MaxAttempts: 1})
+		for name, end := range map[string]func(it *coord.Item[int]) error{
+			"ack":  (*coord.Item[int]).Ack,
+			"bury": func(it *coord.Item[int]) error { return errors.Join(it.Nack(0), q.Remove(ctx, it.ID)) },
+			"txn":  func(it *coord.Item[int]) error { _, err := coord.NewTxn(c).Add(it.AckOp()).Commit(ctx); return err },
+			"ackall": func(it *coord.Item[int]) error {
+				mustPut(w.T, q, 3, 3)
+				two := mustTake(w.T, q, 2)
+				err := q.AckAll(it, mustTake(w.T, q, 3))
+				return errors.Join(err, two.Release())
+			},
+		} {
+			mustPutOnce(w.T, q, "x", 1)
+			it := mustTake(w.T, q, 1)
+			w.outsider(backend.Delete(w.Path(w.keyNode("k-")), backend.AnyVersion))
+			other := mustPutOnce(w.T, q, "x", 2)
+			if err := end(it); err != nil {
+				w.T.Errorf("%s: %v", name, err)
+			}
+			inUse(w.T, q, "x", other)
+			mustAck(w.T, mustTake(w.T, q, 2))
+			if left := w.keyNodes(); len(left) != 0 {
+				w.T.Errorf("%s: left %v", name, left)
+			}
+		}
+	})
+}
