@@ -82,6 +82,14 @@ func (x *client) consumer(ctx context.Context, w *worker) {
 		x.ahead.Add(-1)
 		w.pause(ctx, 5*time.Millisecond)
 		w.settle(ctx, "queue", it)
+		w.rest(ctx, 200*time.Millisecond)
+	}
+}
+
+// rest pauses unless the client has to finish.
+func (w *worker) rest(ctx context.Context, mean time.Duration) {
+	if !w.x.finish.Load() {
+		w.pause(ctx, mean)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/itemlog"
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/zklog"
 	"github.com/go-coord/coord/internal/zktest"
@@ -164,7 +165,7 @@ func newLedger(log []zklog.Txn) *ledger {
 	length := 0
 	for i := range log {
 		x := &log[i]
-		if acksAndClaims(x) {
+		if itemlog.AcksAndClaims(x) {
 			l.nexts++
 		}
 		for _, op := range x.Ops {
@@ -195,18 +196,6 @@ func newLedger(log []zklog.Txn) *ledger {
 		}
 	}
 	return l
-}
-
-// acksAndClaims reports whether a transaction acknowledges items of a queue and claims others. No other one deletes an
-// item and makes a mark.
-func acksAndClaims(x *zklog.Txn) bool {
-	acks, claims := false, false
-	for _, op := range x.Ops {
-		name := op.Path[strings.LastIndexByte(op.Path, '/')+1:]
-		acks = acks || op.IsDelete() && strings.HasPrefix(name, layout.ItemPrefix)
-		claims = claims || op.IsCreate() && strings.HasPrefix(name, layout.MarkPrefix)
-	}
-	return acks && claims
 }
 
 // isOfQueue reports whether a path is below the items of a queue.

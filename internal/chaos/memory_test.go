@@ -15,6 +15,7 @@ import (
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/fence"
+	"github.com/go-coord/coord/internal/itemlog"
 	"github.com/go-coord/coord/internal/zklog"
 )
 
@@ -101,7 +102,7 @@ type countingSession struct {
 
 func (s countingSession) Commit(ctx context.Context, ops ...backend.Op) ([]backend.Result, error) {
 	results, err := s.Session.Commit(ctx, ops...)
-	if err == nil && acksAndClaims(txnOf(ops)) {
+	if err == nil && itemlog.AcksAndClaims(txnOf(ops)) {
 		s.x.nexts.Add(1)
 	}
 	return results, err

@@ -139,21 +139,26 @@ func (x *client) work(ctx context.Context, _ *worker) {
 	})
 }
 
-// serve takes items by Work until ctx ends. There is no Prefetch, so the Acks of Work claim the next items of a
-// backlog.
-func (x *client) serve(ctx context.Context, _ *worker) {
+// serve takes items by Work until ctx ends, with rests: where many consumers compete for each item, few Acks claim the
+// next one.
+func (x *client) serve(ctx context.Context, w *worker) {
 	const work = "queue"
-	x.handle(ctx, work, &x.queue().Consumer, func(ctx context.Context, w *worker, it *coord.Item[string]) error {
-		x.ahead.Add(-1)
-		switch n := w.rand.IntN(20); {
-		case n == 0:
-			w.settle(ctx, work, it)
-			return nil
-		case n == 1 && !x.finish.Load():
-			return w.leave(work, it, errors.New("not now"))
-		}
-		return w.leave(work, it, nil)
-	})
+	for ctx.Err() == nil {
+		some, stop := context.WithTimeout(ctx, time.Second+time.Duration(w.rand.Int64N(int64(2*time.Second))))
+		x.handle(some, work, &x.queue().Consumer, func(ctx context.Context, w *worker, it *coord.Item[string]) error {
+			x.ahead.Add(-1)
+			switch n := w.rand.IntN(20); {
+			case n == 0:
+				w.settle(ctx, work, it)
+				return nil
+			case n == 1 && !x.finish.Load():
+				return w.leave(work, it, errors.New("not now"))
+			}
+			return w.leave(work, it, nil)
+		})
+		stop()
+		w.rest(ctx, 2*time.Second)
+	}
 }
 
 // handle handles items by Work until ctx ends.

@@ -104,6 +104,18 @@ func New(queues map[string]Queue) *Log {
 	return &Log{queues: queues, Items: make(map[string]*Item), Ended: make(map[int64]time.Time), Taken: make(map[string][]time.Time)}
 }
 
+// AcksAndClaims reports whether a transaction acknowledges items of queues and claims others. No other one deletes an
+// item and makes a mark.
+func AcksAndClaims(x *zklog.Txn) bool {
+	acks, claims := false, false
+	for _, op := range x.Ops {
+		name := op.Path[strings.LastIndexByte(op.Path, '/')+1:]
+		acks = acks || op.IsDelete() && strings.HasPrefix(name, layout.ItemPrefix)
+		claims = claims || op.IsCreate() && strings.HasPrefix(name, layout.MarkPrefix)
+	}
+	return acks && claims
+}
+
 // step is what one transaction does with one item.
 type step struct {
 	*zklog.Txn
