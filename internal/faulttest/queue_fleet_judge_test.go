@@ -203,6 +203,13 @@ func (f *fleet) summarize(p *passage, h *itemlog.Log, log []zklog.Txn, waits []w
 	say("sessions lost", "%d by processes that lived; %d consumers killed, %d connections cut, %d servers killed", ended, f.kills, f.cuts, f.servers)
 	say("deliveries", "%d, %d of them again, highest attempt %d", c.deliveries, c.again, c.highest)
 	say("ends", "%d acked (%d more with an unknown outcome), %d acks lost, %d puts with an unknown outcome", c.acked, c.unknownAcks, c.lostAcks, c.unknown)
+	nexts := 0
+	for i := range log {
+		if itemlog.AcksAndClaims(&log[i]) {
+			nexts++
+		}
+	}
+	say("claims by Acks", "%d commits acknowledged items and claimed the next ones", nexts)
 	say("handlers", "%d failed (%d with a delay), %d hung beyond ClaimTimeout", c.nacked, c.delayed, c.hung)
 	say("dead letters", "%d, after %d attempts each", len(p.dead), fleetAttempts)
 	say("violations", "%d: items lost, left, delivered after an Ack, delivered early, or not as the log says", len(p.wrong))
@@ -254,6 +261,9 @@ func (f *fleet) summarize(p *passage, h *itemlog.Log, log []zklog.Txn, waits []w
 	}
 	if c.again == 0 || len(p.dead) == 0 || c.nacked == 0 || c.delayed == 0 || c.hung == 0 || ended == 0 || h.Due == 0 || f.cuts == 0 || f.servers == 0 {
 		t.Error("too few faults of some kind")
+	}
+	if nexts == 0 {
+		t.Error("no commit has acknowledged an item and claimed the next one")
 	}
 }
 

@@ -224,8 +224,9 @@ type fleetLane struct {
 	prefetch int
 
 	mu      sync.Mutex
-	running int  // handlers, of Work
-	asking  bool // of Work
+	running int            // handlers, of Work
+	asking  bool           // of Work
+	acks    sync.WaitGroup // Acks of Work that are not reported yet
 }
 
 func (l *fleetLane) run(ctx context.Context, q *coord.Consumer[string]) error {
@@ -234,6 +235,7 @@ func (l *fleetLane) run(ctx context.Context, q *coord.Consumer[string]) error {
 	switch {
 	case l.handlers > 0:
 		l.asking = true
+		defer l.acks.Wait()
 		return q.Work(ctx, l.handlers, func(_ context.Context, it *coord.Item[string]) error {
 			l.step(1, it)
 			defer l.step(-1, nil)
@@ -289,7 +291,7 @@ func (l *fleetLane) about(it *coord.Item[string], kind, text string) line {
 
 func (l *fleetLane) took(it *coord.Item[string]) { l.w.say(l.about(it, "took", l.name)) }
 
-// handle processes an item, and ends its claim.
+// handle processes an item, and ends its claim, or leaves its Ack to Work.
 func (l *fleetLane) handle(ctx context.Context, it *coord.Item[string]) {
 	f := fateOf(it.Value)
 	nack := f == fatePoison
@@ -321,6 +323,13 @@ func (l *fleetLane) handle(ctx context.Context, it *coord.Item[string]) {
 		return
 	}
 	l.w.say(l.about(it, "acking", ""))
-	err := it.Ack()
-	l.w.say(l.about(it, "acked", ackVerdict(err)))
+	acked := func() { l.w.say(l.about(it, "acked", ackVerdict(it.Ack()))) }
+	if l.handlers == 0 {
+		acked()
+		return
+	}
+	l.acks.Go(func() { // Work acknowledges the item, and claims the next one in the same commit
+		<-it.Done()
+		acked() // the result of that Ack
+	})
 }
