@@ -39,7 +39,7 @@ func neverOutlives(t *testing.T, v *servers) {
 		status int           // of coordctl
 		late   time.Duration // the command may outlive the lock
 	}{
-		{"normal end", []string{"end", "3"}, func(*stage, *ctl) {}, 3, 0},
+		{"normal end", []string{"end", "3"}, endCommand, 3, 0},
 		{"kill -9 of coordctl", []string{"ignore"}, signalling(syscall.SIGKILL), -9, 0},
 		{"Ctrl-C and a slow command", []string{"slow"}, signalling(syscall.SIGINT), 7, 0},
 		{"SIGQUIT and a slow command", []string{"slow"}, signalling(syscall.SIGQUIT), 7, 0},
@@ -94,6 +94,13 @@ func signalling(n syscall.Signal) func(*stage, *ctl) {
 		if err := x.cmd.Process.Signal(n); err != nil {
 			s.t.Fatal(err)
 		}
+	}
+}
+
+// endCommand makes the command end by itself.
+func endCommand(s *stage, _ *ctl) {
+	if err := syscall.Kill(readBeats(s.t, s.file).pid, syscall.SIGUSR1); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

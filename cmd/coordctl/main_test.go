@@ -67,7 +67,7 @@ func TestMain(m *testing.M) {
 //
 //	ignore     SIGTERM, SIGINT and SIGHUP do nothing
 //	slow       after one of these it continues for a while and ends with status 7
-//	end N      it ends with status N after a while
+//	end N      it ends with status N at SIGUSR1
 //	leave F    as end 0, and leaves another one in its group, which ignores signals, on file F
 func beat(file string, how []string) {
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -82,8 +82,8 @@ func beat(file string, how []string) {
 	case "ignore", "slow":
 		signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	case "end":
+		signal.Notify(signals, syscall.SIGUSR1)
 		status, _ = strconv.Atoi(how[1])
-		end = proc.Now() + while
 	case "leave":
 		other := exec.Command(os.Args[0], "-as-command", how[1], "ignore")
 		if err := other.Start(); err != nil {
@@ -108,8 +108,11 @@ func beat(file string, how []string) {
 		fmt.Fprintf(f, "%d\n", now)
 		select {
 		case <-signals:
-			if how[0] == "slow" && end == 0 {
+			switch {
+			case how[0] == "slow" && end == 0:
 				status, end = 7, now+while
+			case how[0] == "end":
+				os.Exit(status)
 			}
 		default:
 		}
