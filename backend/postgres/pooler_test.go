@@ -555,14 +555,14 @@ func (c *crowd) finish() {
 func TestPooler_ManyClientsOnFewConnections(t *testing.T) {
 	t.Parallel()
 	server := shared.Get(t).Addr()
-	rounds, n, timeout := 1, 10, 6*time.Second
+	rounds, n, timeout := 1, 10, 12*time.Second
 	settings := []string{"server_lifetime = 1"}
 	if os.Getenv("COORD_LONG") != "" {
 		rounds, n = 4, 24
 		settings = append(settings, "server_reset_query_always = 1")
 	}
 	p := newPool(t, server, transactionMode, 4, settings...)
-	sh := newBareShop(t, newPooledService(t, server, p, postgres.Options{SessionTimeout: timeout, Poll: 20 * time.Millisecond}), "15s")
+	sh := newBareShop(t, newPooledService(t, server, p, postgres.Options{SessionTimeout: timeout, Poll: 50 * time.Millisecond}), "15s")
 	c := newCrowd(sh, n)
 	c.progress("at first")
 	for range rounds {
