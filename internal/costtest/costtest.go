@@ -378,6 +378,32 @@ func (s Service) Item(t *testing.T) {
 	}
 	x.want("Put", "Take", "Ack")
 
+	// A key costs no request. If it is in use, a Sync and two reads follow the commit that is refused.
+	once := coord.NewQueue[int](c.Client, "/once", nil)
+	for n := range s.Rounds/2 + 1 {
+		put := func(want bool) {
+			if _, put, err := once.PutOnce(t.Context(), "key", n); put != want || err != nil {
+				t.Errorf("PutOnce returns %t, %v, want %t", put, err, want)
+			}
+		}
+		first, again := func() { put(true) }, func() { put(false) }
+		if n == 0 { // this makes the directories
+			first()
+			again()
+		} else {
+			x.of("PutOnce", c, first)
+			x.of("PutOnce again", c, again)
+		}
+		it, err := once.Take(t.Context())
+		if err == nil {
+			err = it.Ack()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.want("PutOnce", "PutOnce again")
+
 	// With FairEvery 2, every other take serves a priority behind the first one.
 	for what, o := range map[string]coord.QueueOptions[int]{"Take by priority": {}, "Take with FairEvery": {FairEvery: 2}} {
 		q := coord.NewPriorityQueue(c.Client, fmt.Sprint("/priorities", o.FairEvery), &o)
