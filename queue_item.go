@@ -31,6 +31,9 @@ type Item[T any] struct {
 	Value   T
 	Attempt int // 1 for the first time that the item is taken, and so on
 
+	// TraceParent is the traceparent of the producer (W3C Trace Context), see QueueOptions. Empty: none is known.
+	TraceParent string
+
 	claim *queue.Claim
 }
 

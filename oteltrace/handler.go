@@ -9,6 +9,7 @@ import (
 	"github.com/go-coord/coord"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 )
 
@@ -27,8 +28,11 @@ const (
 //	err := q.Work(ctx, 4, oteltrace.Handler(nil, send))
 //
 // The span is the parent of those that the handler makes with its context, and a child of that in the context of
-// Work. Its kind is consumer and its name "process" and the path of the queue, after Options.Path. Its attributes
+// Work, if there is one. Its kind is consumer and its name "process" and the path of the queue, after Options.Path. Its attributes
 // are those of the semantic conventions for messaging, and coord.item, coord.attempt and coord.token.
+//
+// If the producer has the option TraceParent of coord.QueueOptions, the span has a link to the span in which the item was
+// put. It is a child of that span if the context of Work has none.
 //
 // The span lasts as long as the handler. Its status is Error if the handler fails, panics or ends its goroutine, or
 // if it succeeds after its claim was lost. The span then has the text of the error, which can quote the item.
@@ -46,7 +50,14 @@ func Handler[T any](o *Options, handle func(context.Context, *coord.Item[T]) err
 	tracer := opts.TracerProvider.Tracer(Scope)
 	return func(ctx context.Context, it *coord.Item[T]) error {
 		queue := queueOf(it.Path())
-		ctx, s := tracer.Start(ctx, "process "+opts.Path(queue), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		var links []trace.Link
+		if from := producerOf(it.TraceParent); from.IsValid() {
+			links = append(links, trace.Link{SpanContext: from})
+			if !trace.SpanContextFromContext(ctx).IsValid() {
+				ctx = trace.ContextWithRemoteSpanContext(ctx, from)
+			}
+		}
+		ctx, s := tracer.Start(ctx, "process "+opts.Path(queue), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithLinks(links...), trace.WithAttributes(
 			keySystem.String("coord"), keyOperation.String("process"), keyOperationType.String("process"),
 			keyDestination.String(queue), keyMessage.String(it.ID),
 			keyItem.String(it.ID), keyAttempt.Int(it.Attempt), keyToken.Int64(it.Token())))
@@ -71,6 +82,22 @@ func Handler[T any](o *Options, handle func(context.Context, *coord.Item[T]) err
 		}
 		return err
 	}
+}
+
+// TraceParent returns the traceparent of the span in ctx, or "" if there is none. It is for TraceParent of
+// coord.QueueOptions, so that consumers know the span in which an item was put.
+func TraceParent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[traceParent]
+}
+
+const traceParent = "traceparent" // the key of the W3C Trace Context
+
+// producerOf returns the context of the span in which an item was put.
+func producerOf(traceparent string) trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceParent: traceparent})
+	return trace.SpanContextFromContext(ctx)
 }
 
 // queueOf returns the path of a queue from that of a claim: <queue>/items/<bucket>/<claim>.

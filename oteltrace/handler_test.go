@@ -130,3 +130,64 @@ func TestHandler_TheOutcomeIsThatOfTheHold(t *testing.T) {
 			"coord.queue.settled{outcome=nacked,path=/app/q,recipe=queue} 1")
 	})
 }
+
+// The span of the handler has a link to the span in which the item was put. It is a child of the span of Work, or of that span
+// if there is none.
+func TestHandler_ContinuesTheTraceOfTheProducer(t *testing.T) {
+	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
+		q := coord.NewQueue(x.c, "/q", &coord.QueueOptions[int]{TraceParent: TraceParent})
+		produce, producer := x.tracer.Start(x.t.Context(), "producer")
+		if _, err := q.PutAll(produce, 1, 2); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := q.Put(x.t.Context(), 3); err != nil {
+			t.Fatal(err)
+		}
+		producer.End()
+		own, parent := x.tracer.Start(x.t.Context(), "parent")
+		defer parent.End()
+		o := &Options{TracerProvider: parent.TracerProvider()}
+		var handled []trace.SpanContext
+		for i, ctx := range []context.Context{x.t.Context(), own, x.t.Context()} {
+			ctx, stop := context.WithCancel(ctx)
+			if err := q.Work(ctx, 1, Handler(o, func(ctx context.Context, it *coord.Item[int]) error {
+				defer stop()
+				if it.Value != i+1 {
+					t.Errorf("item %d, want %d", it.Value, i+1)
+				}
+				handled = append(handled, trace.SpanContextFromContext(ctx))
+				return nil
+			})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		from := producer.SpanContext()
+		want := []struct {
+			parent trace.SpanID
+			trace  trace.TraceID
+			links  int
+		}{{from.SpanID(), from.TraceID(), 1}, {parent.SpanContext().SpanID(), parent.SpanContext().TraceID(), 1}, {trace.SpanID{}, handled[2].TraceID(), 0}}
+		seen := 0
+		for _, s := range x.spans.GetSpans().Snapshots() {
+			i := slices.IndexFunc(handled, func(h trace.SpanContext) bool { return h.SpanID() == s.SpanContext().SpanID() })
+			if i < 0 {
+				continue
+			}
+			seen++
+			if s.Parent().SpanID() != want[i].parent || s.SpanContext().TraceID() != want[i].trace || len(s.Links()) != want[i].links {
+				t.Errorf("item %d: parent %v, trace %v, links %v", i+1, s.Parent().SpanID(), s.SpanContext().TraceID(), s.Links())
+			}
+			for _, l := range s.Links() {
+				if l.SpanContext.SpanID() != from.SpanID() || l.SpanContext.TraceID() != from.TraceID() || !l.SpanContext.IsSampled() {
+					t.Errorf("item %d: link to %+v", i+1, l.SpanContext)
+				}
+			}
+		}
+		if seen != 3 {
+			t.Errorf("%d spans of handlers", seen)
+		}
+	})
+	if s := TraceParent(t.Context()); s != "" {
+		t.Errorf("%q without a span", s)
+	}
+}

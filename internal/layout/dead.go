@@ -24,6 +24,8 @@ type DeadReason struct {
 
 	Key      string `json:"key,omitempty"`      // the hash of the key that the item had
 	KeyUntil int64  `json:"keyUntil,omitempty"` // its time, see ItemKey
+
+	Trace string `json:"trace,omitempty"` // the traceparent of its producer
 }
 
 // MaxReasonText is the maximum number of bytes of the text of an error in a DeadReason or a PutOff,
@@ -36,6 +38,9 @@ func (r DeadReason) Encode() []byte {
 	r.Error = boundedText(r.Error)
 	r.Options = validOptions(r.Options)
 	r.setKey(r.ItemKey())
+	if !IsTraceParent(r.Trace) {
+		r.Trace = ""
+	}
 	return plainJSON(r)
 }
 
@@ -112,6 +117,9 @@ func ParseDeadReason(data []byte) (DeadReason, bool) {
 	r.Due = min(max(r.Due, -MaxNumber), MaxNumber)
 	r.Options = validOptions(r.Options)
 	r.setKey(r.ItemKey())
+	if !IsTraceParent(r.Trace) {
+		r.Trace = ""
+	}
 	return r, true
 }
 

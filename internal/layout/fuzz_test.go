@@ -29,7 +29,7 @@ func FuzzNames(f *testing.F) {
 		"_c_" + fuzzID + "-member-a-0000000001", "_c_" + fuzzID + "-member--0000000001", "_c_" + fuzzID + "-guest-0000000001",
 		"b-0-0", "b--9223372036854775808-9007199254740992", "i-" + fuzzID + "-0-0000000000", "m-" + fuzzID + "-" + fuzzID,
 		"s-" + fuzzID, "d-" + fuzzID + "-9223372036854775807", "r-" + fuzzID, "_c_" + fuzzID + "-take-0000000001", "tx~" + fuzzID, "live-" + fuzzID,
-		fuzzTag(fuzzID, 5), fuzzTag(fuzzID, 0) + "0", layout.ItemKey{Hash: layout.HashKey(""), Until: 1}.UntilName(fuzzID), "u-x-1-" + fuzzID,
+		fuzzTag(fuzzID, 5), fuzzTag(fuzzID, 0) + "0", layout.ItemKey{Hash: layout.HashKey(""), Until: 1}.UntilName(fuzzID), "u-x-1-" + fuzzID, "t-" + fuzzID + "-" + fuzzTrace, "t-" + fuzzID + "-00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01",
 		"_c_01234567-89ab-8def-8\u202e-456789abcdef-lock-0000000000", "lock-\xff0000000000", "lock-000000000\x00", "..", "", "%s%d",
 	} {
 		f.Add(name)
@@ -126,6 +126,8 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
+const fuzzTrace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 func fuzzTag(id string, until int64) string {
 	return layout.TagName(id, layout.ItemKey{Hash: layout.HashKey("x"), Until: until})
 }
@@ -142,6 +144,7 @@ func FuzzBucket(f *testing.F) {
 		{"i-" + fuzzID + "-0-0000000000", "o-" + fuzzID, "o-" + other, "o-" + fuzzID + "-1", "o-" + fuzzID + "x"},
 		{"i-" + fuzzID + "-0-0000000000", fuzzTag(fuzzID, 0), fuzzTag(other, 5), fuzzTag(fuzzID, 7) + "x", "k-" + fuzzID},
 		{"i-" + fuzzID + "-0-0000000000", fuzzTag(fuzzID, 1700000000000)},
+		{"i-" + fuzzID + "-0-0000000000", "t-" + fuzzID + "-" + fuzzTrace, "t-" + other + "-" + fuzzTrace, "t-" + fuzzID + "-" + fuzzTrace[1:]},
 		{"d-" + fuzzID + "-1", "d-" + fuzzID + "-2", "i-" + fuzzID + "--1-0000000000", "s-" + fuzzID + "x"},
 	} {
 		f.Add(strings.Join(list, "\n"))
@@ -189,6 +192,12 @@ func FuzzBucket(f *testing.F) {
 			})
 			if (e.Tag != layout.ItemKey{}) != tagged {
 				t.Errorf("%+v: tag", e)
+			}
+			if traced := slices.ContainsFunc(names, func(name string) bool {
+				id, _, ok := layout.ParseTrace(name)
+				return ok && id == e.ID
+			}); traced != (e.Trace != "") || traced && !slices.Contains(names, layout.TraceName(e.ID, e.Trace)) {
+				t.Errorf("%+v: trace", e)
 			}
 			if e.Key() != 0 {
 				t.Errorf("%+v: key %d", e, e.Key())
@@ -353,7 +362,7 @@ func FuzzDeadReasons(f *testing.F) {
 	for _, data := range []string{
 		"", "{}", "null", "[]", `{"reason":"failed","error":"x","attempts":3,"session":"0x1f","queue":"/q"}`,
 		`{"reason":"timeout","attempts":-1,"due":-9223372036854775808,"priority":9223372036854775807}`,
-		`{"reason":"x","key":"../x","keyUntil":3}`, `{"reason":"x","key":"0123456789abcdef0123456789abcdef","keyUntil":-3}`,
+		`{"reason":"x","key":"../x","keyUntil":3,"trace":"00-x"}`, `{"reason":"x","key":"0123456789abcdef0123456789abcdef","keyUntil":-3}`,
 		`{"reason":1}`, `{"reason":"x","session":"-1"}`, `{"reason":"` + strings.Repeat("z", 2000) + `"}`, "\xff{", `{"reason":"failed","attempts":1e99}`,
 	} {
 		f.Add([]byte(data), data)
@@ -370,10 +379,10 @@ func FuzzDeadReasons(f *testing.F) {
 			t.Errorf("%+v", h)
 		}
 		in := layout.DeadReason{Reason: "failed", Error: text, Attempts: 3, Session: "0xffffffffffffffff", Queue: "/q", Priority: -7, Due: -2,
-			Key: layout.HashKey(text), KeyUntil: 1700000000000}
+			Key: layout.HashKey(text), KeyUntil: 1700000000000, Trace: fuzzTrace}
 		out := in.Encode()
 		r, ok := layout.ParseDeadReason(out)
-		if !ok || len(out) > layout.MaxReasonText+400 {
+		if !ok || len(out) > layout.MaxReasonText+450 {
 			t.Fatalf("%d bytes: %q", len(out), out)
 		}
 		if utf8.ValidString(text) && len(text) < 100 && r.Error != text || r.SessionID() != -1 {

@@ -103,6 +103,7 @@ type QueueEntry struct {
 	Reason  bool    // a node says why it is in this queue of dead letters
 	Options bool    // a node has its ItemOptions
 	Tag     ItemKey // a node shows its key
+	Trace   string  // a node shows the traceparent of its producer
 }
 
 func (e *QueueEntry) Path() string    { return e.Bucket + "/" + e.Name }
@@ -135,7 +136,7 @@ func (e *QueueEntry) KeyAt() (holder, until string) {
 }
 
 // Notes returns the paths of the nodes that are deleted with the item, but do not prevent its deletion if they are gone
-// or cannot be deleted: its reason, its options and the tag of its key, and behind the tag the other nodes of the key.
+// or cannot be deleted: its reason, its options, its trace context and the tag of its key, and behind the tag the other nodes of the key.
 // With free the key is free afterwards, whatever its time.
 func (e *QueueEntry) Notes(free bool) (paths []string) {
 	if e.Reason {
@@ -143,6 +144,9 @@ func (e *QueueEntry) Notes(free bool) (paths []string) {
 	}
 	if e.Options {
 		paths = append(paths, e.OptionsAt())
+	}
+	if e.Trace != "" {
+		paths = append(paths, e.Bucket+"/"+TraceName(e.ID, e.Trace))
 	}
 	holder, until := e.KeyAt()
 	if holder == "" {
@@ -161,7 +165,7 @@ func (e *QueueEntry) Notes(free bool) (paths []string) {
 // IsNote reports whether a path is one of those that Notes returns.
 func IsNote(path string) bool {
 	name := path[strings.LastIndexByte(path, '/')+1:]
-	for _, prefix := range [...]string{ReasonPrefix, OptionsPrefix, TagPrefix, HolderPrefix, UntilPrefix} {
+	for _, prefix := range [...]string{ReasonPrefix, OptionsPrefix, TracePrefix, TagPrefix, HolderPrefix, UntilPrefix} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -253,6 +257,8 @@ func ParseBucket(path string, names []string, seen int64) BucketContents {
 			c.Items[i].Options = true
 		case name[:2] == TagPrefix:
 			_, c.Items[i].Tag, _ = ParseTag(name)
+		case name[:2] == TracePrefix:
+			_, c.Items[i].Trace, _ = ParseTrace(name)
 		default:
 			_, at, _ := CutID(name, PutOffPrefix)
 			if t, err := strconv.ParseInt(at, 10, 64); err == nil {
@@ -283,12 +289,15 @@ func ParseAttempts(data []byte) (n int, nacked bool) {
 }
 
 // IsState reports whether a name is that of a state node, of a node that puts an item
-// off, of the reason of a dead letter, or of the options or the key of an item.
+// off, of the reason of a dead letter, or of the options, the key or the trace context of an item.
 func IsState(name string) bool {
 	if len(name) == 2+GUIDLen && (name[:2] == StatePrefix || name[:2] == ReasonPrefix || name[:2] == OptionsPrefix) {
 		return Speakable(name)
 	}
 	if _, _, ok := ParseTag(name); ok {
+		return true
+	}
+	if _, _, ok := ParseTrace(name); ok {
 		return true
 	}
 	_, at, ok := CutID(name, PutOffPrefix)

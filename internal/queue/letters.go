@@ -57,7 +57,7 @@ func (why deadReason) word() trace.Reason {
 // the last consumer, nil if it is not known.
 func (q *Queue) reasonOf(e *layout.QueueEntry, o itemOptions, attempts int, s *core.Session, why deadReason) []byte {
 	r := layout.DeadReason{Reason: string(why.word()), Error: why.text, Attempts: attempts, Queue: q.path.Full(), Due: e.Due, Options: o.data,
-		Key: e.Tag.Hash, KeyUntil: e.Tag.Until}
+		Key: e.Tag.Hash, KeyUntil: e.Tag.Until, Trace: e.Trace}
 	if s != nil {
 		r.Session = layout.SessionText(s.Backend().ID())
 	}

@@ -185,8 +185,10 @@ func (cl *Claim) decode(ctx context.Context, decode func(cl *Claim, data []byte)
 	return true, nil
 }
 
-// Item returns the hold of the claim, the id of the item, and how often it was taken.
-func (cl *Claim) Item() (h *core.Hold, id string, attempt int) { return cl.hold, cl.e.ID, cl.attempt }
+// Item returns the hold of the claim, the id of the item, how often it was taken, and the trace context of its producer.
+func (cl *Claim) Item() (h *core.Hold, id string, attempt int, traceparent string) {
+	return cl.hold, cl.e.ID, cl.attempt, cl.e.Trace
+}
 
 // stopTimer stops the timer of the ClaimTimeout, for tests.
 func (cl *Claim) stopTimer() {

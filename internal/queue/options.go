@@ -51,12 +51,38 @@ func withOptions(ops []backend.Op, bucket string, batch []newItem) []backend.Op 
 	return ops
 }
 
-// withoutOptions returns batch without the options whose node is at path.
+// withTrace appends the operation that creates the node with the trace context of an item.
+func withTrace(ops []backend.Op, bucket string, p *newItem) []backend.Op {
+	if p.trace == "" {
+		return ops
+	}
+	return append(ops, backend.Create(bucket+"/"+layout.TraceName(p.id, p.trace), nil, backend.Persistent))
+}
+
+// traceOf returns the traceparent of an item that is put with ctx, or "".
+func (q *Queue) traceOf(ctx context.Context) (traceparent string) {
+	if q.traceParent == nil {
+		return ""
+	}
+	err := q.c.Call("TraceParent", []any{"path", q.path.Full()}, func() error {
+		traceparent = q.traceParent(ctx)
+		return nil
+	})
+	if err != nil || !layout.IsTraceParent(traceparent) {
+		return ""
+	}
+	return traceparent
+}
+
+// withoutOptions returns batch without the options or the trace context whose node is at path.
 func withoutOptions(batch []newItem, path string) []newItem {
 	rest := slices.Clone(batch)
 	for i := range rest {
 		if nodepath.Base(path) == layout.OptionsPrefix+rest[i].id {
 			rest[i].options = nil
+		}
+		if rest[i].trace != "" && nodepath.Base(path) == layout.TraceName(rest[i].id, rest[i].trace) {
+			rest[i].trace = ""
 		}
 	}
 	return rest

@@ -21,6 +21,7 @@ type newItem struct {
 	data    []byte
 	options []byte // the data of the node with its options; nil: none
 	key     newKey
+	trace   string // the traceparent of the producer; "": none
 	reason  []byte // of a dead letter: the data of the node beside it; nil: none
 }
 
@@ -49,12 +50,16 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 	done := 0
 	for done < len(all) {
 		m, err := core.OnSessionOnce(ctx, q.c, func(s *core.Session) (int, error) {
-			n, size, most, room := 0, 0, mostAtOnce(s, maxBatch, 1, 0, 1), s.Backend().Limits().Bytes*9/10
+			nodes := 1
+			if all[0].trace != "" {
+				nodes = 2
+			}
+			n, size, most, room := 0, 0, mostAtOnce(s, maxBatch, nodes, 0, 1), s.Backend().Limits().Bytes*9/10
 			if q.maxLen == 0 && s.Backend().Limits().Ops == 0 {
-				most = maxPut
+				most = maxPut / nodes
 			}
 			for n < len(all)-done && n < most {
-				size += len(q.items) + 512 + len(all[done+n].data)
+				size += nodes*(len(q.items)+512) + len(all[done+n].data)
 				if n > 0 && size > room {
 					break
 				}
@@ -82,8 +87,8 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 // the queue has no room for the buckets that they need, the first ones, at least maxBatch. The first maxBatch are in one bucket; only these
 // can have options, keys and reasons. If one of the operations of with fails, putItems returns the error unchanged, with its index in
 // with. It leaves out the reasons of dead letters if the commit would be too large with them, or if
-// another client has made a node of that name. If there is a node with options already, left behind by a client that
-// does not know such nodes, the put keeps that node: no client changes the options of an item. If the key of an item is in
+// another client has made a node of that name. If there is a node with options or a trace context already, left behind by a client that
+// does not know such nodes, the put keeps that node: no client changes it. If the key of an item is in
 // use, putItems puts nothing and returns a keyInUse.
 func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, batch []newItem, with []backend.Op) (int, error) {
 	if err := s.ClaimKind(ctx, q.recipeDir()); err != nil {
@@ -111,6 +116,7 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 			room = max(room, q.size)
 		}
 		batch = batch[:min(len(batch), room+pl.more*q.size)]
+		var traces []backend.Op
 		for _, p := range batch {
 			if room == 0 {
 				n, room = n+1, q.size
@@ -120,10 +126,11 @@ func (q *Queue) putItems(ctx context.Context, s *core.Session, key, due int64, b
 			}
 			room--
 			ops = append(ops, backend.Create(bucket+"/"+layout.ItemStem(p.id, due), p.data, backend.PersistentSequential))
+			traces = withTrace(traces, bucket, &p)
 		}
 		// Behind the items, so that neither their indexes nor their numbers change.
 		end := len(ops)
-		ops = withOptions(ops, target, batch)
+		ops = append(withOptions(ops, target, batch), traces...)
 		keys := len(ops)
 		ops = q.withKeys(ops, target, batch)
 		reasons := len(ops)
@@ -222,7 +229,7 @@ func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, o
 	if err := o.check(); err != nil {
 		return nil, 0, "", errs.Op(op, q.path.Full(), err)
 	}
-	options, key := o.node(), o.newKey()
+	options, key, traceparent := o.node(), o.newKey(), q.traceOf(ctx)
 	all := make([]newItem, count)
 	ids = make([]string, count)
 	for i := range count {
@@ -231,7 +238,7 @@ func (q *Queue) putValues(ctx context.Context, op string, priority, due int64, o
 			return nil, 0, "", errs.Op(op, q.path.Full(), err)
 		}
 		ids[i] = q.c.NewGUID(q.path.Full())
-		all[i] = newItem{id: ids[i], data: data, options: options, key: key}
+		all[i] = newItem{id: ids[i], data: data, options: options, key: key, trace: traceparent}
 	}
 	span := q.newSpan(op)
 	n, err = q.put(ctx, span, priority, due, all)

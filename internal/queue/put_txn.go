@@ -64,14 +64,14 @@ func (p *txnPut) expand(ctx context.Context, s *core.Session, before []backend.O
 	if err != nil {
 		return nil, err
 	}
-	it := newItem{id: p.q.c.NewGUID(bucket), data: p.data, options: p.options, key: p.once}
+	it := newItem{id: p.q.c.NewGUID(bucket), data: p.data, options: p.options, key: p.once, trace: p.q.traceOf(ctx)}
 	if it.key.Hash != "" {
 		if err := p.q.planKey(ctx, s, &it, before); err != nil {
 			return nil, err
 		}
 	}
 	ops := withOptions([]backend.Op{backend.Check(bucket, 0)}, bucket, []newItem{it})
-	ops = p.q.withKey(ops, bucket, &it)
+	ops = p.q.withKey(withTrace(ops, bucket, &it), bucket, &it)
 	// The last creation is the result of the operation.
 	return append(ops, backend.Create(bucket+"/"+layout.ItemStem(it.id, p.due), it.data, backend.PersistentSequential)), nil
 }

@@ -37,6 +37,7 @@ import (
 //	                                     its data is empty or, in JSON, why the attempt before has failed (layout.PutOff)
 //	  r-<id>                             of a dead letter: why it was moved, in JSON, and what a Redrive needs (D1)
 //	  o-<id>                             of an item with options: layout.ItemOptions, in JSON (O1)
+//	  t-<id>-<traceparent>               the trace context of the producer of the item (O4)
 //	  k-<id>-<hash>-<until>              of an item with a key: the hash of the key, and its time or 0 (K1)
 //	<queue>/keys/<xx>                    persistent; of the keys whose hash begins with xx
 //	  h-<hash>                           the item that has the key: layout.KeyHolder, in JSON (K1)
@@ -254,6 +255,10 @@ import (
 // the options of the queue and leaves o behind, and the next consumer that knows it removes it as litter. If a
 // Redrive finds such an o under the name that it would create, it keeps that node: the data is the same.
 //
+// O4. With TraceParent of QueueOptions, the put of an item creates t, whose name has the traceparent of its producer. It is made and
+// deleted as o is, and survives the dead letters in the same way. The list of a bucket shows it, so nothing is read, and such an
+// item is claimed with others (T2), beside Acks (T10), and popped without a claim (T9).
+//
 // # Keys of items
 //
 // K1. An item that was put with a key has a node k beside it, and the key has a node h, which names the item. The commit
@@ -464,6 +469,7 @@ type Queue struct {
 	claimTimeout time.Duration                              // zero: none
 	drainTimeout time.Duration                              // of Work; zero: none
 	retryDelay   func(attempt int, err error) time.Duration // of Work; nil: the default
+	traceParent  func(ctx context.Context) string           // nil: none
 	prefetch     int
 	fairEvery    int         // of so many takes, one is the turn of a priority behind the first; 0: none
 	size         int         // bucketSize, smaller in tests
@@ -537,7 +543,7 @@ func (q *Queue) batch(s *core.Session) int {
 	return mostAtOnce(s, maxBatch, 5, 1, 5*(len(q.items)+300))
 }
 
-// fitting returns how many of the first of n items one commit can acknowledge or delete: batch, or fewer if they have keys.
+// fitting returns how many of the first of n items one commit can acknowledge or delete: batch, or fewer if they have keys or trace contexts.
 func (q *Queue) fitting(s *core.Session, n int, item func(i int) *layout.QueueEntry) int {
 	const plain, key = 5, 3 // operations
 	n = min(n, q.batch(s))
@@ -545,6 +551,9 @@ func (q *Queue) fitting(s *core.Session, n int, item func(i int) *layout.QueueEn
 	for i := range n {
 		if room -= plain; item(i).Tag.Hash != "" {
 			room -= key
+		}
+		if item(i).Trace != "" {
+			room--
 		}
 		if room < 0 {
 			return max(i, 1)
@@ -595,6 +604,7 @@ type Config[C any] struct {
 	DrainTimeout   time.Duration
 	RetryDelay     func(attempt int, err error) time.Duration
 	FairEvery      int
+	TraceParent    func(ctx context.Context) string
 }
 
 // New returns the queue at path, with its dead letters. The first call reports bad options.
@@ -624,7 +634,7 @@ func New[C any](c *core.Client, path string, kind layout.RecipeKind, opts Config
 	q.maxLen, q.reject = opts.MaxLen, opts.FailWhenFull
 	q.maxAttempts, q.claimTimeout = opts.MaxAttempts, opts.ClaimTimeout
 	q.drainTimeout, q.prefetch = opts.DrainTimeout, max(opts.Prefetch, 1)
-	q.retryDelay = opts.RetryDelay
+	q.retryDelay, q.traceParent = opts.RetryDelay, opts.TraceParent
 	q.fairEvery, q.turn.left = opts.FairEvery, -1
 	deadLetters := "DeadLetterPath"
 	if opts.DeadLetterPath == "" {

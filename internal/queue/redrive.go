@@ -146,7 +146,7 @@ func (r *redrive) atOnce(s *core.Session) int {
 	if r.q.maxLen > 0 {
 		return 1
 	}
-	const ops = 10 // five that take an item out, and five that put it with its options and its key
+	const ops = 11 // five that take an item out, and six that put it with its options, trace context and key
 	return mostAtOnce(s, lettersAtOnce, ops, 1, ops*(max(len(r.q.items), len(r.q.dead.items))+300))
 }
 
@@ -156,6 +156,7 @@ type returning struct {
 	data     []byte
 	options  []byte
 	once     layout.ItemKey
+	trace    string
 	key, due int64
 	out      []backend.Op // delete it from the dead letters
 }
@@ -175,7 +176,7 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		if !ours || r.all && !sure {
 			continue
 		}
-		h := returning{id: l.e.ID, data: l.data, options: l.why.Options, once: l.why.ItemKey()}
+		h := returning{id: l.e.ID, data: l.data, options: l.why.Options, once: l.why.ItemKey(), trace: l.why.Trace}
 		switch r.q.kind {
 		case layout.KindPriorityQueue:
 			h.key, h.due = l.why.Priority, l.why.DueAgain()
@@ -195,6 +196,9 @@ func (r *redrive) move(ctx context.Context, s *core.Session, items []layout.Queu
 		n := len(h.data) + len(h.options) + 512 + len(r.q.items)
 		if h.once.Hash != "" {
 			n += 3 * (512 + len(r.q.items))
+		}
+		if h.trace != "" {
+			n += 512 + len(r.q.items)
 		}
 		twice := h.once.Hash != "" && slices.ContainsFunc(some, func(o returning) bool { return o.once.Hash == h.once.Hash })
 		if len(some) > 0 && (twice || h.key != some[0].key || h.due != some[0].due || size+n > s.Backend().Limits().Bytes/2) {
@@ -218,7 +222,7 @@ func (r *redrive) commit(ctx context.Context, s *core.Session, some []returning)
 		var owner []int // for each operation, the index of its item
 		var batch []newItem
 		for i, h := range some {
-			batch = append(batch, newItem{id: h.id, data: h.data, options: h.options, key: newKey{ItemKey: h.once}})
+			batch = append(batch, newItem{id: h.id, data: h.data, options: h.options, key: newKey{ItemKey: h.once}, trace: h.trace})
 			for with = append(with, h.out...); len(owner) < len(with); {
 				owner = append(owner, i)
 			}

@@ -103,7 +103,7 @@ func PriorityQueue(t *testing.T, on Services) {
 
 // Queue tests Queue on services.
 func Queue(t *testing.T, on Services) {
-	on.run(t, queueAckTests{on}, queueConsumerTests{on}, queueCostTests{on}, queueCountTests{on}, queueCrashTests{on}, queueDeadTests{on}, queueDrainTests{on}, queueFaultTests{on}, queueKeysTests{on}, queueLargeTests{on}, queueLimitTests{on}, queueNextTests{on}, queueOptionsTests{on}, queueOutcomeTests{on}, queuePopTests{on}, queueProtocolTests{on}, queueRedeliveryTests{on}, queueRedriveTests{on}, queueRetryTests{on}, queueStatsTests{on}, queueTests{on}, queueTimeoutTests{on}, queueUndecodableTests{on}, queueWorkTests{on}, slotsTests{on})
+	on.run(t, queueAckTests{on}, queueConsumerTests{on}, queueCostTests{on}, queueCountTests{on}, queueCrashTests{on}, queueDeadTests{on}, queueDrainTests{on}, queueFaultTests{on}, queueKeysTests{on}, queueLargeTests{on}, queueLimitTests{on}, queueNextTests{on}, queueOptionsTests{on}, queueOutcomeTests{on}, queuePopTests{on}, queueProtocolTests{on}, queueRedeliveryTests{on}, queueRedriveTests{on}, queueRetryTests{on}, queueStatsTests{on}, queueTests{on}, queueTimeoutTests{on}, queueTraceTests{on}, queueUndecodableTests{on}, queueWorkTests{on}, slotsTests{on})
 }
 
 // RWMutex tests RWMutex on services.
