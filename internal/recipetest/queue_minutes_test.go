@@ -3,6 +3,7 @@ package recipetest
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -196,6 +197,78 @@ func TestDelayQueue_PutOfANewMinuteCostsNoList(t *testing.T) {
 		cancel()
 		over.Wait()
 	})
+}
+
+// A Put for a new minute costs a consumer that waits as many requests with many minutes as with few, also beside an
+// item that is due and claimed by another consumer. The bytes grow: the consumer lists the minutes.
+func TestDelayQueue_PutOfANewMinuteBesideAClaimedItem(t *testing.T) {
+	t.Parallel()
+	counts := []int{100}
+	if os.Getenv("COORD_LONG") != "" {
+		counts = append(counts, 1_000, 5_000)
+	}
+	for _, claimed := range []bool{false, true} {
+		for _, minutes := range counts {
+			t.Run(fmt.Sprintf("claimed %t, %d minutes", claimed, minutes), func(t *testing.T) {
+				onMemory(t, func(w *world) {
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					producer, other := w.delayQueue("producer"), w.delayQueue("other")
+					put := func(due time.Time) {
+						w.T.Helper()
+						if _, err := producer.Put(ctx, due, 0); err != nil {
+							w.T.Fatal(err)
+						}
+					}
+					if claimed {
+						put(time.Now())
+						mustTake(w.T, other, 0)
+					}
+					base := time.Now().Add(time.Hour)
+					for n := range minutes {
+						put(base.Add(time.Duration(2*n) * time.Minute))
+					}
+					var calls, lists, bytes atomic.Int64
+					idle := coord.NewDelayQueue[int](w.Open("idle", &backendtest.Hooks{
+						Before: func(_ context.Context, c backendtest.Call) error {
+							calls.Add(1)
+							return nil
+						},
+						Names: func(_ backendtest.Call, names []string) []string {
+							lists.Add(1)
+							for _, name := range names {
+								bytes.Add(int64(4 + len(name)))
+							}
+							return names
+						},
+					}), "/q", nil)
+					var over sync.WaitGroup
+					over.Go(func() {
+						if it, err := idle.Take(ctx); err == nil {
+							w.T.Errorf("took item %s", it.ID)
+						}
+					})
+					w.Settle()
+					nodes := len(w.Children("/q/items"))
+					calls.Store(0)
+					lists.Store(0)
+					bytes.Store(0)
+					const more = 10
+					for n := range more {
+						put(base.Add(time.Duration(2*n+1) * time.Minute))
+						w.Settle()
+					}
+					w.T.Logf("figure: %d minutes in %d nodes, earlier item claimed %t: a put of a new minute costs an idle consumer %.1f requests, %.1f of them lists, and %d bytes of names",
+						minutes, nodes, claimed, float64(calls.Load())/more, float64(lists.Load())/more, bytes.Load()/more)
+					if most := int64(3 * more); calls.Load() > most || !claimed && lists.Load() > 0 {
+						w.T.Errorf("%d requests, %d lists, want %d requests at most", calls.Load(), lists.Load(), most)
+					}
+					cancel()
+					over.Wait()
+				})
+			})
+		}
+	}
 }
 
 // An earlier minute is seen also if the producer is of a version that says nothing in the directory,
