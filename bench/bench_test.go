@@ -41,7 +41,7 @@ var tinySizes = sizes{
 	waiters: []int{1, 3}, depths: []int{0, 10}, batches: []int{1, 5},
 	members: []int{2, 3}, sites: []int{1, 2}, nodes: []int{50, 250}, idle: 20,
 	clients: []int{2, 3}, crowd: []int{3}, watches: []int{20},
-	divisions: []division{{12, 3}}, patience: 20 * time.Second, together: []int{1, 3}, consumers: []int{1, 3}, batch: 5,
+	divisions: []division{{12, 3}}, patience: 20 * time.Second, together: []int{1, 3}, consumers: []int{1, 3}, batch: 5, producers: []int{1, 2}, backlog: 6,
 	callers: []int{1, 3}, putters: []int{1, 2}, handlers: []int{1, 8}, fill: 50,
 }
 

@@ -32,6 +32,9 @@ import (
 //	queue KIND SERVERS PATH CONSUMERS BATCH SIZE   a queue, each of whose consumers has a client and has had a turn
 //	turns MILLIS                                   N TOOK PERCENTILES of turns: a consumer puts a batch, and takes as many
 //	                                               items; fails unless each item was taken once
+//	fill KIND SERVERS PATH CONSUMERS PRODUCERS ITEMS SIZE   a queue; it has the items, unless there are producers
+//	drain                                          N TOOK: the consumers take the items, and each producer puts its next item
+//	                                               when its latest one was taken; fails unless each item was taken once
 //	unqueue                                        ends that queue's consumers
 //	barrier SERVERS PATH MEMBERS ROUNDS            TOOK
 //	divide SERVERS PATH SHARDS MEMBERS MILLIS      prepares members that divide shards, and that wait for others for a time

@@ -33,8 +33,10 @@ func foreignMain() {
 		switch words := strings.Fields(in.Text()); words[0] {
 		case "cycles", "turns":
 			fmt.Println("ok 100 2000000000 1000 2000 3000 4000")
-		case "queue", "unqueue":
+		case "queue", "fill", "unqueue":
 			fmt.Println("ok")
+		case "drain":
+			fmt.Println("ok 100 2000000000")
 		case "hang":
 			time.Sleep(time.Hour)
 		case "die":

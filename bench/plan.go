@@ -26,6 +26,8 @@ type sizes struct {
 
 	consumers []int // of the queues that are compared
 	batch     int   // items put and taken together in these queues
+	producers []int // of the queues without a backlog
+	backlog   int   // items in the queues that are drained
 
 	callers, putters, handlers []int // of the groups with PostgreSQL
 	fill                       int   // items in their queues
@@ -39,7 +41,7 @@ var fullSizes = sizes{
 	members: []int{2, 10, 50, 200}, sites: []int{1, 2, 5, 10, 20}, nodes: []int{1000, 10_000, 100_000}, idle: 500,
 	clients: []int{8, 32}, crowd: []int{1000}, watches: []int{10_000},
 	divisions: []division{{64, 3}, {64, 10}, {64, 100}, {1000, 3}, {1000, 10}, {1000, 100}, {10_000, 3}, {10_000, 10}, {10_000, 100}}, patience: time.Minute,
-	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 100,
+	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 100, producers: []int{1, 4, 8}, backlog: 500,
 	callers: []int{1, 8, 32}, putters: []int{1, 8}, handlers: []int{1, 64}, fill: 5000,
 }
 
@@ -50,7 +52,7 @@ var quickSizes = sizes{
 	members: []int{2, 20}, sites: []int{1, 5}, nodes: []int{1000}, idle: 200,
 	clients: []int{4, 8}, crowd: []int{50}, watches: []int{500},
 	divisions: []division{{64, 3}}, patience: 20 * time.Second,
-	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 10,
+	together: []int{1, 3, 10}, consumers: []int{1, 8}, batch: 10, producers: []int{1, 4, 8}, backlog: 40,
 	callers: []int{1, 32}, putters: []int{1, 8}, handlers: []int{1, 64}, fill: 300,
 }
 
@@ -84,6 +86,8 @@ func plan(e *env, p *peers, s sizes, only *regexp.Regexp) ([]*group, error) {
 		memoryGroup(e, s.idle), // before there are clients of etcd that have work of their own
 		queueGroup(e, s.depths, s.batches, s.long/2),
 		comparedQueuesGroup(e, p, s.consumers, s.batch, s.long),
+		backlogGroup(e, p, s.consumers, s.backlog),
+		loopGroup(e, p, s.producers, s.backlog),
 		cacheGroup(e, p, s.nodes),
 		waitersGroup(e, crowd, p, s.waiters),
 		barrierGroup(e, crowd, p, s.members, s.long/2),

@@ -68,10 +68,19 @@ func judge(results []*result) []target {
 			bound float64
 		}{{true, "can lose", 1}, {false, "never loses", 2}} {
 			j.ratio(fmt.Sprintf("items one at a time, %d consumers, times the fastest peer that %s an item", n, x.which), x.bound,
-				j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, float64(n)), j.fastestQueue(x.loses, float64(n)))
+				j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, float64(n)), j.fastestQueue(queuesCompared, x.loses, float64(n)))
 		}
 		j.ratio(fmt.Sprintf("items popped, %d consumers, times the fastest peer that can lose an item", n), 1,
-			j.cell(queuesCompared, whatPop, byCoord, onZooKeeper, float64(n)), j.fastestQueue(true, float64(n)))
+			j.cell(queuesCompared, whatPop, byCoord, onZooKeeper, float64(n)), j.fastestQueue(queuesCompared, true, float64(n)))
+	}
+	for _, x := range []struct {
+		consumers float64
+		loses     bool
+		which     string
+		bound     float64
+	}{{1, true, "can lose", 1.2}, {8, true, "can lose", 1.7}, {8, false, "never loses", 2}} {
+		j.ratio(fmt.Sprintf("items of a backlog, %g consumers, times the fastest peer that %s an item", x.consumers, x.which), x.bound,
+			j.cell(queueBacklogs, whatHandler, byCoord, onZooKeeper, x.consumers), j.fastestQueue(queueBacklogs, x.loses, x.consumers))
 	}
 	j.ratio("items one at a time, 1 consumers, as a part of the same requests without a queue", 0.85,
 		j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatTaking, byRaw, onZooKeeper, 1))
@@ -182,9 +191,9 @@ func (j *judgement) fastestPeer(group, what string, x float64) (fastest *result)
 
 // fastestQueue returns the fastest queue of a peer that moves one item at a time and loses the
 // item with a consumer that crashes, or does not.
-func (j *judgement) fastestQueue(loses bool, consumers float64) (fastest *result) {
+func (j *judgement) fastestQueue(group string, loses bool, consumers float64) (fastest *result) {
 	for _, r := range j.results {
-		if r.Error != "" || r.Group != queuesCompared || r.Who == byCoord || r.Who == byRaw || isBatched(r.What) || r.X != consumers || (r.Crash == crashLoses) != loses {
+		if r.Error != "" || r.Group != group || r.Who == byCoord || r.Who == byRaw || isBatched(r.What) || r.X != consumers || (r.Crash == crashLoses) != loses {
 			continue
 		}
 		if fastest == nil || r.Figures[mRate].Median > fastest.Figures[mRate].Median {

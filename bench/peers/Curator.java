@@ -13,6 +13,7 @@ import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.barriers.DistributedDoubleBarrier;
@@ -283,12 +284,14 @@ public final class Curator {
             return String.format(format, k).getBytes(StandardCharsets.US_ASCII);
         }
 
-        synchronized void take(byte[] item) {
+        /** Returns the number of the item. */
+        synchronized int take(byte[] item) {
             int k = Integer.parseInt(new String(item, StandardCharsets.US_ASCII));
             if (k >= put || taken.get(k)) {
                 wrong = "item " + k + (k >= put ? " was taken and never put" : " was taken twice");
             }
             taken.set(k);
+            return k;
         }
 
         synchronized void check(int left) {
@@ -306,9 +309,21 @@ public final class Curator {
 
     /** A consumer of a queue: puts a batch of items, and takes as many. */
     private interface Consumer extends Closeable {
+        void start() throws Exception;
+
+        void put(byte[] item) throws Exception;
+
         void put(int n) throws Exception;
 
         void take(int n) throws Exception;
+    }
+
+    /** Records an item that was taken. With producers, the one that has put it puts its next one. */
+    private void took(byte[] item) {
+        int k = ledger.take(item);
+        if (fed.length > 0) {
+            fed[k % fed.length].release();
+        }
     }
 
     private final class Simple implements Consumer {
@@ -319,16 +334,24 @@ public final class Curator {
         }
 
         @Override
+        public void start() {}
+
+        @Override
+        public void put(byte[] item) throws Exception {
+            q.offer(item);
+        }
+
+        @Override
         public void put(int n) throws Exception {
             for (int i = 0; i < n; i++) {
-                q.offer(ledger.put());
+                put(ledger.put());
             }
         }
 
         @Override
         public void take(int n) throws Exception {
             for (int i = 0; i < n; i++) {
-                ledger.take(q.take());
+                took(q.take());
             }
         }
 
@@ -342,13 +365,18 @@ public final class Curator {
         private final Semaphore done;
         private int received;
 
-        Distributed(CuratorFramework client, String path, boolean locked, Semaphore done) throws Exception {
+        /** Only puts if done is null. */
+        Distributed(CuratorFramework client, String path, boolean locked, Semaphore done) {
             this.done = done;
-            QueueBuilder<byte[]> b = QueueBuilder.builder(client, this, this, path).putInBackground(false).executor(this::process);
+            QueueBuilder<byte[]> b = QueueBuilder.builder(client, done == null ? null : this, this, path).putInBackground(false).executor(this::process);
             if (locked) {
                 b.lockPath(path + "-locks");
             }
             q = b.buildQueue();
+        }
+
+        @Override
+        public void start() throws Exception {
             q.start();
         }
 
@@ -361,14 +389,19 @@ public final class Curator {
 
         @Override
         public void consumeMessage(byte[] item) {
-            ledger.take(item);
+            took(item);
             received++;
+        }
+
+        @Override
+        public void put(byte[] item) throws Exception {
+            q.put(item);
         }
 
         @Override
         public void put(int n) throws Exception {
             if (n == 1) {
-                q.put(ledger.put());
+                put(ledger.put());
                 return;
             }
             int[] rest = {n};
@@ -404,21 +437,85 @@ public final class Curator {
     private Ledger ledger;
     private List<Consumer> consumers = new ArrayList<>();
     private int batch;
+    private List<Consumer> producers = new ArrayList<>();
+    private List<byte[]> items = new ArrayList<>(); // of a fill
+    private Semaphore[] fed = {}; // for each producer: its latest item was taken
 
-    private String queue(String kind, String servers, String path, int n, int batch, int size) throws Exception {
+    /** Returns a consumer, or a producer if done is null. */
+    private Consumer consumer(String kind, String servers, int i, Semaphore done) throws Exception {
+        CuratorFramework c = client(servers, i);
+        return kind.equals("simple") ? new Simple(c, queuePath) : new Distributed(c, queuePath, kind.equals("locked"), done);
+    }
+
+    private void begin(String servers, String path, int size) throws Exception {
         observer = client(servers, 0);
         queuePath = path;
         ledger = new Ledger(size);
+    }
+
+    private String queue(String kind, String servers, String path, int n, int batch, int size) throws Exception {
+        begin(servers, path, size);
         this.batch = batch;
         Semaphore done = new Semaphore(0);
         for (int i = 0; i < n; i++) {
-            CuratorFramework c = client(servers, i);
-            consumers.add(kind.equals("simple") ? new Simple(c, path) : new Distributed(c, path, kind.equals("locked"), done));
+            Consumer c = consumer(kind, servers, i, done);
+            consumers.add(c);
+            c.start();
         }
         for (Consumer c : consumers) {
             turn(c);
         }
         return "";
+    }
+
+    private String fill(String kind, String servers, String path, int n, int putters, int count, int size) throws Exception {
+        begin(servers, path, size);
+        for (int i = 0; i < count; i++) {
+            items.add(ledger.put());
+        }
+        for (int i = 0; i < Math.max(putters, 1); i++) {
+            Consumer p = consumer(kind, servers, n + i, null);
+            producers.add(p);
+            p.start();
+        }
+        if (putters == 0) {
+            for (byte[] item : items) {
+                producers.get(0).put(item);
+            }
+        }
+        fed = new Semaphore[putters];
+        Arrays.setAll(fed, i -> new Semaphore(0));
+        Semaphore done = new Semaphore(0);
+        for (int i = 0; i < n; i++) {
+            consumers.add(consumer(kind, servers, i, done));
+        }
+        return "";
+    }
+
+    private String drain() throws Exception {
+        int count = items.size();
+        AtomicInteger rest = new AtomicInteger(count);
+        List<Step> all = new ArrayList<>();
+        for (Consumer c : consumers) {
+            all.add(() -> {
+                c.start();
+                while (rest.getAndDecrement() > 0) {
+                    c.take(1);
+                }
+            });
+        }
+        for (int i = 0; i < fed.length; i++) {
+            int first = i;
+            all.add(() -> {
+                for (int k = first; k < count; k += fed.length) {
+                    producers.get(first).put(items.get(k));
+                    fed[first].acquire();
+                }
+            });
+        }
+        String figures = hammer(all, 0); // each once
+        check();
+        return count + " " + figures.split(" ")[1];
     }
 
     private void turn(Consumer c) throws Exception {
@@ -432,18 +529,26 @@ public final class Curator {
             steps.add(() -> turn(c));
         }
         String figures = hammer(steps, millis);
+        check();
+        return figures;
+    }
+
+    private void check() throws Exception {
         // Its server may not know yet what another one's clients took last. The call does not wait, and
         // the server answers the read after it.
         observer.sync().forPath(queuePath);
         ledger.check(observer.getChildren().forPath(queuePath).size());
-        return figures;
     }
 
     private String unqueue() throws Exception {
-        for (Consumer c : consumers) {
-            c.close();
+        for (List<Consumer> all : List.of(consumers, producers)) {
+            for (Consumer c : all) {
+                c.close();
+            }
+            all.clear();
         }
-        consumers.clear();
+        items.clear();
+        fed = new Semaphore[0];
         return "";
     }
 
@@ -592,6 +697,10 @@ public final class Curator {
                 return queue(a[1], a[2], a[3], Integer.parseInt(a[4]), Integer.parseInt(a[5]), Integer.parseInt(a[6]));
             case "turns":
                 return turns(Long.parseLong(a[1]));
+            case "fill":
+                return fill(a[1], a[2], a[3], Integer.parseInt(a[4]), Integer.parseInt(a[5]), Integer.parseInt(a[6]), Integer.parseInt(a[7]));
+            case "drain":
+                return drain();
             case "unqueue":
                 return unqueue();
             case "barrier":

@@ -198,10 +198,11 @@ class Ledger:
             k = int(item)
             if k >= len(self.taken):
                 self.wrong = "item %d was taken and never put" % k
-                return
+                return k
             if self.taken[k]:
                 self.wrong = "item %d was taken twice" % k
             self.taken[k] = True
+            return k
 
     def check(self, left):
         if self.wrong:
@@ -228,9 +229,13 @@ def get_from_locking_queue(q):
 
 moved = {}
 
+KINDS = {"plain": (get_from_queue, Queue), "locking": (get_from_locking_queue, LockingQueue)}
+
+# Consumers that lose a race try again soon, which is faster here than the default of 100 ms.
+SOON = {"max_tries": -1, "delay": 0.001, "max_delay": 0.01}
+
 
 def queue(kind, servers, path, n, batch, size):
-    """Consumers that lose a race try again soon, which is faster here than the default of 100 ms."""
     ledger, batch = Ledger(int(size)), int(batch)
 
     def turn(q):
@@ -243,9 +248,8 @@ def queue(kind, servers, path, n, batch, size):
         for _ in range(batch):
             ledger.take(get(q))
 
-    get, recipe = {"plain": (get_from_queue, Queue), "locking": (get_from_locking_queue, LockingQueue)}[kind]
-    soon = {"max_tries": -1, "delay": 0.001, "max_delay": 0.01}
-    queues = [recipe(client(servers, i, command_retry=soon), path) for i in range(int(n))]
+    get, recipe = KINDS[kind]
+    queues = [recipe(client(servers, i, command_retry=SOON), path) for i in range(int(n))]
     for q in queues:
         turn(q)
     moved.update(queues=queues, turn=turn, ledger=ledger)
@@ -255,9 +259,53 @@ def queue(kind, servers, path, n, batch, size):
 def turns(millis):
     turn, queues = moved["turn"], moved["queues"]
     figures = hammer([lambda q=q: turn(q) for q in queues], millis)
-    queues[0].client.sync(queues[0].path)  # its server may not know yet what another one's clients took last
-    moved["ledger"].check(len(queues[0]))
+    check(queues[0], moved["ledger"])
     return figures
+
+
+def check(q, ledger):
+    q.client.sync(q.path)  # its server may not know yet what another one's clients took last
+    ledger.check(len(q))
+
+
+def fill(kind, servers, path, n, putters, count, size):
+    n, putters, ledger = int(n), int(putters), Ledger(int(size))
+    get, recipe = KINDS[kind]
+    queues = [recipe(client(servers, i, command_retry=SOON), path) for i in range(n + max(putters, 1))]
+    items = [ledger.put() for _ in range(int(count))]
+    if putters == 0:
+        for item in items:
+            queues[n].put(item)
+    moved.update(queues=queues[:n], putters=queues[n:n + putters], get=get, items=items, ledger=ledger)
+    return []
+
+
+def drain():
+    queues, putters, items, ledger = (moved[k] for k in ("queues", "putters", "items", "ledger"))
+    fed = [threading.Semaphore(0) for _ in putters]
+    rest = iter(items)  # one for each item that no consumer waits for yet
+    lock = threading.Lock()
+
+    def more():
+        with lock:
+            return next(rest, None) is not None
+
+    def consume(q):
+        while more():
+            k = ledger.take(moved["get"](q))
+            if fed:
+                fed[k % len(fed)].release()
+
+    def produce(i):
+        for item in items[i::len(putters)]:
+            putters[i].put(item)
+            fed[i].acquire()
+
+    began = time.perf_counter_ns()
+    in_threads([lambda q=q: consume(q) for q in queues] + [lambda i=i: produce(i) for i in range(len(putters))])
+    took = time.perf_counter_ns() - began
+    check(queues[0], ledger)
+    return [len(items), took]
 
 
 def unqueue():
@@ -443,7 +491,7 @@ def uncache():
     return []
 
 
-COMMANDS = {f.__name__: f for f in (cycles, contend, trips, share, hold, granted, drop, queue, turns, unqueue, divide, start, join, leave, undivide, barrier, cache, heap, seen, uncache)}
+COMMANDS = {f.__name__: f for f in (cycles, contend, trips, share, hold, granted, drop, queue, turns, fill, drain, unqueue, divide, start, join, leave, undivide, barrier, cache, heap, seen, uncache)}
 
 
 def main():
