@@ -9,6 +9,8 @@ usage: test.sh [-long] [-vuln] [-h]
 
 Installs what the tests need and is missing (Debian and Ubuntu, as root), then
 checks the format, vets, runs staticcheck, all tests on real servers, and the tour.
+The storm of internal/chaos is on one service, drawn anew in each run, or chosen by
+COORD_STORM: zookeeper, etcd or postgres.
 
   -long   the full number of rounds, benchmarks, and an hour of fuzzing the
           codec (COORD_FUZZ says how many seconds); takes much longer, and
