@@ -8,8 +8,8 @@
 //     small.
 //   - Queues: producers and consumers in processes, and a fleet at a queue and a delay queue
 //     with all faults at once and clocks that are five minutes wrong. The consumers take items
-//     by Take, by All, and by Work, whose Acks claim the next items. The reports and the servers' log show that no item is lost, early, or delivered after its Ack, and why each
-//     item waited.
+//     by Take, by All, and by Work, whose Acks claim the next items. The reports and the servers'
+//     log show that no item is lost, early, or delivered after its Ack, and why each item waited.
 //   - Two-phase commit: a process is killed, or a message lost, at each request; a checker
 //     proves from the servers' log that decisions follow from votes.
 //   - Caches: a tree changes while servers are killed and sessions ended; the copies, the

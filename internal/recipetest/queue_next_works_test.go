@@ -394,3 +394,66 @@ func TestQueue_APanicOfTheContextIsOneOfWork(t *testing.T) {
 		w.T.Error("Work has returned", q.Work(ctx, 1, func(context.Context, *coord.Item[int]) error { return nil }))
 	})
 }
+
+// Work has got its items from Acks and handled them. Close waits for nothing of them.
+func TestQueue_CloseDoesNotWaitForItemsThatWorkHasGotFromAcks(t *testing.T) {
+	onMemory(t, func(w *world) {
+		sc, h := newNextScene(w, nil), newHandled()
+		putTogether(w.T, sc.q, 1, 5)
+		x := w.work(sc.q, 1, func(_ context.Context, it *coord.Item[int]) error { h.note(it); return nil })
+		h.await(w, 5)
+		w.Settle()
+		x.finish()
+		if _, _, both, _ := sc.sent(); both != 4 {
+			w.T.Errorf("%d commits acknowledge and claim, want 4", both)
+		}
+		began := time.Now()
+		sc.c.Close()
+		if d := time.Since(began); d > 0 {
+			w.T.Errorf("Close has waited for %v", d)
+		}
+	})
+}
+
+// The codec takes long for one item that an Ack has claimed, another Ack claims the item behind it, and Work ends. Both
+// items are back when Work returns.
+func TestQueue_WorkThatEndsGivesBackTheItemsOfAcksThatItHasNotTaken(t *testing.T) {
+	onMemory(t, func(w *world) {
+		decoding, goOn := make(chan struct{}), make(chan struct{})
+		sc := newNextScene(w, &coord.QueueOptions[int]{Codec: coord.Codec[int]{
+			Encode: coord.JSON[int]().Encode,
+			Decode: func(data []byte) (int, error) {
+				if string(data) == "3" {
+					close(decoding)
+					<-goOn
+				}
+				return coord.JSON[int]().Decode(data)
+			},
+		}})
+		putTogether(w.T, sc.q, 1, 5)
+		gates := map[int]chan struct{}{1: make(chan struct{}), 2: make(chan struct{})}
+		x := w.work(sc.q, 2, func(_ context.Context, it *coord.Item[int]) error { <-gates[it.Value]; return nil })
+		w.Settle()
+		close(gates[1])
+		<-decoding
+		close(gates[2])
+		w.Settle() // item 4 is claimed
+		if n := len(claimNames(w)); n != 2 {
+			w.T.Errorf("%d items are claimed, want 2", n)
+		}
+		x.stop()
+		close(goOn)
+		if err := x.ended(); err != nil {
+			w.T.Error(err)
+		}
+		b := w.queue("b", nil)
+		for n := 3; n <= 5; n++ { // at once
+			it, err := b.TryTake(context.Background())
+			if err != nil || it.Value != n || it.Attempt != 1 {
+				w.T.Fatalf("%+v, %v, want item %d, attempt 1", it, err, n)
+			}
+			mustAck(w.T, it)
+		}
+		w.drained(&b.Consumer)
+	})
+}

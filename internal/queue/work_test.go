@@ -1,0 +1,46 @@
+package queue
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/core"
+	"github.com/go-coord/coord/internal/errs"
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// The timer of a handler fires as the handler returns with a lost claim. The handler has freed its place already.
+func TestWork_ATimerThatFiresAfterItsHandlerFreesNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := core.Open(t.Context(), memory.New(nil).Link(""), core.Config{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		q := New(c, "/q", layout.KindQueue, Config[any]{})
+		if _, err := q.PutValue(t.Context(), 0, 0, PutOptions{}, func() ([]byte, error) { return []byte("1"), nil }); err != nil {
+			t.Fatal(err)
+		}
+		cl, err := NewTaker(q, func(cl *Claim, _ []byte) (*Claim, error) { return cl, nil }).Take(t.Context(), "take", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := &crew{
+			ctx: t.Context(), q: q, in: &intake{q: q, done: t.Context().Done(), over: make(chan struct{})}, places: make(chan struct{}, 2),
+			busy: make(map[*Claim]bool), hung: make(map[*Claim]bool),
+		}
+		x.places <- struct{}{} // of another handler
+		x.places <- struct{}{}
+		if !x.enter(cl) {
+			t.Fatal("the handler does not begin")
+		}
+		cl.hold.Lose(errs.ErrClaimTimeout)
+		x.leave(cl)
+		x.vacate(cl)
+		x.hang(cl)
+		if n := len(x.places); n != 1 || len(x.hung) > 0 {
+			t.Errorf("%d handlers have a place, want 1; %d hang, want 0", n, len(x.hung))
+		}
+	})
+}
