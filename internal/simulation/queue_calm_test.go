@@ -36,6 +36,16 @@ type queuePlay struct {
 	dead []moment          // claims that ended with Bury, and the times before it
 
 	redrives [][2]time.Time // begin and end
+
+	keys map[string][]*keySpan // by the hash of the key
+	tags map[string]string     // by the id of an item with a key: the name of the node that shows it
+}
+
+// keySpan is the time in which an item with a key was in the queue. to is zero while it is there.
+type keySpan struct {
+	id       string
+	from, to time.Time
+	until    int64 // of the key, or 0
 }
 
 // moment is a time in the life of an item. token is that of a claim.

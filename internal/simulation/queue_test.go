@@ -14,17 +14,21 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // queueScenario is a queue of one kind.
 func queueScenario(kind string, share int) *scenario {
 	const at = "/sim/q"
-	must := []string{"put", "put with options", "uncertain put", "delivered", "received", "again", "ack", "uncertain ack", "nack", "retry after", "release", "loss", "gave up", "empty", "cancel", "outsider's delete", "pop"}
+	must := []string{"put", "put with options", "put with a key", "key in use", "uncertain put", "delivered", "received", "again", "ack", "uncertain ack", "nack", "retry after", "release", "loss", "gave up", "empty", "cancel", "outsider's delete", "pop"}
 	if kind == "dead letters" {
 		must = append(must, "dead letter", "redrive", "remove", "bury", "buried letter", "letter with options", "redriven with options")
 	}
 	if kind == "limited" {
 		must = append(must, "full")
+	}
+	if kind == "fifo" {
+		must = append(must, "key after its time")
 	}
 	if kind != "priority" {
 		must = append(must, "ack and claim", "refused ack and claim", "returned next item")
@@ -33,11 +37,14 @@ func queueScenario(kind string, share int) *scenario {
 		name: "queue, " + kind, share: share, clients: 4, bucket: simBucket, dir: at + "/waiters", must: must,
 		play: func(x *sim) {
 			q := &queuePlay{simulation: simulation{t: x.simulation.t, seed: x.arbiter.seed, count: make(map[string]int)}, l: coordtest.NewLedger(), kind: kind,
-				next: make(map[string]bool), most: make(map[int]int), buried: make(map[int]bool), letter: make(map[int]bool), due: make(map[int]time.Time)}
+				next: make(map[string]bool), most: make(map[int]int), buried: make(map[int]bool), letter: make(map[int]bool), due: make(map[int]time.Time), keys: make(map[string][]*keySpan), tags: make(map[string]string)}
 			x.queue = q
 			x.producing = 2
 			x.committed = func(c *simCall) {
 				x.noteNext(q, c)
+				if c.err == nil {
+					x.checkKeys(q, at)
+				}
 				if kind == "limited" && c.err == nil {
 					x.checkLimit(at + "/items")
 				}
@@ -109,6 +116,7 @@ func queueScenario(kind string, share int) *scenario {
 				x.errorf("%s", wrong)
 			}
 			x.checkTimes(x.queue)
+			x.freeKeys(at + "/" + layout.KeysName)
 			x.empty(at + "/waiters")
 			buckets, _, _ := x.truth.Children(context.Background(), at+"/items", nil)
 			for _, b := range buckets {
@@ -197,12 +205,22 @@ func (x *sim) produce(a *actor, q *queuePlay, who int) {
 		}
 		options := len(vs) == 1 && a.r.IntN(2) == 0
 		if options {
+			if a.r.IntN(2) == 0 {
+				o.Key, o.KeyFor = "key", time.Duration(a.r.IntN(2)*a.r.IntN(1000))*time.Millisecond
+				a.linger(40) // the item that had the key can leave the queue
+				if a.r.IntN(2) == 0 {
+					o.MaxAttempts = 0 // its claim can be made by an Ack
+				}
+			}
 			x.mu().Lock()
 			q.most[vs[0]] = o.MaxAttempts
 			x.mu().Unlock()
 			var id string
+			from := time.Now()
 			if id, err = c.putWith(context.Background(), a.r, vs[0], &o); err == nil {
 				ids = []string{id}
+			} else if errors.Is(err, coord.ErrExists) && !x.hadKey(q, o.Key, id, from) {
+				a.errorf("the key was free, and the put was refused for the item %q", id)
 			}
 		} else {
 			ids, err = c.putAll(context.Background(), a.r, vs...)
@@ -220,8 +238,12 @@ func (x *sim) produce(a *actor, q *queuePlay, who int) {
 			}
 		}
 		switch {
+		case err == nil && o.Key != "":
+			a.note("put with a key")
 		case err == nil && options:
 			a.note("put with options")
+		case errors.Is(err, coord.ErrExists) && o.Key != "":
+			a.note("key in use")
 		case err == nil:
 			a.note("put")
 		case errors.Is(err, coord.ErrUncertain):
@@ -389,9 +411,11 @@ func (x *sim) work(ctx context.Context, a *actor, q *queuePlay) {
 		switch {
 		case err == nil:
 			a.note("ack")
+		case errors.Is(err, coord.ErrUncertain):
+			a.note("uncertain ack")
 		case errors.Is(err, coord.ErrLost):
 			x.note("loss")
-		case !errors.Is(err, coord.ErrUncertain):
+		default:
 			a.errorf("ack by work: %v", err)
 		}
 	}
@@ -456,6 +480,98 @@ func (x *sim) checkTimes(q *queuePlay) {
 	}
 }
 
+// checkKeys checks the keys of the items after a commit: no two items of the queue have one key, and each key names its
+// item.
+func (x *sim) checkKeys(q *queuePlay, at string) {
+	ctx, now := context.Background(), time.Now()
+	has := make(map[string]string) // by the hash of the key: the id of the item
+	buckets, _, _ := x.truth.Children(ctx, at+"/items", nil)
+	for _, b := range buckets {
+		names, _, _ := x.truth.Children(ctx, at+"/items/"+b, nil)
+		for _, name := range names {
+			if id, _, ok := layout.CutID(name, layout.ItemPrefix); ok {
+				x.mu().Lock()
+				tag := q.tags[id]
+				x.mu().Unlock()
+				if tag != "" && !slices.Contains(names, tag) {
+					x.errorf("the item %s has lost its key", id)
+				}
+			}
+			id, k, ok := layout.ParseTag(name)
+			if !ok || !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, layout.ItemPrefix+id) }) {
+				continue
+			}
+			if other := has[k.Hash]; other != "" {
+				x.errorf("the items %s and %s have one key", other, id)
+			}
+			has[k.Hash] = id
+			data, _, err := x.truth.Get(ctx, k.In(at+"/"+layout.KeysName)+"/"+k.HolderName(), nil)
+			if h, ok := layout.ParseKeyHolder(data); !ok || h.ID != id {
+				x.errorf("the key of the item %s names %q, %v", id, data, err)
+			}
+			if other := x.keyCame(q, id, name, k, now); other != "" {
+				x.errorf("the key of the item %s was free before its time, for the item %s", other, id)
+			}
+		}
+	}
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	for hash, all := range q.keys {
+		if last := all[len(all)-1]; has[hash] != last.id && last.to.IsZero() {
+			last.to = now
+		}
+	}
+}
+
+// keyCame records an item with a key. It returns the id of the item that had the key before, if its time has not passed. In
+// the queue with dead letters, not only an Ack and a Pop end it.
+func (x *sim) keyCame(q *queuePlay, id, tag string, k layout.ItemKey, now time.Time) (other string) {
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	q.tags[id] = tag
+	all := q.keys[k.Hash]
+	if n := len(all); n > 0 {
+		last := all[n-1]
+		if last.id == id && last.to.IsZero() {
+			return ""
+		}
+		if q.kind != "dead letters" && now.UnixMilli() < last.until {
+			other = last.id
+		}
+		if last.until > 0 && last.id != id {
+			x.count["key after its time"]++
+		}
+	}
+	q.keys[k.Hash] = append(all, &keySpan{id: id, from: now, until: k.Until})
+	return other
+}
+
+// hadKey reports whether an item with this id had the key during a call that began at from.
+func (x *sim) hadKey(q *queuePlay, key, id string, from time.Time) bool {
+	const slack = 300 * time.Millisecond // until a client is certain that the time of a key has passed
+	x.mu().Lock()
+	defer x.mu().Unlock()
+	return slices.ContainsFunc(q.keys[layout.HashKey(key)], func(s *keySpan) bool {
+		return s.id == id && (s.to.IsZero() || !s.to.Before(from) || s.until > 0 && !time.UnixMilli(s.until).Add(slack).Before(from))
+	})
+}
+
+// freeKeys checks that no key without a time is in use when the queue is empty.
+func (x *sim) freeKeys(keys string) {
+	ctx := context.Background()
+	dirs, _, _ := x.truth.Children(ctx, keys, nil)
+	for _, dir := range dirs {
+		names, _, _ := x.truth.Children(ctx, keys+"/"+dir, nil)
+		for _, name := range names {
+			if data, _, _ := x.truth.Get(ctx, keys+"/"+dir+"/"+name, nil); strings.HasPrefix(name, layout.HolderPrefix) {
+				if h, ok := layout.ParseKeyHolder(data); !ok || h.Until == 0 {
+					x.errorf("a key is in use in the empty queue: %s %s", name, data)
+				}
+			}
+		}
+	}
+}
+
 // mostOf returns the MaxAttempts of an item.
 func (q *queuePlay) mostOf(v int) int {
 	if most := q.most[v]; most > 0 {
@@ -507,6 +623,8 @@ func (x *sim) revive(a *actor, q *queuePlay) {
 		q.redrives = append(q.redrives, [2]time.Time{from, time.Now()})
 		x.mu().Unlock()
 		switch {
+		case errors.Is(err, coord.ErrExists):
+			a.note("redrive with a key in use")
 		case errors.Is(err, coord.ErrUncertain):
 			a.note("uncertain redrive")
 		case err != nil && !a.excused(err):
