@@ -9,8 +9,9 @@
 // expired sessions (also while the client is cut off), canceled calls, closed clients, removed
 // empty directories, and nodes that an outsider deletes or writes. The checks are those of the
 // recipe: exclusion, growing tokens, a fence that refuses late writes, order, nothing lost,
-// nothing delivered twice without cause, no waiter forgotten at rest, no node left. A test fails
-// if one of the faults, or an event that its scenario names, never happened.
+// nothing early, nothing delivered twice without cause, one item for a key, no waiter forgotten at
+// rest, no node left. A test fails if one of the faults, or an event that its scenario names, never
+// happened.
 //
 // The memory service is one server whose reads are linearizable, so no follower lags behind;
 // internal/model and internal/chaos have that. Time between messages is not realistic. One
