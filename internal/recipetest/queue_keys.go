@@ -395,7 +395,6 @@ func (on queueKeysTests) EachPutTakesAKey(t *testing.T) {
 				}
 			}
 			long := &coord.PutOptions{Key: strings.Repeat("\x00", 1024)}
-			var ids []string
 			for i, put := range []func() (string, error){
 				func() (string, error) { return x.with(1, long) },
 				func() (string, error) {
@@ -411,7 +410,7 @@ func (on queueKeysTests) EachPutTakesAKey(t *testing.T) {
 				if err != nil {
 					w.T.Fatalf("%s, put %d: %v", name, i, err)
 				}
-				if ids = append(ids, id); id == "" {
+				if id == "" {
 					if id, err = x.with(2, long); !errors.Is(err, coord.ErrExists) {
 						w.T.Errorf("%s: %v", name, err)
 					}
