@@ -192,7 +192,7 @@ type PutOptions struct {
 	//
 	// If the key is in use, PutWith puts nothing and returns the id of the item that has the key, with an error
 	// that matches ErrExists. Of producers that put the same key at the same time, exactly one puts its item. A Txn
-	// is refused with a *ConflictError that matches ErrExists.
+	// is refused with a *ConflictError that matches ErrExists and whose Op is "put".
 	//
 	// It is the item that is unique, not its delivery: that is at least once. The keys of a queue are not
 	// protected from clients of earlier versions and other programs: see queues.md for what they do to a key.
@@ -200,7 +200,7 @@ type PutOptions struct {
 
 	// KeyFor is the time, counted from the Put by the service's clock, for which the key stays in use at least,
 	// also after the item was acknowledged or popped. Until then PutWith returns the id of that item. Remove, Purge and
-	// the move to the dead letters free the key in any case. Zero means that the key is free as soon as the item has
+	// the move to the dead letters free the key of an item that is in the queue. Zero means that the key is free as soon as the item has
 	// left the queue. Two small nodes stay for each such key until a later Put with KeyFor deletes them.
 	KeyFor time.Duration
 }
@@ -209,8 +209,8 @@ type PutOptions struct {
 // without a Key. ErrExists: another item, whose id is returned, has the Key.
 //
 // A Put with a Key costs the same one round trip as without. If the key is in use, or was used and its KeyFor has
-// passed, it costs a few reads more. With MaxLen it costs one read more, and tells that the key is in use before it
-// waits for room. The first keys of a queue make up to 256 small nodes that stay, at two requests each.
+// passed, it costs a few reads more. If it has to wait for room, it looks whether the key is in use before each wait: so
+// one of several equal Puts that wait puts its item, and the others return. The first keys of a queue make up to 256 small nodes that stay, at two requests each.
 func (q *Queue[T]) PutWith(ctx context.Context, v T, o *PutOptions) (id string, err error) {
 	return q.putWith(ctx, 0, 0, v, o)
 }
@@ -239,7 +239,8 @@ func (q *Queue[T]) PutAll(ctx context.Context, vs ...T) (ids []string, err error
 // PutOp with ErrUnsupported.
 func (q *Queue[T]) PutOp(v T) TxnOp { return q.PutOpWith(v, nil) }
 
-// PutOpWith is PutOp with options of the item. An AckOp before it in the transaction frees the key of its item.
+// PutOpWith is PutOp with options of the item. An AckOp before it in the transaction frees the key of its item, unless
+// the KeyFor of that item has not passed.
 func (q *Queue[T]) PutOpWith(v T, o *PutOptions) TxnOp {
 	return TxnOp{q.q.PutOp(0, 0, o.engine(), q.encoding(v))}
 }

@@ -55,7 +55,10 @@ func (cl *Claim) outcome(v claimVerb) error {
 		return nil
 	}
 	if err == nil && cl.verb != v {
-		return cl.hold.Err()
+		err = cl.hold.Err()
+	}
+	if v == verbAck && errors.Is(err, backend.ErrSessionLost) && cl.inTxn() {
+		return backend.Uncertain(err) // a transaction may have acknowledged the item before the session ended
 	}
 	return err
 }

@@ -139,7 +139,7 @@ func (q *Queue) refusedKey(ctx context.Context, s *core.Session, batch []newItem
 	case errors.Is(err, backend.ErrNotEmpty): // an outsider made a node below the time of the item that had the key
 		p.key.stale.timed = false
 	default:
-		p.key.stale, err = q.resolveKey(ctx, s, p)
+		p.key.stale, err = q.resolveKey(ctx, s, p, nil)
 		return batch, err
 	}
 	return batch, nil
@@ -173,8 +173,8 @@ func (st *keyState) key(hash string) layout.ItemKey {
 	return layout.ItemKey{Hash: hash, Until: st.holder.Until}
 }
 
-// readKeys reads the states of keys. See K4 for the order of the reads.
-func (q *Queue) readKeys(ctx context.Context, s *core.Session, keys []layout.ItemKey) ([]keyState, error) {
+// readKeys reads the states of keys, as they are behind the operations before. See K4 for the order of the reads.
+func (q *Queue) readKeys(ctx context.Context, s *core.Session, keys []layout.ItemKey, before []backend.Op) ([]keyState, error) {
 	states := make([]keyState, len(keys))
 	at := make([]int64, len(keys)) // the latest changes of h
 	holder := func(i int) string { return keys[i].In(q.keys) + "/" + keys[i].HolderName() }
@@ -216,16 +216,12 @@ func (q *Queue) readKeys(ctx context.Context, s *core.Session, keys []layout.Ite
 			if !st.there || st.holder.ID == "" {
 				return ""
 			}
-			return q.items + "/" + st.holder.Bucket + "/" + layout.TagName(st.holder.ID, st.key(keys[i].Hash))
-		}, func(i int, r *backend.ReadResult) { states[i].queued = r.Err == nil })
-	}
-	if err == nil {
-		err = read(func(i int) string {
-			if !free(i) {
-				return ""
+			tag := q.items + "/" + st.holder.Bucket + "/" + layout.TagName(st.holder.ID, st.key(keys[i].Hash))
+			if slices.ContainsFunc(before, func(op backend.Op) bool { return op.Kind == backend.OpDelete && op.Path == tag }) {
+				return "" // an AckOp of the item
 			}
-			return holder(i)
-		}, func(i int, r *backend.ReadResult) { states[i].changed = r.Err != nil || r.Stat.Mzxid != at[i] })
+			return tag
+		}, func(i int, r *backend.ReadResult) { states[i].queued = r.Err == nil })
 	}
 	if err == nil {
 		err = read(func(i int) string {
@@ -236,18 +232,26 @@ func (q *Queue) readKeys(ctx context.Context, s *core.Session, keys []layout.Ite
 			return keys[i].In(q.keys) + "/" + st.key(keys[i].Hash).UntilName(st.holder.ID)
 		}, func(i int, r *backend.ReadResult) { states[i].timed = r.Err == nil })
 	}
+	if err == nil {
+		err = read(func(i int) string {
+			if !free(i) {
+				return ""
+			}
+			return holder(i)
+		}, func(i int, r *backend.ReadResult) { states[i].changed = r.Err != nil || r.Stat.Mzxid != at[i] })
+	}
 	return states, err
 }
 
 // resolveKey finds out, after the service has shown that h exists, whether the key of p is in use: then it returns a
-// keyInUse. Otherwise it returns the state of the key, or nil if h is gone.
-func (q *Queue) resolveKey(ctx context.Context, s *core.Session, p *newItem) (*keyState, error) {
+// keyInUse. Otherwise it returns the state of the key behind the operations before, or nil if h is gone.
+func (q *Queue) resolveKey(ctx context.Context, s *core.Session, p *newItem, before []backend.Op) (*keyState, error) {
 	k := p.key.ItemKey
 	for {
 		if err := s.Backend().Sync(ctx, k.In(q.keys)); err != nil {
 			return nil, err
 		}
-		states, err := q.readKeys(ctx, s, []layout.ItemKey{k})
+		states, err := q.readKeys(ctx, s, []layout.ItemKey{k}, before)
 		if err != nil {
 			return nil, err
 		}
@@ -273,7 +277,7 @@ func (q *Queue) resolveKey(ctx context.Context, s *core.Session, p *newItem) (*k
 }
 
 // lookUpKey is resolveKey before a put: it need not find h.
-func (q *Queue) lookUpKey(ctx context.Context, s *core.Session, p *newItem) (*keyState, error) {
+func (q *Queue) lookUpKey(ctx context.Context, s *core.Session, p *newItem, before []backend.Op) (*keyState, error) {
 	k := p.key.ItemKey
 	_, err := s.Backend().Exists(ctx, k.In(q.keys)+"/"+k.HolderName(), nil)
 	switch {
@@ -282,7 +286,7 @@ func (q *Queue) lookUpKey(ctx context.Context, s *core.Session, p *newItem) (*ke
 	case err != nil:
 		return nil, err
 	}
-	return q.resolveKey(ctx, s, p)
+	return q.resolveKey(ctx, s, p, before)
 }
 
 // collectEvery is the number of puts with KeyFor of which one, as a rule, looks for keys whose time has passed.
@@ -329,7 +333,7 @@ func (q *Queue) collect(ctx context.Context, s *core.Session, dir string) error 
 	for i, p := range all {
 		keys[i] = p.ItemKey
 	}
-	states, err := q.readKeys(ctx, s, keys)
+	states, err := q.readKeys(ctx, s, keys, nil)
 	if err != nil {
 		return err
 	}

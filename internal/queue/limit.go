@@ -280,6 +280,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	}
 	c := p.lim.counts.remember()
 	defer func() { p.lim.counts = c }()
+	looked := false // the key of the item was found free since the queue was found full
 	for {
 		room := q.maxLen - c.length()
 		switch {
@@ -306,13 +307,16 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 			c, _, err = p.commit(ctx, c, nil)
 		case p.doubts(c):
 			c, err = p.recount(ctx, c)
+		case !looked && len(p.batch) == 1 && p.batch[0].key.Hash != "":
+			_, err = q.lookUpKey(ctx, s, &p.batch[0], nil)
+			looked = true
 		case q.reject, p.now:
 			return 0, fmt.Errorf("%w: the queue has %d items", errs.ErrFull, c.length())
 		case !p.traced:
 			return 0, errs.ErrAgain
 		default:
 			err = p.awaitRoom(ctx, c)
-			c.age = countsRemembered
+			c.age, looked = countsRemembered, false
 		}
 		if err != nil {
 			return 0, err

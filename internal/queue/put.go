@@ -66,11 +66,6 @@ func (q *Queue) put(ctx context.Context, span *tracing.Span, priority, due int64
 				n++
 			}
 			if q.maxLen > 0 {
-				if p := &all[done]; p.key.Hash != "" {
-					if _, err := q.lookUpKey(ctx, s, p); err != nil {
-						return 0, err
-					}
-				}
 				return q.putLimited(ctx, s, span, q.keyOf(priority, due), due, all[done:done+n])
 			}
 			return q.putItems(ctx, s, q.keyOf(priority, due), due, all[done:done+n], nil)

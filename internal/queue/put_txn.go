@@ -103,7 +103,7 @@ func (q *Queue) planKey(ctx context.Context, s *core.Session, it *newItem, befor
 			return &txn.Conflict{Err: &keyInUse{holder.ID, it.id}}
 		}
 	}
-	it.key.stale, err = q.lookUpKey(ctx, s, it)
+	it.key.stale, err = q.lookUpKey(ctx, s, it, before)
 	if used, ok := err.(*keyInUse); ok {
 		return &txn.Conflict{Err: used}
 	}

@@ -277,18 +277,18 @@ import (
 // is gone, or cannot be deleted, is left out, as a reason is (D1), and without k the commit leaves h and u alone: another
 // item can have the key. An item whose k an outsider has deleted has no key any more.
 //
-// K4. A put that is refused since h exists reads, after a Sync: h, then the k of the item that h names, then h again. If k exists,
+// K4. A put that is refused since h exists reads, after a Sync: h, then the k and the u of the item that h names, then h again. If k exists,
 // the key is in use. If h has changed, it begins again: the item can be a dead letter that a Redrive has moved to another
 // bucket, with another k. Otherwise there was no k for this h at the time between the reads, and there will be none: a commit
 // that creates k creates or replaces h. Then the key is in use until its time has certainly passed, and without a time it is
 // free. So no outsider and no earlier version keeps a key in use for good. The put is sent again with set(h, version read) in
 // place of the creation. If h was deleted and created in between, the new node can have the same version. So the commit also deletes
-// the u of the item that h named, which exists: this u goes with its h, and no other item has a u of that name. (An
-// outsider can have deleted u, or k of an item without a time. Then the version alone counts.)
+// the u of the item that h named: this u goes with its h, and no other item has a u of that name. It was there between the two
+// reads of h, unless an outsider has deleted it. (Then, and if an outsider has deleted k of an item without a time, the version alone counts.)
 //
-// K5. With a key, a put into a queue with MaxLen reads h before it waits for room (L3). A put in a transaction reads h
+// K5. With a key, a put that finds no room (L3) reads h before each wait: another put can have taken the key since. A put in a transaction reads h
 // before its commit, since it is expanded without knowing why the service has refused it. If the requests before it in the
-// transaction delete h, an AckOp frees the key.
+// transaction delete h, or k after the time has passed, an AckOp frees the key.
 //
 // K6. The nodes u are for collecting: one put in 32 with a time lists the directory of its key after its commit, in the
 // background. For each u whose time has certainly passed it reads as in K4, and deletes u, and h if that names the same item and k is

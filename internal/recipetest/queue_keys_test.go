@@ -512,6 +512,124 @@ func TestQueue_AStaleKeyIsTakenOnce(t *testing.T) {
 	})
 }
 
+// The same whatever the put has read when the others come.
+func TestQueue_AStaleKeyIsTakenOnceAtEachRequest(t *testing.T) {
+	reached := 0
+	for at, before := 1, true; before; at++ {
+		onMemory(t, func(w *world) {
+			ctx := context.Background()
+			var x coordtest.Nth
+			q, other := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil)
+			if _, err := q.PutWith(ctx, 1, &coord.PutOptions{Key: "x", KeyFor: time.Second}); err != nil {
+				w.T.Fatal(err)
+			}
+			mustAck(w.T, mustTake(w.T, q, 1))
+			time.Sleep(time.Minute)
+			var has string
+			x.Arm(at, func(backendtest.Call) bool { return true }, func(context.Context, backendtest.Call, error) error {
+				mustPutOnce(w.T, other, "x", 2)
+				mustAck(w.T, mustTake(w.T, other, 2))
+				has = mustPutOnce(w.T, other, "x", 3)
+				return nil
+			})
+			id, put, err := q.PutOnce(ctx, "x", 4)
+			if before = has != ""; before {
+				reached++
+			}
+			if err != nil || before && (put || id != has) || !before && !put {
+				w.T.Errorf("request %d: %q, %t, %v, and %q was put meanwhile", at, id, put, err, has)
+			}
+			if n := mustLen(w.T, &other.Consumer); n != 1 {
+				w.T.Errorf("request %d: %d items with one key", at, n)
+			}
+		})
+	}
+	if reached < 6 { // two commits, a Sync and at least three reads
+		t.Errorf("the put made %d requests", reached)
+	}
+}
+
+// An AckOp frees the key of an item whose time has passed while it was in the queue.
+func TestQueue_AnAckOpFreesAKeyAfterItsTime(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		c := w.Open("a", nil)
+		q := coord.NewQueue[int](c, "/q", nil)
+		o := &coord.PutOptions{Key: "x", KeyFor: time.Minute}
+		if _, err := q.PutWith(ctx, 0, o); err != nil {
+			w.T.Fatal(err)
+		}
+		for i := range 3 {
+			it := mustTake(w.T, q, i)
+			next := func() error {
+				_, err := coord.NewTxn(c).Add(it.AckOp(), q.PutOpWith(i+1, o)).Commit(ctx)
+				return err
+			}
+			coordtest.WantErr(w.T, next(), coord.ErrExists, coord.ErrConflict)
+			time.Sleep(time.Hour)
+			if err := next(); err != nil {
+				w.T.Fatalf("successor %d: %v", i, err)
+			}
+			if n := mustLen(w.T, &q.Consumer); n != 1 {
+				w.T.Errorf("%d items with one key", n)
+			}
+		}
+		mustAck(w.T, mustTake(w.T, q, 3))
+		if left := w.keyNodes(); len(left) != 2 { // h and u of the last item
+			w.T.Errorf("left %v", left)
+		}
+	})
+}
+
+// Of equal puts that wait for room one puts its item, and the others return its id, whether they are of one queue value or of several.
+func TestQueue_OneOfEqualPutsThatWaitForRoomPuts(t *testing.T) {
+	for _, clients := range []int{1, 5} {
+		onMemory(t, func(w *world) {
+			var qs []*coord.Queue[int]
+			for i := range clients {
+				qs = append(qs, w.queue(fmt.Sprint("client", i), &coord.QueueOptions[int]{MaxLen: 1}))
+			}
+			mustPut(w.T, qs[0], 1, 1)
+			type result struct {
+				id  string
+				put bool
+				err error
+			}
+			const puts = 5
+			results := make(chan result, puts)
+			for i := range puts {
+				go func() {
+					id, put, err := qs[i%clients].PutOnce(context.Background(), "x", 2)
+					results <- result{id, put, err}
+				}()
+			}
+			time.Sleep(time.Minute) // fake time: all wait
+			if n := len(results); n > 0 {
+				w.T.Fatalf("%d puts did not wait", n)
+			}
+			mustAck(w.T, mustTake(w.T, qs[0], 1))
+			time.Sleep(time.Minute)
+			if n := len(results); n != puts {
+				w.T.Fatalf("%d clients: %d puts have returned while their item is in the queue", clients, n)
+			}
+			put, ids := 0, make(map[string]bool)
+			for range puts {
+				r := <-results
+				ids[r.id] = true
+				if r.put {
+					put++
+				}
+				if r.err != nil {
+					w.T.Error(r.err)
+				}
+			}
+			if put != 1 || len(ids) != 1 {
+				w.T.Errorf("%d clients: %d items were put, ids %v", clients, put, ids)
+			}
+		})
+	}
+}
+
 // Random calls of two clients, against a model: which items are in the queue, which are dead letters, and which item has
 // each key.
 func TestQueue_KeysAgainstAModel(t *testing.T) {

@@ -322,3 +322,28 @@ func TestTxn_ABadOperationIsRefusedAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// A transaction of unknown outcome has acknowledged the item, or not, and the session is lost: Ack does not say that the item goes
+// to another consumer.
+func TestTxn_AckAfterAnUncertainAckOpIsUncertainIfTheSessionIsLost(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		onMemory(t, func(w *world) {
+			sc := newAckTxnScene(w, nil)
+			x := &sc.before
+			if applied {
+				x = &sc.after
+			}
+			x.Arm(1, coordtest.Deletes, func(context.Context, backendtest.Call, error) error {
+				w.Link("a").Expire(sc.item.Session())
+				return backend.Uncertain(backend.ErrSessionLost)
+			})
+			_, err := sc.txn().Commit(context.Background())
+			coordtest.WantErr(w.T, err, coord.ErrUncertain)
+			<-sc.item.Done()
+			coordtest.WantErr(w.T, sc.item.Ack(), coord.ErrLost, coord.ErrUncertain)
+			if n := mustLen(w.T, &sc.q.Consumer); (n == 0) != applied {
+				w.T.Errorf("applied %t: %d items", applied, n)
+			}
+		})
+	}
+}
