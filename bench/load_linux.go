@@ -12,7 +12,7 @@ import (
 // supports.
 const ticksPerSecond = 100
 
-// processorTimeOf returns the processor time of another process so far.
+// processorTimeOf returns the processor time of another process so far, with that of its children which have ended.
 func processorTimeOf(pid int) (time.Duration, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -21,10 +21,10 @@ func processorTimeOf(pid int) (time.Duration, bool) {
 	// The name, in brackets, can contain any character. The third field comes after it.
 	i := bytes.LastIndexByte(b, ')')
 	fields := bytes.Fields(b[i+1:])
-	if i < 0 || len(fields) < 13 {
+	if i < 0 || len(fields) < 15 {
 		return 0, false
 	}
-	return ticks(fields[11], fields[12])
+	return ticks(fields[11:15]...)
 }
 
 // machineTime returns the used and the available processor time of the machine so far.

@@ -68,8 +68,8 @@ func (x *pgServer) metered(ctx context.Context) context.Context {
 	return context.WithValue(ctx, meterKey{}, &meter{requests: requests, processors: x.processors})
 }
 
-// processors returns the processor time so far of the postmaster and its children. The time of a
-// child that has ended is not in it.
+// processors returns the processor time so far of the postmaster and its children, with that of the
+// children which have ended.
 func (x *pgServer) processors() (sum time.Duration, known bool) {
 	postmaster := x.Pid()
 	pids := []int{postmaster}
