@@ -387,13 +387,21 @@ func TestAWatchThatIsRefusedForAnOldToken(t *testing.T) {
 	}
 }
 
+// awaitRenewals waits until that many keep-alives are answered. A new link sends one at once.
+func (l *link) awaitRenewals(times int) {
+	for l.replied("/etcdserverpb.Lease/LeaseKeepAlive") < times {
+		time.Sleep(5 * time.Millisecond) // nothing signals it
+	}
+}
+
 // Requests under way are refused for an old token. One of them fetches a new one for all.
 func TestAnOldTokenIsReplacedOnce(t *testing.T) {
 	t.Parallel()
 	addr, auth := startWithUsers(t, "t", "u")
-	s := newService(t, addr, etcd.Options{Username: "alice", Password: "secret"})
+	s := newService(t, addr, etcd.Options{Username: "alice", Password: "secret", SessionTimeout: 10 * time.Minute})
 	l := s.link("a")
 	a := open(t, l)
+	l.awaitRenewals(1) // one with the old token would end the link
 	const calls, authenticate = 8, "/etcdserverpb.Auth/Authenticate"
 	before := l.requested(authenticate)
 	if _, err := auth.UserChangePassword(asRoot(t, auth), &pb.AuthUserChangePasswordRequest{Name: "alice", Password: "secret"}); err != nil {
@@ -443,13 +451,8 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 	s := newService(t, addr, etcd.Options{Username: "alice", Password: "secret", SessionTimeout: 10 * time.Minute})
 	s.opts.Prefix = "team"
 	l := s.link("a")
-	renewed := func(times int) {
-		for l.replied("/etcdserverpb.Lease/LeaseKeepAlive") < times {
-			time.Sleep(5 * time.Millisecond)
-		}
-	}
 	a := open(t, l)
-	renewed(1)
+	l.awaitRenewals(1)
 	w := backend.NewWatch()
 	commit(t, a, backend.Create("/n", nil, backend.Ephemeral))
 	if _, _, err := a.Get(ctx, "/n", w); err != nil {
@@ -495,7 +498,7 @@ func TestUsersAndTheirPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, changed, "the end of the first link")
-	renewed(2)
+	l.awaitRenewals(2)
 	// A permission that is taken away and given back: the calls in between are refused, each for
 	// itself.
 	_, changed = a.Status()
