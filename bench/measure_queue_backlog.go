@@ -247,7 +247,7 @@ func (x etcdQueue) drain(_ context.Context, d *drainage) error {
 
 // drain moves the items of a load through a queue in the peer's process.
 func (f *foreign) drain(ctx context.Context, e *env, kind, path string, l load) (_ sample, err error) {
-	defer func() { // also of a queue of which a part was made
+	defer func() { // also if only a part of the queue was made
 		if _, uerr := f.ask(ctx, "unqueue"); err == nil {
 			err = uerr
 		}

@@ -303,7 +303,7 @@ func inProcess(open opener) turner {
 // turner returns the turner of consumers in the peer's process.
 func (f *foreign) turner(e *env, kind string) turner {
 	return func(ctx context.Context, path string, n, batch int, span time.Duration) (_ sample, err error) {
-		defer func() { // also of a queue of which a part was made
+		defer func() { // also if only a part of the queue was made
 			if _, uerr := f.ask(ctx, "unqueue"); err == nil {
 				err = uerr
 			}

@@ -19,7 +19,7 @@ const (
 	hashLen = 32
 )
 
-// ItemKey is the key of an item, as names show it. The zero ItemKey stands for no key.
+// An ItemKey is the key of an item, as the names of nodes show it. The zero ItemKey means that the item has no key.
 type ItemKey struct {
 	Hash string // of the key, hexadecimal
 
@@ -28,7 +28,7 @@ type ItemKey struct {
 	Until int64
 }
 
-// HashKey returns the hash of a key. Two keys do not have the same hash, even if somebody searches for them.
+// HashKey returns the first 128 bits of the SHA-256 hash of a key. To find two keys with the same hash takes some 2^64 attempts.
 func HashKey(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:hashLen/2])

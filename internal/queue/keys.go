@@ -21,7 +21,7 @@ import (
 // maxKey is the maximum number of bytes of a key.
 const maxKey = 1024
 
-// newKey is the key of an item to put. The zero newKey stands for no key.
+// newKey is the key of an item to put. The zero newKey means that the item has no key.
 type newKey struct {
 	layout.ItemKey               // without Until, if keep is not zero, until it is dated
 	keep           time.Duration // KeyFor
@@ -289,7 +289,7 @@ func (q *Queue) lookUpKey(ctx context.Context, s *core.Session, p *newItem, befo
 	return q.resolveKey(ctx, s, p, before)
 }
 
-// collectEvery is the number of puts with KeyFor of which one, as a rule, looks for keys whose time has passed.
+// On average, one of collectEvery puts with KeyFor looks for keys whose time has passed.
 const collectEvery = 32
 
 // collectSometimes begins to collect the keys of a directory, in the background, unless that is under way.

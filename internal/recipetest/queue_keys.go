@@ -105,20 +105,7 @@ func (on queueKeysTests) AnItemHasItsKeyUntilItsEnd(t *testing.T) {
 				ctx, stop := context.WithCancel(ctx)
 				return q.Work(ctx, 1, func(context.Context, *coord.Item[int]) error { stop(); return coord.Bury(nil) })
 			},
-			"an outsider": func(id string) error {
-				for _, b := range w.Children("/q/items") {
-					for _, n := range w.Children("/q/items/" + b) {
-						if strings.HasPrefix(n, "i-"+id) {
-							w.outsider(backend.Delete(w.Path("/q/items/"+b+"/"+n), backend.AnyVersion))
-						}
-					}
-				}
-				_, err := q.TryTake(ctx)
-				if !errors.Is(err, coord.ErrEmpty) {
-					return err
-				}
-				return nil
-			},
+			"an outsider": func(id string) error { return deletedByOutsider(w, q, id) },
 		}
 		for _, keep := range []time.Duration{0, time.Hour} {
 			for name, end := range ends {

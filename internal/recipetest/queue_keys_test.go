@@ -154,37 +154,14 @@ func TestQueue_ItemsWithKeysShareCommits(t *testing.T) {
 // Each request of the life of an item with a key is lost, or its reply, or the session ends there. The producer repeats
 // its call: the item is put once. No node is left behind.
 func TestQueue_KeysSurviveAFaultAtEachRequest(t *testing.T) {
-	for _, fault := range []string{"request", "reply", "expiry"} {
-		t.Run(fault, func(t *testing.T) {
-			onMemory(t, func(w *world) {
-				for n := 1; keptOnce(w, fault, n); n++ {
-					if n > 400 {
-						w.T.Fatal("no end")
-					}
-				}
-			})
-		})
-	}
+	faultAtEachRequest(t, keptOnce)
 }
 
 // keptOnce puts an item twice with one key, buries, redrives and acknowledges it, with a fault at the n-th request, and
 // reports whether there was one.
 func keptOnce(w *world, fault string, n int) (hit bool) {
 	ctx := context.Background()
-	var x coordtest.Nth
-	hooks := &backendtest.Hooks{Before: x.Before}
-	if fault == "reply" {
-		hooks = &backendtest.Hooks{After: x.After}
-	}
-	name := fmt.Sprint("k", n, fault)
-	q := w.hookedQueue(name, hooks, &coord.QueueOptions[int]{MaxAttempts: 2})
-	x.Arm(n, func(backendtest.Call) bool { return true }, func(_ context.Context, c backendtest.Call, _ error) error {
-		if hit = true; c.Op == "commit" && fault != "expiry" {
-			return backend.ErrUncertain
-		}
-		w.Link(name).Expire(c.Session.ID())
-		return nil
-	})
+	q := faultyQueue(w, fault, n, &coord.QueueOptions[int]{MaxAttempts: 2}, &hit)
 	o := &coord.PutOptions{Key: fmt.Sprint(n), KeyFor: time.Duration(n%2) * time.Hour}
 	put := func() (id string) {
 		id, err := q.PutWith(ctx, n, o)
@@ -350,7 +327,7 @@ func TestQueue_KeysWhoseTimeHasPassedAreCollected(t *testing.T) {
 		for _, n := range w.keyNodes() {
 			count[n[strings.LastIndex(n, "/"):][:3]]++
 		}
-		// Those of the keys 2, 3 and 4, of which the first has no item.
+		// The nodes of the keys 2, 3 and 4. Key 2 has no item any more.
 		if want := map[string]int{"/k-": 2, "/h-": 3, "/u-": 3}; !maps.Equal(count, want) {
 			w.T.Errorf("%v, want %v: %v", count, want, w.keyNodes())
 		}

@@ -166,20 +166,7 @@ func (on queueOptionsTests) OptionsGoWithTheItem(t *testing.T) {
 				err := q.Work(ctx, 1, func(context.Context, *coord.Item[int]) error { stop(); return coord.Bury(nil) })
 				return errors.Join(err, q.Remove(context.Background(), id))
 			},
-			"an outsider": func(id string) error {
-				for _, b := range w.Children("/q/items") {
-					for _, n := range w.Children("/q/items/" + b) {
-						if strings.HasPrefix(n, "i-"+id) {
-							w.outsider(backend.Delete(w.Path("/q/items/"+b+"/"+n), backend.AnyVersion))
-						}
-					}
-				}
-				_, err := q.TryTake(ctx)
-				if !errors.Is(err, coord.ErrEmpty) {
-					return err
-				}
-				return nil
-			},
+			"an outsider": func(id string) error { return deletedByOutsider(w, q, id) },
 		} {
 			id := mustPutWith(w.T, q, 1, 3)
 			if n := w.options(); len(n) != 1 || !strings.HasSuffix(n[0], "/o-"+id) {
@@ -378,4 +365,20 @@ func (on queueOptionsTests) AnItemWithOptionsIsClaimedAlone(t *testing.T) {
 			w.drained(&sc.q.Consumer)
 		}
 	})
+}
+
+// deletedByOutsider deletes the node of an item of /q by hand, and lets a consumer remove the nodes beside it.
+func deletedByOutsider(w *world, q *coord.Queue[int], id string) error {
+	for _, b := range w.Children("/q/items") {
+		for _, n := range w.Children("/q/items/" + b) {
+			if strings.HasPrefix(n, "i-"+id) {
+				w.outsider(backend.Delete(w.Path("/q/items/"+b+"/"+n), backend.AnyVersion))
+			}
+		}
+	}
+	_, err := q.TryTake(context.Background())
+	if !errors.Is(err, coord.ErrEmpty) {
+		return err
+	}
+	return nil
 }

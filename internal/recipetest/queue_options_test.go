@@ -50,37 +50,51 @@ func TestQueue_OptionsCostNoRequest(t *testing.T) {
 // Each request of the life of an item is lost, or its reply, or the session ends there: the item keeps its options as
 // long as it is there, and no node is left behind.
 func TestQueue_OptionsSurviveAFaultAtEachRequest(t *testing.T) {
+	faultAtEachRequest(t, livedOnce)
+}
+
+// faultAtEachRequest calls live with each fault at the first request, the second, and so on, until live reports that there was none.
+func faultAtEachRequest(t *testing.T, live func(w *world, fault string, n int) (hit bool)) {
 	for _, fault := range []string{"request", "reply", "expiry"} {
 		t.Run(fault, func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				for n := 1; livedOnce(w, fault, n); n++ {
+				n := 1
+				for ; live(w, fault, n); n++ {
 					if n > 400 {
 						w.T.Fatal("no end")
 					}
+				}
+				if n < 10 {
+					w.T.Errorf("only %d requests met the fault", n-1)
 				}
 			})
 		})
 	}
 }
 
-// livedOnce puts an item, buries it, redrives and acknowledges it, with a fault at the n-th request, and reports
-// whether there was one. A call whose outcome is unknown is repeated.
-func livedOnce(w *world, fault string, n int) (hit bool) {
-	ctx := context.Background()
+// faultyQueue returns a queue on a client of its own, whose n-th request meets the fault, which sets hit.
+func faultyQueue(w *world, fault string, n int, o *coord.QueueOptions[int], hit *bool) *coord.Queue[int] {
 	var x coordtest.Nth
 	hooks := &backendtest.Hooks{Before: x.Before}
 	if fault == "reply" {
 		hooks = &backendtest.Hooks{After: x.After}
 	}
-	name := fmt.Sprint("o", n, fault)
-	q := w.hookedQueue(name, hooks, &coord.QueueOptions[int]{MaxAttempts: 1})
+	name := fmt.Sprint("client", n, fault)
 	x.Arm(n, func(backendtest.Call) bool { return true }, func(_ context.Context, c backendtest.Call, _ error) error {
-		if hit = true; c.Op == "commit" && fault != "expiry" {
+		if *hit = true; c.Op == "commit" && fault != "expiry" {
 			return backend.ErrUncertain
 		}
 		w.Link(name).Expire(c.Session.ID())
 		return nil
 	})
+	return w.hookedQueue(name, hooks, o)
+}
+
+// livedOnce puts an item, buries it, redrives and acknowledges it, with a fault at the n-th request, and reports
+// whether there was one. A call whose outcome is unknown is repeated.
+func livedOnce(w *world, fault string, n int) (hit bool) {
+	ctx := context.Background()
+	q := faultyQueue(w, fault, n, &coord.QueueOptions[int]{MaxAttempts: 1}, &hit)
 	const most = 3
 	id, err := q.PutWith(ctx, 1, &coord.PutOptions{MaxAttempts: most})
 	if err != nil {
