@@ -103,7 +103,7 @@ type group struct {
 	// exact means that every round has the same result on any machine.
 	exact bool
 	fewer bool // the rounds differ little, so there are fewer, as for exact groups
-	warm  bool // the rates of its cells are compared, so one warm-up round comes first
+	warm  int  // the rates of its cells are compared, so as many warm-up rounds come first
 	// against are the cells of the raw client of PostgreSQL to which the first shown metric is
 	// compared, in a column each.
 	against []string

@@ -16,7 +16,7 @@ const whatGet = "get"
 func callsGroup(e *env, widths []int, span time.Duration) *group {
 	g := &group{
 		name: "calls",
-		warm: true,
+		warm: 1,
 		about: "Callers of one session of the ZooKeeper backend, without a recipe, beside the raw client: reads of a node of 100 bytes, " +
 			"and pairs of an ephemeral sequential create and its delete. Allocations and processor time are those of this process.",
 		shown: []metric{mRate, mP50, mP99, mAllocs, mAllocated, mCPU, mServerCPU, mBusy, mPackets},

@@ -184,7 +184,7 @@ func (e *env) watchedCycles(ctx context.Context, callers int, span time.Duration
 func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 	g := &group{
 		name: "contended between clients",
-		warm: true,
+		warm: 1,
 		about: "Eight clients, each with a session of its own, take turns with one lock and hold it for no time. " +
 			"The times are those of a hand-over: from the begin of a release to the next grant.",
 		shown: []metric{mRate, mP50, mP90, mP99, mPackets, mCPU, mServerCPU, mBusy},
@@ -209,7 +209,7 @@ func contendedGroup(e *env, rivals []rival, span time.Duration) *group {
 func insideGroup(e *env, rivals []rival, span time.Duration) *group {
 	g := &group{
 		name:  "contended inside a process",
-		warm:  true,
+		warm:  1,
 		about: "Sixteen callers of one client take turns with one lock and hold it for no time. The times are those of a hand-over.",
 		shown: []metric{mRate, mP50, mP90, mP99, mPackets, mCPU, mServerCPU, mBusy},
 	}

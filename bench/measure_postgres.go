@@ -142,7 +142,7 @@ func pgPair(c *pgx.Conn, id string) step {
 
 func pgUncontendedGroup(e *env, p *peers, widths []int, span time.Duration) *group {
 	g, at := pgGroup(e, &group{
-		name: pgUncontended, warm: true, shown: []metric{mRate, mP50, mP99, mAllocs, mCPU, mServerCPU, mBusy},
+		name: pgUncontended, warm: 1, shown: []metric{mRate, mP50, mP99, mAllocs, mCPU, mServerCPU, mBusy},
 		about: "Callers, each with a lock of its own. Those of coord share a client; the others have a connection each. " +
 			"An advisory lock writes nothing; it has no token, and ends with its connection. 'Insert and delete of a row' are two commits by as many connections.",
 	})
@@ -162,7 +162,7 @@ func pgUncontendedGroup(e *env, p *peers, widths []int, span time.Duration) *gro
 
 func pgContendedGroup(e *env, p *peers, span time.Duration) *group {
 	g, at := pgGroup(e, &group{
-		name: pgContended, warm: true, shown: []metric{mRate, mP50, mP99, mCPU, mServerCPU, mBusy},
+		name: pgContended, warm: 1, shown: []metric{mRate, mP50, mP99, mCPU, mServerCPU, mBusy},
 		about: "Clients with a session each take turns with one lock and hold it for no time. The times are those of a hand-over.",
 	})
 	g.limits(e, p, at, span)
@@ -205,7 +205,7 @@ const nearHold = 30 * time.Millisecond
 
 func pgQueuesGroup(e *env, p *peers, putters, handlers []int, fill int, span time.Duration) *group {
 	g, at := pgGroup(e, &group{
-		name: pgQueues, warm: true, shown: []metric{mRate, mP50, mP99, mCPU, mServerCPU, mBusy},
+		name: pgQueues, warm: 1, shown: []metric{mRate, mP50, mP99, mCPU, mServerCPU, mBusy},
 		about: fmt.Sprintf("Items of %d bytes. Callers of one client put them one by one; 'put all' puts %d at a time, for which the times are those of a call. ", len(pgItem), batchOf(fill)) +
 			fmt.Sprintf("'Work' processes %d items that are in the queue, by handlers that do nothing, until all are acknowledged, or for twice the time of the other cells. ", fill) +
 			"The rate is that of acknowledged items, from the first handler on. river waits by default for 100 ms (FetchCooldown) between two fetches of as many jobs as it has workers.",

@@ -24,7 +24,7 @@ const (
 func queueGroup(e *env, depths, batches []int, span time.Duration) *group {
 	g := &group{
 		name: "queues",
-		warm: true,
+		warm: 1,
 		about: "Items of 100 bytes through one client. A cycle is Put, Take and Ack of one item, with that many others in the queue. " +
 			"For items put in batches the times are those of a PutAll; the other figures are per item. " +
 			fmt.Sprintf("Items in batches are put by PutAll and taken with a prefetch of %d, as many Acks at a time.", together),

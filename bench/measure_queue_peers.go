@@ -54,7 +54,7 @@ const (
 func comparedQueuesGroup(e *env, p *peers, consumers []int, batch int, span time.Duration) *group {
 	g := &group{
 		name: queuesCompared,
-		warm: true,
+		warm: 1,
 		about: fmt.Sprintf("Items of %d bytes, with a client for each consumer. In each turn a consumer puts an item, takes one, and acknowledges it "+
 			"where the queue knows that. So the queues stay short, which is the best case of those that list all items. "+
 			"In batches a turn has %d items: coord puts, claims and acknowledges them together; putMulti of Curator's DistributedQueue stores them in one node, "+

@@ -43,7 +43,7 @@ func (m mix) next(k int) (lock int, second bool) {
 func sharedGroup(e *env, rivals []rival, span time.Duration) *group {
 	g := &group{
 		name: sharedLocks,
-		warm: true,
+		warm: 1,
 		about: "Two clients with a session each. 'One lock' is contended: both acquire it again at once. In the other rows they make their cycles one after the other and " +
 			"never wait for each other. Either they alternate on one lock; or the second client makes every tenth cycle; or the first client uses ten locks by turns, and the second client " +
 			"makes every other cycle of the first lock. In the last two, nine of ten cycles are by the client that had the lock before. " +

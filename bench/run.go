@@ -69,12 +69,13 @@ func (r *runner) roundsOf(g *group) int {
 	return r.rounds
 }
 
-// runsOf is roundsOf plus the warm-up round.
+// runsOf is roundsOf plus the warm-up rounds.
 func (r *runner) runsOf(g *group) int {
-	if n := r.roundsOf(g); !g.warm || n == 1 {
-		return n
+	n := r.roundsOf(g)
+	if n > 1 {
+		n += g.warm
 	}
-	return r.roundsOf(g) + 1
+	return n
 }
 
 func count(groups []*group) (n int) {
@@ -86,7 +87,7 @@ func count(groups []*group) (n int) {
 
 // group runs the cells of one group. Each round begins with another cell, and every second
 // round runs backwards, so that no cell always follows the same one. A group whose rates are
-// compared has a warm-up round that does not count: otherwise a cell would pay for the
+// compared has warm-up rounds that do not count: otherwise a cell would pay for the
 // just-in-time compilation in the servers.
 func (r *runner) group(ctx context.Context, g *group) ([]*result, error) {
 	if g.end != nil {

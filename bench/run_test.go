@@ -34,17 +34,17 @@ func TestCellsOfAGroupAreInterleaved(t *testing.T) {
 		t.Error("the results include the number of operations")
 	}
 
-	// A warm-up round comes first, and does not count.
+	// Warm-up rounds come first, and do not count.
 	order.Reset()
-	g.warm = true
+	g.warm = 2
 	results, err = r.run(t.Context(), []*group{g})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if order.String() != "abcabcacbcab" {
+	if order.String() != "abcabcabcacbcab" {
 		t.Errorf("order %s", order.String())
 	}
-	if v := results[0].Figures[mRate].Values; len(v) != 3 || v[0] != 4 {
+	if v := results[0].Figures[mRate].Values; len(v) != 3 || v[0] != 7 {
 		t.Errorf("values of a: %v", v)
 	}
 }

@@ -133,9 +133,9 @@ func (p *peers) elections(far *place) []entrant {
 // servicesGroups are the groups that compare the services.
 func servicesGroups(e *env, p *peers, s sizes) []*group {
 	shown := []metric{mRate, mP50, mP99, mAllocs, mCPU, mServerCPU, mPackets}
-	lone := &group{name: servicesUncontended, warm: true, shown: shown,
+	lone := &group{name: servicesUncontended, warm: 1, shown: shown,
 		about: "Callers of one client, each with a lock of its own, on each service; on etcd beside package concurrency, whose Mutex and Election have no token."}
-	many := &group{name: servicesContended, warm: true, shown: shown,
+	many := &group{name: servicesContended, warm: 1, shown: shown,
 		about: "Clients with a session each take turns with one lock, or lead in turns, and hold it for no time. The times are those of a hand-over."}
 	for _, x := range append(p.mutexes(e, e.direct), p.elections(e.direct)...) {
 		for _, n := range s.widths {
@@ -163,7 +163,7 @@ func servicesGroups(e *env, p *peers, s sizes) []*group {
 
 // updatesGroup compares read-modify-write: coord's Counter and etcd's STM.
 func updatesGroup(e *env, p *peers, s sizes) *group {
-	g := &group{name: servicesUpdates, warm: true, shown: []metric{mRate, mP50, mP99, mPackets, mCPU, mServerCPU},
+	g := &group{name: servicesUpdates, warm: 1, shown: []metric{mRate, mP50, mP99, mPackets, mCPU, mServerCPU},
 		about: "Adding one to a number: coord's Counter on each service, and on etcd also the STM of package concurrency. " +
 			"Callers of one client have a number each, or clients add to the same one."}
 	all := p.mutexes(e, e.direct)
