@@ -34,7 +34,22 @@ func picture(t *testing.T, tr *tree) string {
 			t.Fatalf("%q: %+v at zxid %d", path, tr.statAt(n, tr.zxid), tr.zxid)
 		}
 	}
+	for _, owner := range slices.Sorted(maps.Keys(tr.owned)) {
+		paths := tr.owned[owner]
+		fmt.Fprintf(&b, "session %d has %q\n", owner, tr.ephemerals(owner))
+		if owner == 0 || len(paths) == 0 {
+			t.Fatalf("session %d has %d ephemeral nodes", owner, len(paths))
+		}
+		for path := range paths {
+			if n := tr.nodes[path]; n == nil || n.owner != owner {
+				t.Fatalf("session %d has no node %q", owner, path)
+			}
+		}
+	}
 	for path, n := range tr.nodes {
+		if _, ok := tr.owned[n.owner][path]; ok != (n.owner != 0) {
+			t.Fatalf("%q of session %d is among its ephemeral nodes: %t", path, n.owner, ok)
+		}
 		for name := range n.children {
 			if tr.nodes[strings.TrimSuffix(path, "/")+"/"+name] == nil {
 				t.Fatalf("%q has no child %q", path, name)

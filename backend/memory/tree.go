@@ -2,6 +2,7 @@ package memory
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -14,8 +15,9 @@ import (
 // tree holds the nodes and the counter of commits. All methods need the store's mutex.
 type tree struct {
 	zxid  int64
-	end   int64            // the highest sequence number
-	nodes map[string]*node // by path
+	end   int64                         // the highest sequence number
+	nodes map[string]*node              // by path
+	owned map[int64]map[string]struct{} // the paths of the ephemeral nodes of each session that has any
 
 	revisions bool          // see Options.Revisions
 	spares    bool          // see Options.Spares
@@ -37,7 +39,7 @@ type node struct {
 }
 
 func newTree() tree {
-	return tree{end: math.MaxInt32, nodes: map[string]*node{"/": {}}}
+	return tree{end: math.MaxInt32, nodes: map[string]*node{"/": {}}, owned: make(map[int64]map[string]struct{})}
 }
 
 // changedAfter reports whether the children of n, or its data, have changed in a
@@ -99,18 +101,29 @@ func (t *tree) read(r backend.Read) (result backend.ReadResult) {
 	return result
 }
 
-// ephemerals returns the paths of a session's ephemeral nodes in order. It walks the whole
-// tree: sessions end rarely, nodes are created often.
-func (t *tree) ephemerals(owner int64) []string {
-	var paths []string
-	for p, n := range t.nodes {
-		if n.owner == owner {
-			paths = append(paths, p)
-		}
+// put adds a node, or one that is there already.
+func (t *tree) put(path string, n *node) {
+	t.nodes[path] = n
+	if n.owner == 0 {
+		return
 	}
-	slices.Sort(paths)
-	return paths
+	if t.owned[n.owner] == nil {
+		t.owned[n.owner] = make(map[string]struct{})
+	}
+	t.owned[n.owner][path] = struct{}{}
 }
+
+// remove removes a node.
+func (t *tree) remove(path string, n *node) {
+	delete(t.nodes, path)
+	delete(t.owned[n.owner], path)
+	if len(t.owned[n.owner]) == 0 {
+		delete(t.owned, n.owner)
+	}
+}
+
+// ephemerals returns the paths of a session's ephemeral nodes in order.
+func (t *tree) ephemerals(owner int64) []string { return slices.Sorted(maps.Keys(t.owned[owner])) }
 
 func (t *tree) emptyContainers() []string {
 	var paths []string
@@ -230,7 +243,7 @@ func (t *tree) applyOne(c *change, op *backend.Op, zxid, now, owner int64) (path
 		parent := t.nodes[dir]
 		c.undo = append(c.undo, undo{path: op.Path, node: n, saved: *n},
 			undo{path: dir, node: parent, saved: *parent, child: name})
-		delete(t.nodes, op.Path)
+		t.remove(op.Path, n)
 		delete(parent.children, name)
 		parent.pzxid = zxid
 		c.events = append(c.events, event{op.Path, deleted}, event{dir, childrenChanged})
@@ -273,7 +286,7 @@ func (t *tree) create(c *change, op *backend.Op, zxid, now, owner int64) (string
 	if op.Mode.Ephemeral() {
 		n.owner = owner
 	}
-	t.nodes[path] = n
+	t.put(path, n)
 	if parent.children == nil {
 		parent.children = make(map[string]struct{})
 	}
@@ -330,11 +343,11 @@ func (t *tree) takeBack(c *change) {
 	for i := len(c.undo) - 1; i >= 0; i-- {
 		u := &c.undo[i]
 		if u.node == nil {
-			delete(t.nodes, u.path)
+			t.remove(u.path, t.nodes[u.path])
 			continue
 		}
 		*u.node = u.saved
-		t.nodes[u.path] = u.node
+		t.put(u.path, u.node)
 		if u.child == "" {
 			continue
 		}
