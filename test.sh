@@ -9,8 +9,8 @@ usage: test.sh [-long] [-vuln] [-h]
 
 Installs what the tests need and is missing (Debian and Ubuntu, as root), then
 checks the format, vets, runs staticcheck, all tests on real servers, and the tour.
-The storm of internal/chaos is on one service, drawn anew in each run, or chosen by
-COORD_STORM: zookeeper, etcd or postgres.
+The heaviest suites take turns: each run draws one, or COORD_TURN chooses it:
+storm-zookeeper, storm-etcd, storm-postgres, processes-zookeeper, processes-etcd.
 
   -long   the full number of rounds, benchmarks, and an hour of fuzzing the
           codec (COORD_FUZZ says how many seconds); takes much longer, and
@@ -314,20 +314,31 @@ module() (
 	go test -count=1 -vet=off -timeout 20m -skip "$calm" -parallel "${2:-$parallel}" ./...
 )
 
-# draw chooses the service that has the storm of internal/chaos in the short form, and sets calm to the pattern of
-# the storms that are left out. A storm takes a minute and as much processor time.
+# The heaviest suites take turns: each run of the short form draws one of them, and leaves the others out. The storm of
+# internal/chaos takes a minute and as much processor time on each service, and the processes and servers that
+# internal/faulttest kills take more.
+declare -A heavy=(
+	[storm-zookeeper]='TestEveryRecipeStandsAllFaults'
+	[storm-etcd]='TestEveryRecipeStandsAllFaultsOnEtcd'
+	[storm-postgres]='TestChaos'
+	[processes-zookeeper]='TestTwoProcesses|TestAFleetPassesItemsThroughQueuesUnderFaults|TestItemsPassAQueueBetweenProcesses|TestACacheIsExactAfterChurnAndKills|TestATransactionOfProcessesSurvivesAFaultAtEveryRequest'
+	[processes-etcd]='TestProcessesAreKilledPausedAndCutOffOnEtcd|TestProgramsOnEtcd|TestEveryRecipeStandsAFaultAtEachOfItsRequestsOnEtcd'
+)
+
+# draw chooses the suite that has its turn, and sets calm to the pattern of the tests that are left out.
 draw() {
-	local services=(zookeeper etcd postgres)
-	storm=${COORD_STORM:-${services[RANDOM % 3]}}
-	case $storm in
-	zookeeper) calm='^(TestEveryRecipeStandsAllFaultsOnEtcd|TestChaos)$' ;;
-	etcd) calm='^(TestEveryRecipeStandsAllFaults|TestChaos)$' ;;
-	postgres) calm='^(TestEveryRecipeStandsAllFaults|TestEveryRecipeStandsAllFaultsOnEtcd)$' ;;
-	*)
-		echo "test.sh: COORD_STORM=$storm is none of ${services[*]}" >&2
+	local suites suite
+	mapfile -t suites < <(printf '%s\n' "${!heavy[@]}" | sort)
+	turn=${COORD_TURN:-${suites[RANDOM % ${#suites[@]}]}}
+	if [[ -z ${heavy[$turn]:-} ]]; then
+		echo "test.sh: COORD_TURN=$turn is none of ${suites[*]}" >&2
 		exit 2
-		;;
-	esac
+	fi
+	calm=
+	for suite in "${suites[@]}"; do
+		[[ $suite == "$turn" ]] || calm+="${calm:+|}${heavy[$suite]}"
+	done
+	calm="^($calm)\$"
 }
 
 # workspace runs the commands that users call from the root.
@@ -367,9 +378,9 @@ small() {
 	module bench
 }
 
-# These packages take faults, hostile clients and foreign processes to the recipes on real servers. Most of their
+# These packages take faults, hostile clients, foreign processes and random scripts to real servers. Most of their
 # processor time would be the race detector's. The packages of raced run the same code with it.
-faults=(./internal/chaos ./internal/faulttest ./internal/hostile ./internal/interop ./internal/sweep)
+faults=(./backend/backendtest ./internal/chaos ./internal/faulttest ./internal/hostile ./internal/interop ./internal/sweep)
 
 # etcd_and_checks runs beside the tests of the root.
 etcd_and_checks() {
@@ -381,7 +392,7 @@ etcd_and_checks() {
 # others run meanwhile.
 raced() {
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
-	grep -E '/(internal/recipetest|backend/zookeeper|backend/backendtest)$' "$tmp/packages.txt" | sort -r
+	grep -E '/(internal/recipetest|backend/zookeeper)$' "$tmp/packages.txt" | sort -r
 	grep -Ev '/internal/(recipetest|chaos|faulttest|hostile|interop|sweep|simulation|mutants|readme|release)$|/backend/(zookeeper|backendtest)$' "$tmp/packages.txt"
 }
 
@@ -527,13 +538,13 @@ else
 	# connections ready also reads and writes them, instead of handing each to another thread.
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
-	# Of the tests of recipes on ZooKeeper one of four, as on etcd and PostgreSQL one of twelve: chosen anew
-	# in each run. All run in memory.
-	export COORD_SHARE=${COORD_SHARE:-4}
+	# Of the tests of recipes on ZooKeeper one of twelve, as on etcd and PostgreSQL: chosen anew in each run. All
+	# run in memory.
+	export COORD_SHARE=${COORD_SHARE:-12}
 	# Each of the first three steps takes most of a processor. With more of them at a time, sessions end and
 	# leaders change for want of the processor, and the tests take longer.
 	draw
-	echo "== the storm of internal/chaos is on $storm (COORD_STORM)"
+	echo "== it is the turn of $turn (COORD_TURN)"
 	start "faults" go test -count=1 -vet=off -timeout 30m -skip "$calm" -p 1 -parallel "$parallel" "${faults[@]}"
 	start "etcd, simulation, models and staticcheck" etcd_and_checks "$tmp/simulation.txt"
 	start "small modules and tour" small
