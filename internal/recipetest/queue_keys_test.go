@@ -19,11 +19,11 @@ import (
 )
 
 // A put with a key is one request, as is the rest of the life of its item. A put whose key is in use is four: the
-// commit, a Sync and two reads.
+// commit, a Sync and two reads. One put in 32 with a time collects in the background; here none does.
 func TestQueue_AKeyCostsNoRequest(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var r callCount
-		q := coord.NewQueue(w.Open("a", r.hooks()), "/q", &coord.QueueOptions[int]{MaxAttempts: 9})
+		q := coord.NewQueue(w.collecting("a", false, r.hooks()), "/q", &coord.QueueOptions[int]{MaxAttempts: 9})
 		var costs [3][6]int
 		for i, o := range []*coord.PutOptions{nil, {Key: "x"}, {Key: "y", KeyFor: time.Hour}} {
 			for range 2 { // the first makes the directories
@@ -253,15 +253,17 @@ func TestQueue_TheTimeOfAKeyIsByTheServicesClock(t *testing.T) {
 	})
 }
 
-// collecting returns the queue of a client that collects at each put with a time.
-func (w *world) collecting(name string, hooks backendtest.Hooks) *coord.Queue[int] {
-	c := coordtest.OpenWith(w.T, backendtest.Intercept(w.Link(name), hooks), &coord.Options{Namespace: w.Path("")}, hook.Hooks{Draw: func(what string) uint64 {
-		if what == "collect" {
+// collecting opens a client that collects at each put with a time, or never, in place of at one put in 32.
+func (w *world) collecting(name string, always bool, hooks *backendtest.Hooks) *coord.Client {
+	return coordtest.OpenWith(w.T, backendtest.Intercept(w.Link(name), *hooks), &coord.Options{Namespace: w.Path("")}, hook.Hooks{Draw: func(what string) uint64 {
+		switch {
+		case what != "collect":
+			return rand.Uint64()
+		case always:
 			return 0
 		}
-		return rand.Uint64()
+		return 1
 	}})
-	return coord.NewQueue[int](c, "/q", nil)
 }
 
 // sameShard returns n keys whose nodes are in one directory.
@@ -288,7 +290,7 @@ func sameShard(w *world, q *coord.Queue[int], n int) (keys []string) {
 func TestQueue_KeysWhoseTimeHasPassedAreCollected(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
-		q := w.collecting("a", backendtest.Hooks{})
+		q := coord.NewQueue[int](w.collecting("a", true, &backendtest.Hooks{}), "/q", nil)
 		keys := sameShard(w, q, 5)
 		put := func(i int, keep time.Duration) string {
 			id, err := q.PutWith(ctx, i, &coord.PutOptions{Key: keys[i], KeyFor: keep})
@@ -362,7 +364,7 @@ func TestQueue_ACollectedKeyIsTheOneThatWasRead(t *testing.T) {
 			onMemory(t, func(w *world) {
 				ctx := context.Background()
 				var x coordtest.Nth
-				q, other := w.collecting("a", backendtest.Hooks{Before: x.Before}), w.queue("b", nil)
+				q, other := coord.NewQueue[int](w.collecting("a", true, &backendtest.Hooks{Before: x.Before}), "/q", nil), w.queue("b", nil)
 				keys := sameShard(w, q, 2)
 				id, err := q.PutWith(ctx, 1, &coord.PutOptions{Key: keys[0], KeyFor: time.Minute})
 				if err != nil {
