@@ -364,6 +364,7 @@ func FuzzDeadReasons(f *testing.F) {
 		`{"reason":"timeout","attempts":-1,"due":-9223372036854775808,"priority":9223372036854775807}`,
 		`{"reason":"x","key":"../x","keyUntil":3,"trace":"00-x"}`, `{"reason":"x","key":"0123456789abcdef0123456789abcdef","keyUntil":-3}`,
 		`{"reason":1}`, `{"reason":"x","session":"-1"}`, `{"reason":"` + strings.Repeat("z", 2000) + `"}`, "\xff{", `{"reason":"failed","attempts":1e99}`,
+		`{"id":"` + strings.Repeat("/", layout.GUIDLen) + `","bucket":"b-0-0"}`, `{"id":"` + strings.Repeat("a", layout.GUIDLen) + `","bucket":"b-0-0","until":-1}`,
 	} {
 		f.Add([]byte(data), data)
 	}
@@ -375,7 +376,7 @@ func FuzzDeadReasons(f *testing.F) {
 		} else if k := r.ItemKey(); k.Hash != r.Key || k.Until != r.KeyUntil || (k.Hash == "") != (k == layout.ItemKey{}) {
 			t.Errorf("%+v has the key %+v", r, k)
 		}
-		if h, ok := layout.ParseKeyHolder(data); ok && (h.Until < 0 || len(h.ID) != layout.GUIDLen || backend.CheckPath("/q/items/"+h.Bucket) != nil) {
+		if h, ok := layout.ParseKeyHolder(data); ok && (h.Until < 0 || len(h.ID) != layout.GUIDLen || backend.CheckPath("/q/items/"+h.Bucket+"/"+h.ID) != nil || strings.Contains(h.ID, "/")) {
 			t.Errorf("%+v", h)
 		}
 		in := layout.DeadReason{Reason: "failed", Error: text, Attempts: 3, Session: "0xffffffffffffffff", Queue: "/q", Priority: -7, Due: -2,

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The names of the nodes of keys. See K1 to K6 in queue.go of internal/queue.
+// The names of the nodes of keys. See K1 to K7 in queue.go of internal/queue.
 const (
 	TagPrefix    = "k-" // beside the item
 	HolderPrefix = "h-" // in the directory of keys
@@ -98,7 +98,7 @@ func (h KeyHolder) Encode() []byte { return plainJSON(h) }
 // them.
 func ParseKeyHolder(data []byte) (KeyHolder, bool) {
 	var h KeyHolder
-	if json.Unmarshal(data, &h) != nil || len(h.ID) != GUIDLen || !Speakable(h.ID) || len(Buckets("", []string{h.Bucket})) == 0 {
+	if json.Unmarshal(data, &h) != nil || len(h.ID) != GUIDLen || strings.Contains(h.ID, "/") || !Speakable(h.ID) || len(Buckets("", []string{h.Bucket})) == 0 {
 		return KeyHolder{}, false
 	}
 	h.Until = min(max(h.Until, 0), MaxNumber)

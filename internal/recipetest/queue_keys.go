@@ -558,6 +558,37 @@ func (on queueKeysTests) StrangeNodesOfKeysDoNotMatter(t *testing.T) {
 	})
 }
 
+// Whatever an outsider writes into the node that names the item with a key: unless it names an item with that key, the key is free.
+func (on queueKeysTests) AnyDataOfAKeyCanBeRead(t *testing.T) {
+	on.each(t, func(w *world) {
+		q := w.queue("a", nil)
+		id := mustPutOnce(w.T, q, "x", 1)
+		bucket := w.Children("/q/items")[0]
+		mustAck(w.T, mustTake(w.T, q, 1))
+		for i, data := range []string{
+			"", "\xff{", "null", "[]", `{"id":7}`,
+			fmt.Sprintf(`{"id":%q,"bucket":"b-0-0"}`, strings.Repeat("/", len(id))),
+			fmt.Sprintf(`{"id":%q,"bucket":"b-0-0"}`, strings.Repeat("é", len(id)/2)),
+			fmt.Sprintf(`{"id":%q,"bucket":"b-0-0"}`, strings.Repeat("\x01", len(id))),
+			fmt.Sprintf(`{"id":%q,"bucket":"../keys"}`, id),
+			fmt.Sprintf(`{"id":%q,"bucket":%q,"until":-5}`, id, bucket),
+			fmt.Sprintf(`{"id":%q,"bucket":%q,"until":1e300}`, id, bucket),
+			fmt.Sprintf(`{"id":%q,"bucket":%q,"until":1,"more":{}}`, id, bucket),
+		} {
+			mustPutOnce(w.T, q, "x", i)
+			w.outsider(backend.SetData(w.Path(w.keyNode("h-")), []byte(data), backend.AnyVersion))
+			other, put, err := q.PutOnce(context.Background(), "x", 100+i)
+			if !put || err != nil {
+				w.T.Fatalf("%q: %q, %t, %v", data, other, put, err)
+			}
+			inUse(w.T, q, "x", other)
+			mustAck(w.T, mustTake(w.T, q, i)) // deletes the h of the other item as well
+			mustAck(w.T, mustTake(w.T, q, 100+i))
+		}
+		w.drained(&q.Consumer)
+	})
+}
+
 // A put whose key is in use does not wait for room in a full queue.
 func (on queueKeysTests) AKeyInUseNeedsNoRoom(t *testing.T) {
 	on.each(t, func(w *world) {
