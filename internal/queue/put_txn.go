@@ -117,9 +117,15 @@ func (p *txnPut) again(err error) bool {
 	return errs.Raced(err)
 }
 
-// ended forgets items that can be due after the new one, if there can be a new one.
+// ended forgets items that can be due after the new one, and collects keys, if there can be a new item.
 func (p *txnPut) ended(o txn.Outcome) {
-	if o != txn.NotApplied && p.q.kind == layout.KindDelayQueue {
+	if o == txn.NotApplied {
+		return
+	}
+	if p.q.kind == layout.KindDelayQueue {
 		p.q.forgetAfter(p.due)
+	}
+	if p.once.keep > 0 {
+		p.q.collectSometimes(p.once.In(p.q.keys))
 	}
 }

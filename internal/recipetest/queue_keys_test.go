@@ -342,6 +342,33 @@ func TestQueue_KeysWhoseTimeHasPassedAreCollected(t *testing.T) {
 	})
 }
 
+// A put with a time in a transaction collects as any other: a program may have no other puts.
+func TestQueue_APutInATransactionCollectsKeys(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		c := w.collecting("a", true, &backendtest.Hooks{})
+		q := coord.NewQueue[int](c, "/q", nil)
+		for i, key := range sameShard(w, q, 3) {
+			op := q.PutOpWith(i, &coord.PutOptions{Key: key, KeyFor: time.Minute})
+			_, err := coord.NewTxn(c).If(coord.IfExists("/none")).Add(op).Commit(ctx)
+			coordtest.WantErr(w.T, err, coord.ErrNotFound)
+			w.Settle()
+			if n := len(w.keyNodes()); n != 2*min(i, 1) {
+				w.T.Errorf("after the refusal of put %d: %v", i, w.keyNodes())
+			}
+			if _, err := coord.NewTxn(c).Add(op).Commit(ctx); err != nil {
+				w.T.Fatal(err)
+			}
+			mustAck(w.T, mustTake(w.T, q, i))
+			w.Settle()
+			if left := w.keyNodes(); len(left) != 2 { // h and u of this item
+				w.T.Errorf("after put %d: %v", i, left)
+			}
+			time.Sleep(2 * time.Minute)
+		}
+	})
+}
+
 // While a client collects, the item of a dead key is put back, or another item gets the key: nothing of theirs is deleted.
 func TestQueue_ACollectedKeyIsTheOneThatWasRead(t *testing.T) {
 	for name, meanwhile := range map[string]func(w *world, q *coord.Queue[int], key, id string){
