@@ -16,7 +16,7 @@ import (
 	"github.com/go-coord/coord/internal/serviceclock"
 )
 
-// This file has the keys of items. The rules are K1 to K6 in queue.go.
+// This file has the keys of items. The rules are K1 to K7 in queue.go.
 
 // maxKey is the maximum number of bytes of a key.
 const maxKey = 1024
@@ -287,6 +287,15 @@ func (q *Queue) lookUpKey(ctx context.Context, s *core.Session, p *newItem, befo
 		return nil, err
 	}
 	return q.resolveKey(ctx, s, p, before)
+}
+
+// lookUpOnly returns a keyInUse if the key of the only item of batch is in use. Of several items none has a key.
+func (q *Queue) lookUpOnly(ctx context.Context, s *core.Session, batch []newItem) error {
+	if len(batch) != 1 || batch[0].key.Hash == "" {
+		return nil
+	}
+	_, err := q.lookUpKey(ctx, s, &batch[0], nil)
+	return err
 }
 
 // On average, one of collectEvery puts with KeyFor looks for keys whose time has passed.

@@ -255,7 +255,7 @@ type limitedPut struct {
 func (q *Queue) putLimited(ctx context.Context, s *core.Session, span *tracing.Span, key, due int64, batch []newItem) (int, error) {
 	p := &limitedPut{q: q, lim: &q.lim, s: s, span: span, key: key, due: due, batch: batch, traced: span == nil}
 	for {
-		if err := q.takeTurn(ctx, s, span); err != nil {
+		if err := q.takeTurn(ctx, s, span, batch); err != nil {
 			return 0, err
 		}
 		n, err := p.run(ctx)
@@ -280,7 +280,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 	}
 	c := p.lim.counts.remember()
 	defer func() { p.lim.counts = c }()
-	looked := false // the key of the item was found free since the queue was found full
+	looked := false // no key is in use since the queue was found full
 	for {
 		room := q.maxLen - c.length()
 		switch {
@@ -307,8 +307,8 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 			c, _, err = p.commit(ctx, c, nil)
 		case p.doubts(c):
 			c, err = p.recount(ctx, c)
-		case !looked && len(p.batch) == 1 && p.batch[0].key.Hash != "":
-			_, err = q.lookUpKey(ctx, s, &p.batch[0], nil)
+		case !looked:
+			err = q.lookUpOnly(ctx, s, p.batch)
 			looked = true
 		case q.reject, p.now:
 			return 0, fmt.Errorf("%w: the queue has %d items", errs.ErrFull, c.length())
@@ -434,21 +434,22 @@ func (p *limitedPut) awaitRoom(ctx context.Context, c counts) error {
 	return nil
 }
 
-// takeTurn waits until no other producer of the queue value has the turn.
-func (q *Queue) takeTurn(ctx context.Context, s *core.Session, span *tracing.Span) error {
-	for traced := span == nil; ; {
-		var dry chan struct{}
-		if !traced {
-			q.lim.mu.Lock()
-			dry = q.lim.dry
-			q.lim.mu.Unlock()
-		}
+// takeTurn waits until no other producer of the queue value has the turn. If that one waits for room, takeTurn returns a
+// keyInUse if the key of the only item of batch is in use.
+func (q *Queue) takeTurn(ctx context.Context, s *core.Session, span *tracing.Span, batch []newItem) error {
+	q.lim.mu.Lock()
+	dry := q.lim.dry
+	q.lim.mu.Unlock()
+	for {
 		select {
 		case q.lim.turn <- struct{}{}:
 			return nil
 		case <-dry:
+			dry = nil
+			if err := q.lookUpOnly(ctx, s, batch); err != nil {
+				return err
+			}
 			span.Waiting(ctx, "", -1)
-			traced = true
 		case <-s.Backend().Done():
 			return s.Backend().Err()
 		case <-ctx.Done():

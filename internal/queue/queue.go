@@ -286,7 +286,8 @@ import (
 // the u of the item that h named: this u goes with its h, and no other item has a u of that name. It was there between the two
 // reads of h, unless an outsider has deleted it. (Then, and if an outsider has deleted k of an item without a time, the version alone counts.)
 //
-// K5. With a key, a put that finds no room (L3) reads h before each wait: another put can have taken the key since. A put in a transaction reads h
+// K5. With a key, a put that finds no room (L3) reads h before each wait: another put can have taken the key since. It also reads h before it
+// waits for another put of its queue value that waits for room. A put in a transaction reads h
 // before its commit, since it is expanded without knowing why the service has refused it. If the requests before it in the
 // transaction delete h, or k after the time has passed, an AckOp frees the key.
 //

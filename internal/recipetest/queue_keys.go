@@ -613,6 +613,7 @@ func (on queueKeysTests) AKeyInUseNeedsNoRoom(t *testing.T) {
 			done <- result{id, put, err}
 		}()
 		w.Eventually("the put waits for room", func() bool { return w.Waits.Load() > n })
+		inUse(w.T, q, "x", id) // although another put of the queue value waits
 		mustAck(w.T, mustTake(w.T, q, 1))
 		if r := <-done; !r.put || r.err != nil {
 			w.T.Errorf("%+v", r)
