@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -336,8 +335,11 @@ func (q *Queue) collect(ctx context.Context, s *core.Session, dir string) error 
 			all = append(all, &passed{ItemKey: k, id: id, ops: []backend.Op{backend.Delete(dir+"/"+name, backend.AnyVersion)}})
 		}
 	}
-	slices.SortFunc(all, func(a, b *passed) int { return cmp.Compare(a.Until, b.Until) })
-	all = all[:min(len(all), mostAtOnce(s, maxBatch, 2, 1, 2*(len(dir)+300)))]
+	if most := mostAtOnce(s, maxBatch, 2, 1, 2*(len(dir)+300)); len(all) > most {
+		// From anywhere: the items of any of these keys can stay in the queue for long.
+		first := q.c.Random("collect from") % uint64(len(all))
+		all = slices.Concat(all[first:], all[:first])[:most]
+	}
 	keys := make([]layout.ItemKey, len(all))
 	for i, p := range all {
 		keys[i] = p.ItemKey

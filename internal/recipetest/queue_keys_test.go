@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/hook"
+	"github.com/go-coord/coord/internal/layout"
 )
 
 // A put with a key is one request, as is the rest of the life of its item. A put whose key is in use is four: the
@@ -267,20 +268,10 @@ func (w *world) collecting(name string, always bool, hooks *backendtest.Hooks) *
 }
 
 // sameShard returns n keys whose nodes are in one directory.
-func sameShard(w *world, q *coord.Queue[int], n int) (keys []string) {
-	shard := ""
+func sameShard(n int) (keys []string) {
 	for i := 0; len(keys) < n; i++ {
-		key := fmt.Sprint("key ", i)
-		id := mustPutOnce(w.T, q, key, i)
-		dir := strings.TrimSuffix(w.keyNode("h-"), strings.SplitAfter(w.keyNode("h-"), "/h-")[1])
-		if shard == "" {
-			shard = dir
-		}
-		if dir == shard {
+		if key := fmt.Sprint("key ", i); strings.HasPrefix(layout.HashKey(key), "00") {
 			keys = append(keys, key)
-		}
-		if err := q.Remove(context.Background(), id); err != nil {
-			w.T.Fatal(err)
 		}
 	}
 	return keys
@@ -291,7 +282,7 @@ func TestQueue_KeysWhoseTimeHasPassedAreCollected(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		q := coord.NewQueue[int](w.collecting("a", true, &backendtest.Hooks{}), "/q", nil)
-		keys := sameShard(w, q, 5)
+		keys := sameShard(5)
 		put := func(i int, keep time.Duration) string {
 			id, err := q.PutWith(ctx, i, &coord.PutOptions{Key: keys[i], KeyFor: keep})
 			if err != nil {
@@ -342,13 +333,51 @@ func TestQueue_KeysWhoseTimeHasPassedAreCollected(t *testing.T) {
 	})
 }
 
+// Items that stay in the queue beyond the time of their keys, more of them than one commit can collect, do not keep other
+// keys from being collected.
+func TestQueue_KeysAreCollectedBehindItemsThatStay(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		q := coord.NewQueue[int](w.collecting("a", true, &backendtest.Hooks{}), "/q", nil)
+		const stay = 200
+		keys := sameShard(stay + 51)
+		put := func(n int, keep time.Duration) {
+			if _, err := q.PutWith(ctx, n, &coord.PutOptions{Key: keys[n], KeyFor: keep}); err != nil {
+				w.T.Fatal(err)
+			}
+		}
+		for n := range stay {
+			put(n, time.Minute)
+		}
+		put(stay, time.Hour)
+		h := "/q/keys/00/h-" + layout.HashKey(keys[stay])
+		for it, err := range q.All(ctx) {
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if it.Value == stay {
+				mustAck(w.T, it)
+				break
+			}
+		}
+		time.Sleep(2 * time.Hour)
+		for n := stay + 1; slices.Contains(w.keyNodes(), h); n++ {
+			if n == len(keys) {
+				w.T.Fatal("the key is not collected")
+			}
+			put(n, time.Minute)
+			w.Settle()
+		}
+	})
+}
+
 // A put with a time in a transaction collects as any other: a program may have no other puts.
 func TestQueue_APutInATransactionCollectsKeys(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		c := w.collecting("a", true, &backendtest.Hooks{})
 		q := coord.NewQueue[int](c, "/q", nil)
-		for i, key := range sameShard(w, q, 3) {
+		for i, key := range sameShard(3) {
 			op := q.PutOpWith(i, &coord.PutOptions{Key: key, KeyFor: time.Minute})
 			_, err := coord.NewTxn(c).If(coord.IfExists("/none")).Add(op).Commit(ctx)
 			coordtest.WantErr(w.T, err, coord.ErrNotFound)
@@ -392,7 +421,7 @@ func TestQueue_ACollectedKeyIsTheOneThatWasRead(t *testing.T) {
 				ctx := context.Background()
 				var x coordtest.Nth
 				q, other := coord.NewQueue[int](w.collecting("a", true, &backendtest.Hooks{Before: x.Before}), "/q", nil), w.queue("b", nil)
-				keys := sameShard(w, q, 2)
+				keys := sameShard(2)
 				id, err := q.PutWith(ctx, 1, &coord.PutOptions{Key: keys[0], KeyFor: time.Minute})
 				if err != nil {
 					w.T.Fatal(err)
