@@ -93,11 +93,16 @@ func (q *DelayQueue[T]) PutAll(ctx context.Context, due time.Time, vs ...T) (ids
 // is not positive, the item is due within that uncertainty. The first PutAfter on a
 // session costs one request more. In all else it is as Put.
 func (q *DelayQueue[T]) PutAfter(ctx context.Context, d time.Duration, v T) (id string, err error) {
-	due, err := q.q.DueAfter(ctx, d)
+	return q.PutAfterWith(ctx, d, v, nil)
+}
+
+// PutAfterWith is PutAfter with options of the item, as Queue.PutWith.
+func (q *DelayQueue[T]) PutAfterWith(ctx context.Context, d time.Duration, v T, o *PutOptions) (id string, err error) {
+	due, err := q.q.DueAfter(ctx, d, o.engine())
 	if err != nil {
 		return "", err
 	}
-	return q.putWith(ctx, 0, due, v, nil)
+	return q.putWith(ctx, 0, due, v, o)
 }
 
 // PutOp is a Put as a part of a Txn; see Queue.PutOp.

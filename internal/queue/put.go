@@ -264,10 +264,13 @@ func (q *Queue) DueAt(op string, due time.Time) (int64, error) {
 	return serviceclock.Milliseconds(due), nil
 }
 
-// DueAfter returns the due time of DelayQueue.PutAfter.
-func (q *Queue) DueAfter(ctx context.Context, d time.Duration) (int64, error) {
+// DueAfter returns the due time of DelayQueue.PutAfterWith. It refuses bad options before a request.
+func (q *Queue) DueAfter(ctx context.Context, d time.Duration, o PutOptions) (int64, error) {
 	if err := q.path.Check("put"); err != nil {
 		return 0, err
+	}
+	if err := o.check(); err != nil {
+		return 0, errs.Op("put", q.path.Full(), err)
 	}
 	now, err := core.OnSession(ctx, q.c, func(s *core.Session) (serviceclock.Moment, error) { return s.Learn(ctx) })
 	if err != nil {

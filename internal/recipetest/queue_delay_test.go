@@ -21,9 +21,15 @@ import (
 
 func TestDelayQueue_PutAfterIsRefusedAsPutIs(t *testing.T) {
 	onMemory(t, func(w *world) {
-		c := w.Open("a", nil)
+		var r callCount
+		c := w.Open("a", r.hooks())
 		_, err := coord.NewDelayQueue[int](c, "bad", nil).PutAfter(context.Background(), 0, 1)
 		coordtest.WantErr(w.T, err, coord.ErrBadPath)
+		_, err = coord.NewDelayQueue[int](c, "/q", nil).PutAfterWith(context.Background(), 0, 1, &coord.PutOptions{KeyFor: time.Hour})
+		coordtest.WantErr(w.T, err, coord.ErrInvalid)
+		if n := r.reset(); n != 0 {
+			w.T.Errorf("%d requests", n)
+		}
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
 		id, err := coord.NewDelayQueue[int](c, "/q", nil).PutAfter(ended, 0, 1)

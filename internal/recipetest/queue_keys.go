@@ -367,6 +367,11 @@ func (on queueKeysTests) EachPutTakesAKey(t *testing.T) {
 				func(n int, o *coord.PutOptions) coord.TxnOp {
 					return d.PutOpWith(due.Add(time.Duration(n)*time.Minute), 1, o)
 				}},
+			"PutAfterWith": {&d.Consumer, func(n int, o *coord.PutOptions) (string, error) {
+				return d.PutAfterWith(ctx, time.Duration(n)*time.Millisecond, 1, o)
+			},
+				func(n int, key string) (string, bool, error) { return d.PutOnce(ctx, due, key, 1) },
+				func(n int, o *coord.PutOptions) coord.TxnOp { return d.PutOpWith(due, 1, o) }},
 		} {
 			for what, o := range map[string]coord.PutOptions{
 				"too long": {Key: strings.Repeat("x", 1025)}, "without a key": {KeyFor: time.Hour}, "negative": {Key: "x", KeyFor: -1},
