@@ -200,8 +200,9 @@ type PutOptions struct {
 
 	// KeyFor is the time, counted from the Put by the service's clock, for which the key stays in use at least,
 	// also after the item was acknowledged or popped. Until then PutWith returns the id of that item. Remove, Purge and
-	// the move to the dead letters free the key of an item that is in the queue. Zero means that the key is free as soon as the item has
-	// left the queue. Two small nodes stay for each such key until a later Put with KeyFor deletes them.
+	// the move to the dead letters free the key of an item that is in the queue. If that clock is set, the time can be
+	// wrong by the difference, as the delay of Nack. Zero means that the key is free as soon as the item has left the
+	// queue. Two small nodes stay for each such key until a later Put with KeyFor deletes them.
 	KeyFor time.Duration
 }
 

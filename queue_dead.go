@@ -73,7 +73,8 @@ func (q *Consumer[T]) Dead(ctx context.Context) iter.Seq2[*DeadLetter[T], error]
 // the session or ctx ends, the error matches ErrUncertain, and up to 16 more items may have been
 // moved: call Redrive again.
 //
-// Redrive stops with ErrFull when MaxLen is reached. With ids it moves the items that it can
+// An item whose Key another item has, or had until its KeyFor has passed, stays where it is: the others are moved, and the error
+// matches ErrExists. Redrive stops with ErrFull when MaxLen is reached. With ids it moves the items that it can
 // move: ErrLocked means that a consumer has claimed an item, ErrNotFound that an item does not
 // exist or came from another queue. An item of unknown origin is moved only by its id. Other
 // errors: the context's, ErrLimit, ErrConflict, ErrNotEmpty, ErrDenied, ErrClosed, ErrBadPath,

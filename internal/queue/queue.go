@@ -275,13 +275,16 @@ import (
 // K3. While the k of an item exists, h names that item: a commit that deletes or replaces h deletes k as well, or comes from a
 // client that has found k gone (K4). So a commit that deletes k may delete h at any version. Each node of a key that
 // is gone, or cannot be deleted, is left out, as a reason is (D1), and without k the commit leaves h and u alone: another
-// item can have the key. An item whose k an outsider has deleted has no key any more.
+// item can have the key. An item whose k an outsider has deleted has no key any more. If an outsider deletes h and leaves k,
+// another item can get the key, and the end of the first item deletes the h of the second one. A condition on the version of h
+// does not prevent that, since each new h begins with version 0. A node of the item below h would, at one node more for each key.
 //
 // K4. A put that is refused since h exists reads, after a Sync: h, then the k and the u of the item that h names, then h again. If k exists,
 // the key is in use. If h has changed, it begins again: the item can be a dead letter that a Redrive has moved to another
 // bucket, with another k. Otherwise there was no k for this h at the time between the reads, and there will be none: a commit
 // that creates k creates or replaces h. Then the key is in use until its time has certainly passed, and without a time it is
-// free. So no outsider and no earlier version keeps a key in use for good. The put is sent again with set(h, version read) in
+// free. So whatever an outsider writes into h or an earlier version leaves behind, the key is not in use for good. (A k below which an
+// outsider has made a node stays, with the key in use, until that node is gone.) The put is sent again with set(h, version read) in
 // place of the creation. If h was deleted and created in between, the new node can have the same version. So the commit also deletes
 // the u of the item that h named: this u goes with its h, and no other item has a u of that name. It was there between the two
 // reads of h, unless an outsider has deleted it. (Then, and if an outsider has deleted k of an item without a time, the version alone counts.)
