@@ -203,8 +203,8 @@ func element(text string) string { return `"` + arrayQuoter.Replace(text) + `"` 
 //
 // A recipe's operation can be refused because another client was faster, for instance a PutOp whose bucket was
 // closed. The same holds for ErrBusy and for the SQLSTATEs 40001, 40P01 and 55P03 of the server. Then run the whole transaction
-// again, with a new Commit, which makes a new plan. Do not repeat what matches ErrFenced or ErrLost, nor a
-// conflict of your own conditions: it ends the same way each time.
+// again, with a new Commit, which makes a new plan. Do not repeat what matches ErrFenced or ErrLost, nor ErrExists of a
+// PutOp whose Key is in use, nor a conflict of your own conditions: it ends the same way each time.
 func Refusal(err error) error {
 	var e *pgconn.PgError
 	if !errors.As(err, &e) || e.Code != codeRefused {
