@@ -23,7 +23,7 @@ import (
 // until when. Requests and replies are lost, time passes, the clock of the service is set, and an outsider deletes nodes of which
 // the guide says what that does to a key.
 func TestQueue_KeysAgainstAModel(t *testing.T) {
-	for seed := range uint64(coordtest.Count(25, 500)) {
+	for seed := range uint64(coordtest.Count(60, 2000)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			onMemory(t, func(w *world) { newKeysModel(w, seed).play(120) })
 		})
@@ -36,10 +36,13 @@ type keysItem struct {
 	n     int    // its value
 	key   string // "": none, or an outsider has deleted k
 	until time.Time
-	most  int               // its MaxAttempts
-	taken int               // attempts
-	claim *coord.Item[int]  // nil: it waits
-	by    *coord.Queue[int] // the queue value that has claimed it
+	most  int              // its MaxAttempts
+	taken int              // attempts
+	claim *coord.Item[int] // nil: it waits
+
+	// The key that the list has shown, by which the item was claimed, if an outsider has deleted k since. A dead letter keeps it.
+	shown      string
+	shownUntil time.Time
 }
 
 // keysHolder is the item that has a key.
@@ -57,6 +60,7 @@ type keysModel struct {
 	q      [2]*coord.Queue[int]
 	faults [2]*[2]coordtest.Nth // lost requests and lost replies of each client
 	ahead  time.Duration        // of the clock of the service
+	keys   []string             // their nodes are in one directory, so a put of any of them collects
 	queue  map[string]*keysItem // by id
 	dead   map[string]*keysItem
 	holder map[string]*keysHolder // by key
@@ -69,7 +73,7 @@ const keysMostAttempts = 2
 
 func newKeysModel(w *world, seed uint64) *keysModel {
 	m := &keysModel{
-		w: w, r: rand.New(rand.NewPCG(seed, 7)), t: w.T, queue: make(map[string]*keysItem), dead: make(map[string]*keysItem),
+		w: w, r: rand.New(rand.NewPCG(seed, 7)), t: w.T, keys: sameShard(5), queue: make(map[string]*keysItem), dead: make(map[string]*keysItem),
 		holder: make(map[string]*keysHolder), stale: make(map[string]bool),
 	}
 	w.setClock(0)
@@ -170,7 +174,7 @@ func (m *keysModel) wantPut(it *keysItem, id string, err error) {
 }
 
 func (m *keysModel) put(q *coord.Queue[int]) {
-	it, o := m.newItem(fmt.Sprint("key ", m.r.IntN(5)))
+	it, o := m.newItem(m.keys[m.r.IntN(len(m.keys))])
 	switch {
 	case m.r.IntN(8) == 0:
 		m.say("put %d without a key", it.n)
@@ -208,7 +212,7 @@ func (m *keysModel) take(q *coord.Queue[int]) {
 	if it == nil || it.claim != nil || it.n != claim.Value || claim.Attempt != it.taken+1 {
 		m.fatal("took %+v, want a waiting item: %+v", claim, it)
 	}
-	it.claim, it.by, it.taken = claim, q, claim.Attempt
+	it.claim, it.taken = claim, claim.Attempt
 }
 
 // end ends a claim.
@@ -232,13 +236,17 @@ func (m *keysModel) end() {
 			m.out(it, true)
 			m.dead[it.id] = it
 			it.taken = 0
+			if it.shown != "" {
+				it.key, it.until = it.shown, it.shownUntil
+			}
 		}
 	default:
 		m.say("release %d", it.n)
 		err = claim.Release()
 		it.taken--
 	}
-	if it.claim = nil; err != nil {
+	it.claim, it.shown = nil, ""
+	if err != nil {
 		m.fatal("%v", err)
 	}
 }
@@ -249,7 +257,7 @@ func (m *keysModel) follow(who int) {
 	if it == nil {
 		return
 	}
-	next, o := m.newItem(cmp.Or(it.key, fmt.Sprint("key ", m.r.IntN(5))))
+	next, o := m.newItem(cmp.Or(it.key, m.keys[m.r.IntN(len(m.keys))]))
 	m.say("acknowledge %d and put %d with %+v", it.n, next.n, *o)
 	user := m.user(next.key)
 	if user == it.id && !m.now().Before(m.holder[next.key].until) {
@@ -339,7 +347,7 @@ func (m *keysModel) redrive(q *coord.Queue[int]) {
 		case it == nil:
 			m.fatal("%+v is a dead letter", d)
 		case len(ids) > 0 && d.ID != ids[0]:
-		case it.key != "" && m.user(it.key) != "":
+		case it.key != "" && m.user(it.key) != "" && m.user(it.key) != it.id: // its h can be left if its k was gone
 			stay = true
 		default:
 			delete(m.dead, it.id)
@@ -370,9 +378,10 @@ func (m *keysModel) outsider() {
 	for _, path := range m.w.keyNodes() {
 		name := path[strings.LastIndex(path, "/")+1:]
 		if id, _, ok := layout.ParseTag(name); ok {
-			if m.queue[id].claim == nil { // a consumer remembers the key of an item that it has claimed
-				paths = append(paths, path)
+			if m.queue[id] == nil {
+				m.fatal("%s is left", path)
 			}
+			paths = append(paths, path)
 			continue
 		}
 		for _, h := range m.holder {
@@ -394,6 +403,9 @@ func (m *keysModel) outsider() {
 		if h.queued = false; h.until.IsZero() {
 			delete(m.holder, it.key)
 			m.stale[it.key] = true
+		}
+		if it.claim != nil {
+			it.shown, it.shownUntil = it.key, it.until
 		}
 		it.key, it.until = "", time.Time{}
 	} else if _, k, _ := layout.ParseUntil(name); m.r.IntN(2) == 0 { // with h
@@ -539,8 +551,8 @@ func (m *keysModel) finish() {
 	}
 	m.take(m.q[1]) // nothing
 	time.Sleep(24 * time.Hour)
-	for i := range 5 {
+	for _, key := range m.keys {
 		m.step++
-		mustPutOnce(m.t, m.q[1], fmt.Sprint("key ", i), m.step)
+		mustPutOnce(m.t, m.q[1], key, m.step)
 	}
 }
