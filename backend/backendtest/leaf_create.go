@@ -63,11 +63,12 @@ func createLeaves() []leaf {
 			if p := c.commit(op)[0].Path; p != op.Path {
 				s.Fatalf("the result has path %q, want %q", p, op.Path)
 			}
+			child := s.path("box/child")
+			s.filled(c.inside("box", "v", func() error { return c.try(backend.Create(child, nil, backend.Ephemeral)) }))
 			data, stat := c.get(op.Path, nil)
 			if data != "v" || stat.EphemeralOwner != 0 {
 				s.Fatalf("the container holds %q and has owner %d", data, stat.EphemeralOwner)
 			}
-			child := c.create("box/child", "", backend.Ephemeral)
 			c.remove(child)
 			_, err := c.Commit(s.ctx, op)
 			if err != nil { // else the service has already removed it
@@ -79,9 +80,10 @@ func createLeaves() []leaf {
 			if !s.soon || !c.Features().Has(backend.Containers) {
 				return
 			}
-			c.commit(backend.Create(s.path("box"), []byte("v"), backend.Container))
-			c.commit(backend.Create(s.path("box/inner"), nil, backend.Container))
-			child := c.create("box/inner/child", "", backend.Persistent)
+			child := s.path("box/inner/child")
+			s.filled(c.inside("box", "v", func() error {
+				return c.inside("box/inner", "", func() error { return c.try(backend.Create(child, nil, backend.Persistent)) })
+			}))
 			c.set(s.path("box"), "written since")
 			outer, inner, children := backend.NewWatch(), backend.NewWatch(), backend.NewWatch()
 			c.get(s.path("box"), outer)
@@ -103,14 +105,18 @@ func createLeaves() []leaf {
 			if !s.soon || !c.Features().Has(backend.Containers) {
 				return
 			}
-			for _, name := range []string{"used", "persistent", "ephemeral", "container"} {
-				c.commit(backend.Create(s.path(name), []byte("v"), backend.Container))
-			}
-			c.remove(c.create("persistent/first", "", backend.Persistent)) // it was empty once
-			c.create("persistent/pin", "", backend.Persistent)
-			o.create("ephemeral/pin", "", backend.Ephemeral)
-			c.commit(backend.Create(s.path("container/inner"), nil, backend.Container)) // never used
-			c.remove(c.create("used/child", "", backend.Persistent))
+			first, child := s.path("persistent/first"), s.path("used/child")
+			s.filled(c.inside("persistent", "v", func() error {
+				if err := c.try(backend.Create(first, nil, backend.Persistent)); err != nil {
+					return err
+				}
+				c.remove(first) // it was empty once
+				return c.try(backend.Create(s.path("persistent/pin"), nil, backend.Persistent))
+			}))
+			s.filled(c.inside("ephemeral", "v", func() error { return o.try(backend.Create(s.path("ephemeral/pin"), nil, backend.Ephemeral)) }))
+			s.filled(c.inside("container", "v", func() error { return c.try(backend.Create(s.path("container/inner"), nil, backend.Container)) })) // never used
+			s.filled(c.inside("used", "v", func() error { return c.try(backend.Create(child, nil, backend.Persistent)) }))
+			c.remove(child)
 			c.gone(s.path("used"))
 			for _, name := range []string{"persistent", "ephemeral"} {
 				if data, _ := c.get(s.path(name), nil); data != "v" {

@@ -83,10 +83,38 @@ func (c *client) commit(ops ...backend.Op) []backend.Result {
 	return results
 }
 
+// try is commit of one operation that can be refused.
+func (c *client) try(op backend.Op) error {
+	_, err := c.Commit(c.s.ctx, op)
+	return err
+}
+
 // create makes a node below the root and returns its path.
 func (c *client) create(name string, data string, mode backend.CreateMode) string {
 	c.s.Helper()
 	return c.commit(backend.Create(c.s.path(name), []byte(data), mode))[0].Path
+}
+
+// inside makes a container and then runs fill, which creates nodes in it. A service that removes containers soon can
+// remove this one before there is a node in it, or between two: then inside begins again.
+func (c *client) inside(name, data string, fill func() error) error {
+	for {
+		_, err := c.Commit(c.s.ctx, backend.Create(c.s.path(name), []byte(data), backend.Container))
+		if err != nil && !errors.Is(err, backend.ErrExists) {
+			return err
+		}
+		if err := fill(); !errors.Is(err, backend.ErrNotFound) {
+			return err
+		}
+	}
+}
+
+// filled fails the test if inside has failed.
+func (s *scene) filled(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("a node in a container: %v", err)
+	}
 }
 
 func (c *client) set(path, data string) backend.Stat {
