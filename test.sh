@@ -143,6 +143,8 @@ missing() {
 	/usr/bin/python3 -c 'import kazoo' 2>/dev/null || python3 -c 'import kazoo' 2>/dev/null || echo python3-kazoo
 	# See backend/postgres/pgtest/find.go.
 	[[ -n ${COORD_POSTGRES:-} ]] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || echo postgresql
+	# See fence/maria_test.go.
+	command -v mariadbd >/dev/null || [[ -x /usr/sbin/mariadbd ]] || echo mariadb-server-core
 	# See backend/postgres/pooler_test.go.
 	command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || echo pgbouncer
 	command -v tmux >/dev/null || echo tmux # a terminal for the tests of coordctl top
@@ -163,7 +165,7 @@ install_missing() {
 	fi
 	local command=(apt-get install -y --no-install-recommends "${packages[@]}")
 	if ! command -v apt-get >/dev/null; then
-		echo "test.sh: Java, ZooKeeper 3.8, PostgreSQL, PgBouncer, tmux, Chromium or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
+		echo "test.sh: Java, ZooKeeper 3.8, PostgreSQL, PgBouncer, MariaDB, tmux, Chromium or a C compiler is missing; on Debian these are the packages ${packages[*]}" >&2
 		exit 1
 	fi
 	if ((EUID != 0)); then
@@ -282,7 +284,7 @@ packaged() (
 # modules that the tests of the dependencies need.
 tidy() {
 	local module
-	for module in . backend/etcd backend/postgres bench examples grpcresolver oteltrace ${long:+docs/moving}; do
+	for module in . backend/etcd backend/postgres bench examples fence grpcresolver oteltrace ${long:+docs/moving}; do
 		(cd "$module" && go mod tidy -diff)
 	done
 	# This module has no replace directives; see its go.mod.
@@ -300,7 +302,7 @@ vet() {
 	local module
 	go vet -race ./...
 	go vet ./internal/model ./internal/coordtest
-	for module in backend/etcd backend/postgres bench examples grpcresolver oteltrace ${long:+docs/moving}; do
+	for module in backend/etcd backend/postgres bench examples fence grpcresolver oteltrace ${long:+docs/moving}; do
 		(cd "$module" && go vet ./...)
 	done
 	(cd cmd/coordctl && GOWORK='' go vet ./...)
@@ -371,6 +373,7 @@ checks() {
 # small runs the tests of the small modules, and the tour. They mostly wait.
 small() {
 	module examples
+	module fence
 	module grpcresolver
 	module oteltrace
 	GOWORK='' module cmd/coordctl
@@ -524,6 +527,7 @@ if [[ -n $long ]]; then
 	step "postgres" module backend/postgres 8
 	step "bench" module bench
 	step "examples" module examples
+	step "fence" module fence
 	step "grpcresolver" module grpcresolver
 	step "oteltrace" module oteltrace
 	step "moving" module docs/moving

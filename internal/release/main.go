@@ -20,7 +20,7 @@ const root = "github.com/go-coord/coord"
 
 // released are the folders of the modules that are tagged with the root. The modules bench and
 // examples are programs to be run from a checkout.
-var released = []string{"backend/etcd", "backend/postgres", "cmd/coordctl", "grpcresolver", "oteltrace"}
+var released = []string{"backend/etcd", "backend/postgres", "cmd/coordctl", "fence", "grpcresolver", "oteltrace"}
 
 // A version from v2 on would need another module path.
 var canonical = regexp.MustCompile(`^v[01]\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.]+)?$`)
@@ -43,8 +43,11 @@ func prepare(checkout, version string) error {
 	}
 	for _, folder := range released {
 		args := []string{"mod", "edit", "-require=" + root + "@" + version}
-		if folder == "cmd/coordctl" {
+		switch folder {
+		case "cmd/coordctl":
 			args = append(args, "-require="+root+"/backend/etcd@"+version, "-require="+root+"/backend/postgres@"+version)
+		case "fence": // its tests
+			args = append(args, "-require="+root+"/backend/postgres@"+version)
 		}
 		cmd := exec.Command("go", args...)
 		cmd.Dir = filepath.Join(checkout, folder)

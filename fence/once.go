@@ -1,0 +1,55 @@
+package fence
+
+import (
+	"context"
+	"database/sql"
+	"math"
+	"time"
+)
+
+// maxItem is the size of the column for items in MySQL, in bytes.
+const maxItem = 255
+
+// Once inserts an item into the table of items, and reports whether it is the first transaction to do so: then do what is to be
+// done once, in the same transaction. Otherwise a transaction that has committed did it: do nothing, and acknowledge the item. If
+// another transaction with the item is under way, Once waits for its end, with the exceptions of Check in the package comment.
+//
+// item is any text of up to 255 bytes, such as coord.Item.ID, which is unique for all queues of a service and stays when the
+// item is delivered again or returns from the dead letters. For steps in transactions of their own, append the name of
+// the step. Once needs no token: a consumer that was paused is not the first. Errors are those of Check, without ErrFenced.
+func (f *Fence) Once(ctx context.Context, tx Execer, item string) (first bool, err error) {
+	if f.err != nil {
+		return false, failed("once", "", f.err)
+	}
+	if item == "" || len(item) > maxItem {
+		return false, failed("once", "", invalid("an item of %d bytes, want 1 to %d", len(item), maxItem))
+	}
+	args := []any{any(item)}
+	if f.dialect == MySQL {
+		args[0] = []byte(item)
+	}
+	n, err := f.exec(ctx, tx, f.once, args)
+	if err != nil {
+		return false, failed("once", "", err)
+	}
+	return (n == 0) == (f.dialect == MySQL), nil
+}
+
+// Prune deletes the items that Once has inserted longer ago than age, by the clock of the database, and returns their number. An
+// item that comes back after that counts as the first again. So age must exceed the time between the first handling of an
+// item and its last possible one: the time that it can wait in the queue and among the dead letters, until it is acknowledged,
+// and the age of any backup of the service that may be restored. age must be a second or more.
+func (f *Fence) Prune(ctx context.Context, db *sql.DB, age time.Duration) (int64, error) {
+	if f.err != nil {
+		return 0, failed("prune", "", f.err)
+	}
+	if db == nil || age < time.Second {
+		return 0, failed("prune", "", invalid("no database, or an age of less than a second"))
+	}
+	res, err := db.ExecContext(ctx, f.prune, int64(math.Ceil(age.Seconds())))
+	if err != nil {
+		return 0, failed("prune", "", because(ctx, err))
+	}
+	n, err := res.RowsAffected()
+	return n, failed("prune", "", err)
+}
