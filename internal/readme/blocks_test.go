@@ -22,7 +22,7 @@ const modulePath = "github.com/go-coord/coord"
 
 // wellKnown are the packages of the standard library that a block need not import.
 var wellKnown = []string{
-	"bytes", "context", "crypto/tls", "crypto/x509", "encoding/json", "errors", "expvar", "fmt", "io", "log", "log/slog", "maps", "net", "net/http",
+	"bytes", "context", "crypto/tls", "crypto/x509", "database/sql", "encoding/json", "errors", "expvar", "fmt", "io", "log", "log/slog", "maps", "net", "net/http",
 	"os", "os/exec", "os/signal", "slices", "sort", "strconv", "strings", "sync", "sync/atomic", "syscall", "testing",
 	"testing/synctest", "time",
 }
