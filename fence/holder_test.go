@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/fence"
@@ -93,10 +96,31 @@ func (d *database) stopped(at string) *proc.Worker[report] {
 	if err := w.Signal(syscall.SIGSTOP); err != nil {
 		d.t.Fatal(err)
 	}
+	for deadline := time.Now().Add(coordtest.Limit); !allStopped(d.t, w.Pid()); { // the signal takes its time
+		if time.Now().After(deadline) {
+			d.t.Fatal("the process runs after SIGSTOP")
+		}
+	}
 	if err := w.Tell("go"); err != nil { // it would go on, if it were not stopped
 		d.t.Fatal(err)
 	}
 	return w
+}
+
+// allStopped reports whether all threads of a process are stopped.
+func allStopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		t.Skip("only Linux shows whether a process is stopped")
+	}
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err == nil && !strings.Contains(string(text), ") T ") { // an error means that the thread has ended
+			return false
+		}
+	}
+	return true
 }
 
 // resumes continues a holder, and returns the outcome of its transaction.
