@@ -145,6 +145,7 @@ missing() {
 	[[ -n ${COORD_POSTGRES:-} ]] || command -v postgres >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || echo postgresql
 	# See fence/maria_test.go.
 	command -v mariadbd >/dev/null || [[ -x /usr/sbin/mariadbd ]] || echo mariadb-server-core
+	command -v my_print_defaults >/dev/null || echo mariadb-client-core # mariadb-install-db runs it
 	# See backend/postgres/pooler_test.go.
 	command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || echo pgbouncer
 	command -v tmux >/dev/null || echo tmux # a terminal for the tests of coordctl top

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/fence"
 	"github.com/go-coord/coord/internal/coordtest"
 )
@@ -256,6 +258,61 @@ func TestCheck_OverIsolationLevels(t *testing.T) {
 					})
 				}
 			}
+		}
+	})
+}
+
+// With this setting, the default of newer versions, MariaDB refuses to change a row that is newer than the snapshot.
+func TestCheck_WithSnapshotIsolationOfMariaDB(t *testing.T) {
+	d := newDatabase(t, "mariadb")
+	db := d.open("innodb_snapshot_isolation=1")
+	for order, want := range map[string]string{"c": "", "rc": "1020"} {
+		c := &cell{d, sql.LevelRepeatableRead, order, fence.Token{Path: "/" + order, Number: 5}, fence.Token{Path: "/" + order, Number: 9}, 0}
+		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: c.level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tx.Rollback()
+		before, _, _ := strings.Cut(order, "c")
+		c.steps(tx, c.young, before)
+		if err := c.run(d.db, c.old); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.step(tx, c.young, 'c'); code(err) != want {
+			t.Errorf("%s: error %v, want the code %q", order, err, want)
+		}
+	}
+}
+
+// The locks of a set are checked one after the other, in one transaction.
+func TestCheck_OfASetOfHolds(t *testing.T) {
+	each(t, func(d *database) {
+		c, _ := client(d.t, memory.New(nil), "a")
+		a, b := coord.NewMutex(c, "/a", nil), coord.NewMutex(c, "/b", nil)
+		var first []fence.Token
+		for range 2 {
+			set, err := coord.LockAll(d.t.Context(), b, a)
+			if err != nil {
+				d.t.Fatal(err)
+			}
+			tx := d.begin(sql.LevelDefault)
+			for _, h := range set.Holds() {
+				if err := d.f.Check(d.t.Context(), tx, fence.Of(h)); err != nil {
+					d.t.Fatal(err)
+				}
+				first = append(first, fence.Token{Path: fence.Of(h).Path, Number: h.Token()})
+			}
+			if err := tx.Commit(); err != nil {
+				d.t.Fatal(err)
+			}
+			if err := set.Release(); err != nil {
+				d.t.Fatal(err)
+			}
+		}
+		for _, late := range first[:2] {
+			tx := d.begin(sql.LevelDefault)
+			wantFenced(d.t, d.f.Check(d.t.Context(), tx, late))
+			tx.Rollback()
 		}
 	})
 }

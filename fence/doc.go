@@ -17,13 +17,16 @@
 // committed, every transaction of an earlier holder is refused. A transaction of an earlier holder that has passed the check
 // commits before the check of a later holder returns, or it does not commit.
 //
-// Create the tables with [Fence.Migrate], or with your own tool from [Fence.Schema].
+// Create the tables with [Fence.Migrate], or with your own tool from [Fence.Schema]. The package is tested with PostgreSQL 15, MariaDB
+// 10.11 and SQLite. MySQL gets the statements of MariaDB, and was not tested.
 //
 // # What is promised
 //
 // Transactions of one path are ordered by their tokens, whatever is paused, cut off or killed, if
 //
 //   - each of them is a [Fence.Tx], or calls [Fence.Check] before its first read and its first write;
+//   - all of them go to one server, the primary: Galera, and a MySQL group replication with several primaries, keep the locks of rows
+//     on each server by itself;
 //   - the table is used with one service. Tokens of two services, or of two schemas of PostgreSQL, do not compare;
 //   - no older state of the service is restored. Tokens then repeat: stop all holders, and delete the rows or raise the tokens
 //     of the service. The same holds for a move to another service.

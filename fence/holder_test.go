@@ -187,3 +187,27 @@ func TestTx_InAProcessThatIsKilledBeforeTheCommit(t *testing.T) {
 		}
 	})
 }
+
+// The database ends the connection of a transaction that is idle for too long, so that the later holder waits no longer.
+func TestTx_InAProcessThatIsStoppedForTooLong(t *testing.T) {
+	each(t, func(d *database) {
+		dsn := d.dsn
+		switch d.kind {
+		case "postgres":
+			d.dsn += "&idle_in_transaction_session_timeout=300"
+		case "mariadb":
+			d.dsn += "?idle_transaction_timeout=1"
+		case "sqlite":
+			d.t.Skip("it has no server that could end a transaction")
+		}
+		w := d.stopped(beforeCommit)
+		d.dsn = dsn
+		if err := d.later(); err != nil {
+			d.t.Fatal(err)
+		}
+		if got := d.resumes(w); got == "committed" || got == "fenced" {
+			d.t.Errorf("the transaction of the earlier holder: %s", got)
+		}
+		d.wantWritten(9)
+	})
+}

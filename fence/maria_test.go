@@ -34,7 +34,7 @@ func (s *mariaServer) dsn(t *testing.T) string {
 	server, err := exec.LookPath("mariadbd")
 	if err != nil {
 		if server, err = exec.LookPath("/usr/sbin/mariadbd"); err != nil {
-			zktest.Missing(t, errors.New("MariaDB is not installed: Debian has it in the package mariadb-server-core"))
+			zktest.Missing(t, errors.New("MariaDB is not installed: install mariadb-server-core and mariadb-client-core (Debian, Ubuntu)"))
 		}
 	}
 	s.once.Do(func() { s.err = s.start(server) })

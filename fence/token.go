@@ -63,7 +63,7 @@ func (t Token) check() error {
 	switch {
 	case t.Number <= 0:
 		return tokenError(t.Path, fmt.Errorf("%w: no fencing token: there is no hold, or several clients can have it at a time", coord.ErrInvalid))
-	case t.Path == "":
+	case t.Path == "" && t.hold != nil:
 		return tokenError(t.hold.Path(), fmt.Errorf("%w: not the hold of a lock: for an item of a queue use Once", coord.ErrInvalid))
 	case len(t.Path) > maxPath:
 		return tokenError(t.Path, fmt.Errorf("%w: the path has %d bytes, limit %d", coord.ErrInvalid, len(t.Path), maxPath))

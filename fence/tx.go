@@ -20,7 +20,7 @@ type Execer interface {
 // ctx or the hold of the token ends; then nothing is applied. The check costs one statement.
 //
 // If Tx returns nil, the transaction is applied, and no transaction of a later holder was before it. The error of fn is returned
-// as it is. Other errors match
+// as it is, or with the reason for which ctx has ended. Other errors match
 //
 //   - coord.ErrFenced and coord.ErrConflict: a later holder has written. fn was not called.
 //   - coord.ErrLost or coord.ErrReleased: the hold has ended, with ctx's own error if that was during the call;

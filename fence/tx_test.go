@@ -409,6 +409,7 @@ func TestCheck_RefusesWhatHasNoToken(t *testing.T) {
 		"permit":      lockOf(coord.NewSemaphore(c, "/s", 2, nil).Locker(1)),
 		"item":        fence.Of(item.Hold),
 		"negative":    {Path: "/p", Number: -1},
+		"no path":     {Number: 1},
 		"relative":    {Path: "p", Number: 1},
 		"long":        {Path: "/" + strings.Repeat("x", 1024), Number: 1},
 		"not UTF-8":   {Path: "/\xff", Number: 1},
