@@ -31,8 +31,8 @@
 //   - no older state of the service is restored. Tokens then repeat: stop all holders, and delete the rows or raise the tokens
 //     of the service. The same holds for a move to another service.
 //
-// An earlier holder is shut out by the first commit of a later one, not by its grant. So a new holder that decides on what it
-// reads has to read in a fenced transaction that commits. If the function returns an error, the token is not raised.
+// The first commit of a later holder shuts the earlier ones out, not its grant. So a new holder that reads data to decide on a write
+// reads in a fenced transaction that commits. If the function returns an error, the token is not raised.
 //
 // With coord.MutexOptions.Keep, successive holds of one client can have one token, so they are not fenced from each other.
 // Holds that several clients can have at a time, such as those of readers and permits, have no token, and are refused. For a
@@ -41,13 +41,13 @@
 //
 // # Isolation levels
 //
-// Call Check first: then all that the transaction reads is as the earlier holders have left it. Called later, Check still orders
-// the writes, but what was read before it can miss the last commit of an earlier holder:
+// Call Check first: then the reads of the transaction see every commit of the earlier holders. Called later, Check still orders
+// the writes, but earlier reads of the transaction can miss the last commit of an earlier holder:
 //
 //	database         level                           Check, if another transaction of the path is under way
 //	PostgreSQL       READ COMMITTED                  waits, then compares
-//	PostgreSQL       REPEATABLE READ, SERIALIZABLE   waits, then fails with 40001 if that has committed: run it again. So do
-//	                                                 transactions of one hold at the same time
+//	PostgreSQL       REPEATABLE READ, SERIALIZABLE   waits, then fails with 40001 if the other has committed: run it again. So
+//	                                                 do two transactions of one hold at the same time
 //	MySQL, MariaDB   all                             waits, then compares with the latest commit, not with the snapshot. The
 //	                                                 snapshot is taken by the first read. On MariaDB with
 //	                                                 innodb_snapshot_isolation a Check after a read fails with 1020

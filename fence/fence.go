@@ -143,7 +143,7 @@ func (f *Fence) Migrate(ctx context.Context, db *sql.DB) error {
 	defer tx.Rollback()
 	statements := f.schema
 	if f.dialect == PostgreSQL {
-		// Otherwise two that create a table at once can fail. The number is "coord fence" in no encoding: any will do.
+		// Two processes that create a table at once can fail otherwise. The number has no meaning.
 		statements = append([]string{"SELECT pg_advisory_xact_lock(7165069202131457)"}, statements...)
 	}
 	for _, s := range statements {

@@ -10,9 +10,9 @@ import (
 // maxItem is the size of the column for items in MySQL, in bytes.
 const maxItem = 255
 
-// Once inserts an item into the table of items, and reports whether it is the first transaction to do so: then do what is to be
-// done once, in the same transaction. Otherwise a transaction that has committed did it: do nothing, and acknowledge the item. If
-// another transaction with the item is under way, Once waits for its end, with the exceptions of Check in the package comment.
+// Once inserts an item into the table of items, and reports whether the item is new. If it is, handle the item in the same
+// transaction. If not, a committed transaction has handled it: acknowledge the item. If another transaction with the item is
+// under way, Once waits for its end, with the exceptions of Check in the package comment.
 //
 // item is any text of up to 255 bytes, such as coord.Item.ID, which is unique for all queues of a service and stays when the
 // item is delivered again or returns from the dead letters. For steps in transactions of their own, append the name of

@@ -16,8 +16,9 @@ import (
 // maxPath is the size of the column for paths in MySQL, in bytes. Without its strict mode MySQL cuts what is longer.
 const maxPath = 1024
 
-// A Token names a holder: the path of its lock, and the fencing token of its hold. Make it with [Of] where the hold is,
-// and with [ParseToken] elsewhere. Tokens of one path compare by Number.
+// A Token names a holder: the path of its lock, and the fencing token of its hold. Make it with [Of] in the process of the hold,
+// and with [ParseToken] elsewhere; for the token of a coord.Branch choose a path that names the site. Tokens of one path
+// compare by Number.
 type Token struct {
 	Path   string // of the lock or the election, absolute, the namespace included
 	Number int64  // coord.Hold.Token
