@@ -96,7 +96,7 @@ func (f *Fence) Check(ctx context.Context, tx Execer, t Token) error {
 		return failed("check", t.Path, err)
 	}
 	if f.dialect == MySQL && n > t.Number || f.dialect != MySQL && n == 0 {
-		return &coord.ConflictError{Op: "guard", Path: t.Path, Err: fmt.Errorf("a later holder than that of token %d has written", t.Number)}
+		return &coord.ConflictError{Op: "guard", Path: t.Path, Err: fmt.Errorf("a holder with a token later than %d has written", t.Number)}
 	}
 	return nil
 }
