@@ -119,11 +119,12 @@ func (q *Consumer[T]) Work(ctx context.Context, n int, handle func(ctx context.C
 // to another consumer. With any other error the item was not deleted, and is given
 // back.
 //
-// Successive calls cost one round trip each: a Pop also reads the next item, and if no
-// other consumer has taken that item, the next Pop deletes it at once. (Once in 32 calls,
-// or in a second, a Pop costs two round trips more, for a list and a read, or for a claim
-// if other consumers take items too; for a PriorityQueue it costs four.) So the queue
-// value keeps the bytes of one item, and the last Pop reads one item in vain. In a
+// Successive calls cost one round trip each: a Pop also reads the next item, or the next
+// ones if they are small, and if no other consumer has taken it, the next Pop deletes it
+// at once. (Once in 32 calls, or in a second, a Pop costs two round trips more, for a list
+// and a read, or for a claim if other consumers take items too; for a PriorityQueue it
+// costs four.) So the queue value keeps the bytes of up to 16 items, 64 KiB if they are
+// more than one, and what the last Pop reads is read in vain. In a
 // DelayQueue on a service with a clock, each Pop claims its item first, which costs one
 // round trip more: only a claim that was too early can be given back.
 func (q *Consumer[T]) Pop(ctx context.Context) (T, error) {

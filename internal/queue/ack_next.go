@@ -85,9 +85,11 @@ func (q *Queue) ackAndClaim(batch []*acking) bool {
 		cancel()
 		drop(next...) // the marks go with the session
 	default:
-		if len(next) == 1 && i >= acks && i < len(ops) {
+		lost := i >= acks && i < len(ops)
+		if lost {
 			q.noteMissed(s) // another consumer has had the item
-		} else {
+		}
+		if !lost || len(next) > 1 {
 			q.forget() // these items may still be free
 		}
 		cancel()
@@ -140,17 +142,15 @@ func (q *Queue) claimBeside(s *core.Session, in *intake, want int) (next []*next
 	case a.s != s, a.missed, q.c.HasLeftovers(q.items):
 		return nil
 	}
-	fresh := 0
-	for fresh < min(want, len(a.items)) && !a.items[fresh].State && a.items[fresh].PutOff == "" && !a.items[fresh].Options {
-		fresh++
-	}
-	if fresh == 0 {
+	n := fresh(a.items[:min(want, len(a.items))])
+	if n == 0 {
 		return nil
 	}
 	q.intake = in
-	for _, e := range q.nextLocked(s, fresh) {
+	found, reads := q.nextLocked(s, n)
+	for i, e := range found {
 		next = append(next, &nextClaim{
-			cl:      &Claim{q: q, s: s, e: e, attempt: 1, mark: newMark(s, &e), read: claimRead{item: backend.ReadResult{Err: errs.ErrAgain}}},
+			cl:      &Claim{q: q, s: s, e: e, attempt: 1, mark: newMark(s, &e), ahead: reads[i], read: claimRead{item: backend.ReadResult{Err: errs.ErrAgain}}},
 			read:    make(chan claimRead, 1),
 			cleanUp: q.c.BeginCleanUp(),
 			done:    q.beginLocked(&q.beside),

@@ -28,6 +28,7 @@ type Claim struct {
 	before       record      // if e has a state
 	mark         string      // path
 	early        bool        // the item was not due when it was claimed, see W7
+	ahead        *readAhead  // of the item, before the claim; nil: none
 	read         claimRead   // beside the claim
 	data         []byte      // for the dead letters; set before the item is handed out
 	options      itemOptions // set before the item is handed out
@@ -121,20 +122,23 @@ func (cl *Claim) move(e claimEvent) {
 var errNotDue = errors.New("coord: the items were not due when they were claimed")
 
 // claim claims as many of the items as it can, in one commit, which also deletes
-// the waiter, if there is one. It returns no claims if every item was taken by
+// the waiter, if there is one. reads are the reads of the items that have begun; nil: none. It returns no claims if every item was taken by
 // another consumer or went to the dead letters. If none of the claimed items was due, it
 // returns errNotDue. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
 // (fresh is false), claim returns errs.ErrAgain instead of continuing without one of them:
 // see W5 in queue.go. ctx bounds only the steps before the commit.
-func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, waiter string, fresh bool) (claims []*Claim, faster bool, err error) {
-	for _, e := range found {
+func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, reads []*readAhead, waiter string, fresh bool) (claims []*Claim, faster bool, err error) {
+	for i, e := range found {
 		cl, changed, err := q.prepare(ctx, s, e, fresh)
 		if err != nil {
 			return nil, false, err
 		}
 		faster = faster || changed
 		if cl != nil {
+			if reads != nil {
+				cl.ahead = reads[i]
+			}
 			claims = append(claims, cl)
 		}
 	}

@@ -414,7 +414,7 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 		return nil, v, err
 	}
 	found, rest := f.q.choose(f.q.spare(v.found), want)
-	claims, faster, err := f.q.claim(ctx, f.s, found, f.place.path, syncs > 0)
+	claims, faster, err := f.q.claim(ctx, f.s, found, nil, f.place.path, syncs > 0)
 	if errors.Is(err, errNotDue) {
 		f.place.vacated()
 		return nil, v, errs.ErrAgain
@@ -460,14 +460,14 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 		return nil, nil
 	}
 	for tries := f.q.tries(); ; tries++ {
-		found := f.q.next(f.s, want)
+		found, reads := f.q.next(f.s, want)
 		if len(found) == 0 {
 			if tries > 1 {
 				return nil, errs.ErrAgain
 			}
 			return nil, nil
 		}
-		claims, _, err := f.q.claim(ctx, f.s, found, f.place.path, false)
+		claims, _, err := f.q.claim(ctx, f.s, found, reads, f.place.path, false)
 		switch {
 		case len(claims) > 0 && err == nil:
 			f.q.hit()
@@ -477,6 +477,7 @@ func (f *feeder) takeAhead(ctx context.Context, want int) ([]*Claim, error) {
 			f.place.vacated()
 			return nil, errs.ErrAgain
 		case err == nil || errors.Is(err, errs.ErrAgain):
+			f.q.noteMissed(f.s)
 			if tries == 1 && len(found) == 1 {
 				continue
 			}

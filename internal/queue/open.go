@@ -18,19 +18,23 @@ type claimRead struct {
 	options backend.ReadResult // if the list has shown some, and they were not read before
 }
 
-// readClaims reads the items of claims, which are of one session, and their options beside them.
+// readClaims reads the items of claims, which are of one session and not read ahead, and their options beside them.
 func readClaims(ctx context.Context, claims []*Claim) []claimRead {
 	read := make([]claimRead, len(claims))
 	var paths []backend.Read
 	var results []*backend.ReadResult
 	for i, cl := range claims {
+		if data, ok := cl.ahead.get(ctx); ok {
+			read[i].item.Data = data
+			continue
+		}
 		paths, results = append(paths, backend.Read{Path: cl.e.Path()}), append(results, &read[i].item)
 		if cl.readsOptions() {
 			paths, results = append(paths, backend.Read{Path: cl.e.OptionsAt()}), append(results, &read[i].options)
 		}
 	}
-	if len(claims) == 0 {
-		return nil
+	if len(paths) == 0 {
+		return read
 	}
 	s := claims[0].s.Backend()
 	if len(paths) > 1 && s.Features().Has(backend.Batches) {
@@ -72,6 +76,7 @@ func (cl *Claim) took(ctx context.Context, r claimRead) (bool, error) {
 		return false, err
 	}
 	cl.data = r.item.Data
+	cl.q.largest.Store(int64(max(len(cl.data), 1)))
 	return true, nil
 }
 

@@ -15,40 +15,22 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// readAhead is a read of the first of the items that are remembered, for the next Pop. It is only
-// of an item that was never claimed and has no due time by the service's clock, no options and no reason.
-type readAhead struct {
-	e    layout.QueueEntry
-	done chan struct{} // closed when the read is over
-	data []byte
-	err  error
-}
-
-// readNext begins to read the first of the items that are remembered. A Pop calls it beside its
-// deletion. If other callers wait for items, they get that item first, so it is not read. Nor is an item
-// with a due time by the service's clock: see T9 in queue.go.
+// readNext begins to read the first of the items that are remembered, unless that has begun. A Pop calls it
+// beside its deletion. If other callers wait for items, they get that item first, so it is not read.
 func (q *Queue) readNext(s *core.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := &q.ahead
-	if a.s != s || len(a.items) == 0 || a.left == 0 || len(q.requests) > 0 {
+	if a.s != s || a.left == 0 || len(q.requests) > 0 || !canPop(s, a.items) {
 		return
 	}
-	e := a.items[0]
-	if a.first != nil && a.first.e.ID == e.ID || e.State || e.PutOff != "" || e.Options || e.Reason {
-		return
-	}
-	if e.Due > 0 && s.Clock().Exists() {
-		return
-	}
-	r := &readAhead{e: e, done: make(chan struct{})}
-	// It outlasts the Pop, which does not wait for it.
-	if q.c.GoWork(func() {
-		defer close(r.done)
-		r.data, _, r.err = s.Backend().Get(context.Background(), e.Path(), nil)
-	}) {
-		a.first = r
-	}
+	q.readLocked(1, 1)
+}
+
+// canPop reports whether a Pop can delete the first of the items without a claim: it was never claimed and has
+// no options, no reason, and no due time by the service's clock, see T9 in queue.go.
+func canPop(s *core.Session, items []layout.QueueEntry) bool {
+	return len(items) > 0 && fresh(items[:1]) > 0 && !items[0].Reason && (items[0].Due <= 0 || !s.Clock().Exists())
 }
 
 // nextRead returns the first of the items that are remembered, if its read has begun, and forgets
@@ -64,14 +46,14 @@ func (q *Queue) nextRead() (*core.Session, *readAhead) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := &q.ahead
-	r := a.first
-	if r == nil || q.feeding || q.ending.n+q.beside.n > 0 || len(a.items) == 0 || a.items[0].ID != r.e.ID {
+	if !canPop(s, a.items) || a.reads[0] == nil || q.feeding || q.ending.n+q.beside.n > 0 {
 		return nil, nil
 	}
-	if len(q.nextLocked(s, 1)) == 0 {
+	_, reads := q.nextLocked(s, 1)
+	if len(reads) == 0 {
 		return nil, nil // too old
 	}
-	a.first = nil
+	r := reads[0]
 	if q.popping == nil {
 		q.popping = make(map[string]bool)
 	}
@@ -256,6 +238,9 @@ func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped
 	var failed error
 	defer func() {
 		mine := q.popped(r)
+		if failed != nil && !mine {
+			q.noteMissed(s)
+		}
 		if !popped {
 			q.forget() // the item precedes the remembered items
 		}

@@ -115,8 +115,8 @@ import (
 // version must be that of the snapshot in which the item was free, see
 // readAttempts in claim.go.
 //
-// The items are read beside the commit that claims them: their data does not change. If the
-// claim fails, the data is dropped.
+// The items are read beside the commit that claims them, or before (T13): their data does not change. If
+// the claim fails, the data is dropped.
 //
 // One commit may claim several items that were never claimed. An item that has a state is
 // claimed alone (atOnce): all items of a commit lose an attempt if the consumer dies, and one
@@ -170,7 +170,7 @@ import (
 // the hold was marked as lost, so its item precedes the next one that Work takes; see crew in work.go.
 //
 // T9. A Pop reads the item behind its own beside its deletion, if that item was never claimed and
-// its name is remembered (T1). It does not read an item with a due time by the service's clock, since
+// its name is remembered (T1), and further items with it (T13). It does not read an item with a due time by the service's clock, since
 // only a claim can be given back if it was too early (W7). Without a claim, the next Pop deletes the
 // item that was read, in one commit: {delete(item), absent(state)}. The commit fails if another consumer has claimed
 // the item since the list, as in a claim (T2), and it is applied exactly once or not at all. So
@@ -238,6 +238,22 @@ import (
 // beyond the walk, and the consumer forgets a bucket that changes. A holder of a slot watches each closed bucket in this way. Any
 // other client does so only while it finds items, and from the second list of a walk on: otherwise a change of a bucket would send
 // an event to each client that waits in the line.
+//
+// T13. A client reads remembered items (T1) together: when it takes the first one that is not read, one request beside that
+// commit reads up to 16 items. Later claims, Acks (T10) and Pops (T9) find them read. So an item of a backlog costs little more than
+// its share of a commit.
+//
+//   - The data is right if the claim succeeds: the read follows the list on the same session, the item is there at the claim, no
+//     client changes its data (T2), and no name is used twice (D3). The data belongs to the list. A name is taken together
+//     with its data, and forgotten with it. (If an outsider overwrites an item, a consumer can get the data of a second ago.)
+//   - Only the data of the item counts. If its read has failed, for whatever reason, it is read again with its claim, as is an item that
+//     was claimed before or has options. Only a read that was made for the claim shows that an item has vanished.
+//   - The client reads as many items as the list before has given, or as this one has given so far, from 4 on. After a lost
+//     race (T1, T9, T10) it reads none by this list, and begins anew with the next one, but not while it skips items since others
+//     take from the head (W5). So consumers that compete do not read items that others take, and a consumer that takes
+//     few items within a second reads few that it does not take.
+//   - It reads at most 64 KiB, if the items are no larger than the largest one of the latest read, and drops what exceeds that.
+//   - Only claims and Pops of these items wait for the read. The waits end as those for other reads do. Close joins it.
 //
 // # Options of an item
 //
@@ -497,6 +513,7 @@ type Queue struct {
 	acks     map[*core.Session]*ackLine // the sessions with an Ack under way, see ack.go
 	head     string                     // the bucket that was first, "" if not known
 	ahead    ahead                      // the items of the last list that are not taken yet
+	run      int                        // how many items the remembered list before has given; 0 if it has lost a race
 	passed   *passed                    // the closed buckets from which nothing can be taken yet; nil: none
 	gen      int                        // incremented when a list that is under way must not be kept
 	prompt   *core.Session              // the session whose last list found an item at once, for a client without a slot or waiter; nil: none
@@ -507,6 +524,8 @@ type Queue struct {
 	rivals   int                        // choose skips up to so many items, since other consumers take from the head
 	stuck    map[string]time.Time       // paths of items that cannot be moved or claimed, and until when they are ignored
 	swept    time.Time                  // when sweepEmpty last found nothing
+
+	largest atomic.Int64 // bytes of the largest item of the latest read; 0: not known
 
 	undecoded int // items in a row that this consumer could not decode, up to maxUndecodable
 }

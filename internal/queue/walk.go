@@ -320,11 +320,14 @@ func (q *Queue) headToList(s *core.Session) string {
 type ahead struct {
 	s      *core.Session
 	items  []layout.QueueEntry // in order
+	reads  []*readAhead        // of each item; nil: it is not read
 	until  time.Time           // the list is too old then
 	next   int64               // when the service's clock shows this time, the list is too old too: another item can be taken; 0: never
 	left   int                 // how many more claims may rely on the list
 	missed bool                // a commit of Acks has failed to claim an item, and no claim was made since
-	first  *readAhead          // of the first item, or of an earlier item; may be nil
+	rival  bool                // another consumer has had one of the items
+	taken  int                 // how many items were taken
+	many   bool                // the service reads many nodes in one request
 }
 
 // The limits of the claims that rely on one list.
@@ -346,6 +349,16 @@ func (q *Queue) forget() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.gen++
+	q.forgetLocked()
+}
+
+// forgetLocked forgets the remembered items. The caller holds q.mu.
+func (q *Queue) forgetLocked() {
+	if a := &q.ahead; a.rival {
+		q.run = 0
+	} else if a.s != nil {
+		q.run = a.taken
+	}
 	q.ahead = ahead{}
 }
 
@@ -356,7 +369,7 @@ func (q *Queue) forgetAfter(due int64) {
 	defer q.mu.Unlock()
 	q.gen++ // a list that is under way may not show the item
 	if n := len(q.ahead.items); n > 0 && q.ahead.items[n-1].Due > due {
-		q.ahead = ahead{}
+		q.forgetLocked()
 	}
 }
 
@@ -364,13 +377,14 @@ func (q *Queue) forgetAfter(due int64) {
 // over. It reports whether it does. It ends the generation: another list that was
 // under way can show items that the caller claims from this list.
 func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
+	many := s.Backend().Features().Has(backend.Batches)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.kind == layout.KindPriorityQueue || gen != q.gen || !v.retry.IsZero() {
 		return false
 	}
 	q.gen++
-	q.ahead = ahead{s: s, items: items, until: began.Add(aheadTime), next: v.next, left: aheadClaims}
+	q.ahead = ahead{s: s, items: items, reads: make([]*readAhead, len(items)), until: began.Add(aheadTime), next: v.next, left: aheadClaims, many: many}
 	return true
 }
 
@@ -391,12 +405,12 @@ func (q *Queue) atOnce(items []layout.QueueEntry, want int) int {
 	return want
 }
 
-// noteMissed records that another consumer was faster with an item that a commit of Acks has tried to claim.
+// noteMissed records that another consumer was faster with a remembered item. No commit of Acks claims an item before the next hit.
 func (q *Queue) noteMissed(s *core.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ahead.s == s {
-		q.ahead.missed = true
+		q.ahead.missed, q.ahead.rival = true, true
 	}
 }
 
@@ -418,26 +432,29 @@ func (q *Queue) hit() {
 	q.ahead.missed = false
 }
 
-// next returns remembered items to claim in one commit, want at most. It returns none if fewer items
-// are remembered than one commit may claim.
-func (q *Queue) next(s *core.Session, want int) []layout.QueueEntry {
+// next returns remembered items to claim in one commit, want at most, and their reads, which can be nil. It returns
+// none if fewer items are remembered than one commit may claim.
+func (q *Queue) next(s *core.Session, want int) ([]layout.QueueEntry, []*readAhead) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.nextLocked(s, want)
 }
 
-func (q *Queue) nextLocked(s *core.Session, want int) []layout.QueueEntry {
+func (q *Queue) nextLocked(s *core.Session, want int) (found []layout.QueueEntry, reads []*readAhead) {
 	a := &q.ahead
 	n := q.atOnce(a.items, want)
 	short := n < want && n == len(a.items) // the list may not show all that one commit may claim
 	if a.s != s || a.left == 0 || n == 0 || short || time.Now().After(a.until) || a.next > 0 && s.Clock().UntilDue(a.next) <= 0 {
-		q.ahead = ahead{}
-		return nil
+		q.forgetLocked()
+		return nil, nil
 	}
+	q.readLocked(n, 0)
 	a.left--
-	found := a.items[:n:n]
-	a.items = a.items[n:]
-	return found
+	a.taken += n
+	found, reads = a.items[:n:n], slices.Clone(a.reads[:n])
+	clear(a.reads[:n]) // the data is freed with the claims
+	a.items, a.reads = a.items[n:], a.reads[n:]
+	return found, reads
 }
 
 // choose returns the items of a list to claim in one commit, want at most, and the items behind them. If
@@ -461,6 +478,9 @@ const mostRivals = 32
 func (q *Queue) noteRival(rival bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if rival {
+		q.run = 0
+	}
 	switch {
 	case q.kind != layout.KindQueue:
 	case rival:
@@ -490,7 +510,7 @@ func (q *Queue) ignore(path string) {
 	}
 	maps.DeleteFunc(q.stuck, func(_ string, until time.Time) bool { return !until.After(now) })
 	q.stuck[path] = now.Add(ignoreTime)
-	q.ahead = ahead{}
+	q.forgetLocked()
 }
 
 // stuckItems returns the paths of the items to ignore, and until when.

@@ -44,7 +44,7 @@ func (w *world) ahead(hooks *backendtest.Hooks, o *coord.QueueOptions[int], n in
 // queuePopTests are tests of Queue on each service.
 type queuePopTests struct{ Services }
 
-// A Pop costs a commit, and the read of the next item beside it. After a second the list is too old
+// A Pop costs a commit, and at times a read of the next items beside it. After a second the list is too old
 // for the next Pop, which lists again. So on a real server, where the machine can be slow, eight of at
 // most a hundred Pops have to cost no more. On memory each Pop has to.
 func (on queuePopTests) APopIsOneCommit(t *testing.T) {
@@ -62,7 +62,7 @@ func (on queuePopTests) APopIsOneCommit(t *testing.T) {
 		others := make(map[string]int)
 		for n := 2; cheap < want; n++ {
 			if n > most {
-				w.T.Fatalf("%d of %d Pops were one commit and the read of the next item, the others %v", cheap, most, others)
+				w.T.Fatalf("%d of %d Pops were one commit and at most one read, the others %v", cheap, most, others)
 			}
 			w.Settle()
 			mu.Lock()
@@ -70,11 +70,11 @@ func (on queuePopTests) APopIsOneCommit(t *testing.T) {
 			mu.Unlock()
 			began, before := time.Now(), cheap
 			mustPop(w.T, q, n)
-			w.Eventually("the next item is read", func() bool {
+			w.Eventually("the Pop is one commit", func() bool {
 				mu.Lock()
 				defer mu.Unlock()
-				slices.Sort(calls)
-				if slices.Equal(calls, []string{"commit", "get"}) {
+				if reads := slices.DeleteFunc(slices.Clone(calls), func(op string) bool { return op == "commit" }); len(calls)-len(reads) == 1 &&
+					(len(reads) == 0 || len(reads) == 1 && (reads[0] == "get" || reads[0] == "read")) {
 					cheap++
 					return true
 				}
