@@ -450,6 +450,37 @@ func TestCommit_IsPlannedAgain(t *testing.T) {
 	}
 }
 
+// A put whose key another item has is refused with ErrExists, whether that item was there at the plan or came later.
+func TestCommit_RefusesAKeyInUse(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBooks(t), context.Background()
+	q := coord.NewQueue[int](b.c, "/q", nil)
+	put := func(key string, v int) *coord.Txn {
+		return coord.NewTxn(b.c).Add(q.PutOpWith(v, &coord.PutOptions{Key: key, KeyFor: time.Hour}))
+	}
+	once := func(key string, v int) {
+		if _, put, err := q.PutOnce(ctx, key, v); !put || err != nil {
+			t.Fatalf("%t, %v", put, err)
+		}
+	}
+	once("x", 1)
+	tx := b.begin()
+	coordtest.WantErr(t, postgres.Commit(ctx, tx, put("x", 2)), coord.ErrExists, coord.ErrConflict)
+	tx.Rollback(ctx)
+	tx = b.begin()
+	mustCarry(t, tx, put("y", 3))
+	once("y", 4)
+	refused(t, tx, "put", 0, "/q", backend.ErrExists)
+	tx = b.begin()
+	mustCarry(t, tx, put("z", 5))
+	mustCommitTx(t, tx)
+	for _, want := range []int{1, 4, 5} {
+		if item, err := q.Pop(ctx); item != want || err != nil {
+			t.Errorf("%d, %v, want %d", item, err, want)
+		}
+	}
+}
+
 // A Set reads the node again: by now it can belong to a lock, and the commit of the user returns no result.
 func TestCommit_ReadsWhatItSets(t *testing.T) {
 	t.Parallel()
