@@ -333,14 +333,15 @@ func TestQueue_KeysWhoseTimeHasPassedAreCollected(t *testing.T) {
 	})
 }
 
-// Items that stay in the queue beyond the time of their keys, more of them than one commit can collect, do not keep other
-// keys from being collected.
+// Items that stay in the queue beyond the time of their keys, more of them than one commit can collect, do not keep another
+// key from being collected, which is the last one by its name and by its time.
 func TestQueue_KeysAreCollectedBehindItemsThatStay(t *testing.T) {
 	onMemory(t, func(w *world) {
 		ctx := context.Background()
 		q := coord.NewQueue[int](w.collecting("a", true, &backendtest.Hooks{}), "/q", nil)
 		const stay = 200
 		keys := sameShard(stay + 51)
+		slices.SortFunc(keys[:stay+1], func(a, b string) int { return strings.Compare(layout.HashKey(a), layout.HashKey(b)) })
 		put := func(n int, keep time.Duration) {
 			if _, err := q.PutWith(ctx, n, &coord.PutOptions{Key: keys[n], KeyFor: keep}); err != nil {
 				w.T.Fatal(err)
