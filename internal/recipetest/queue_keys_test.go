@@ -550,9 +550,11 @@ func TestQueue_AStaleKeyIsTakenOnce(t *testing.T) {
 
 // The same whatever the put has read when the others come.
 func TestQueue_AStaleKeyIsTakenOnceAtEachRequest(t *testing.T) {
-	reached := 0
+	reached, ran := 0, false
 	for at, before := 1, true; before; at++ {
+		before = false // also if -run leaves the subtest out
 		onMemory(t, func(w *world) {
+			ran = true
 			ctx := context.Background()
 			var x coordtest.Nth
 			q, other := w.hookedQueue("a", &backendtest.Hooks{Before: x.Before}, nil), w.queue("b", nil)
@@ -580,7 +582,7 @@ func TestQueue_AStaleKeyIsTakenOnceAtEachRequest(t *testing.T) {
 			}
 		})
 	}
-	if reached < 6 { // two commits, a Sync and at least three reads
+	if ran && reached < 6 { // two commits, a Sync and at least three reads
 		t.Errorf("the put made %d requests", reached)
 	}
 }
