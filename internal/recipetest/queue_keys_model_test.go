@@ -40,9 +40,7 @@ type keysItem struct {
 	taken int              // attempts
 	claim *coord.Item[int] // nil: it waits
 
-	// The key that the list has shown, by which the item was claimed, if an outsider has deleted k since. A dead letter keeps it.
-	shown      string
-	shownUntil time.Time
+	untagged bool // an outsider has deleted k since it was claimed: its move to the dead letters is no subject of the model
 }
 
 // keysHolder is the item that has a key.
@@ -223,29 +221,26 @@ func (m *keysModel) end() {
 	}
 	claim := it.claim
 	var err error
-	switch m.r.IntN(5) {
-	case 0, 1:
+	switch how := m.r.IntN(5); {
+	case how < 2:
 		m.say("ack %d", it.n)
 		if err = claim.Ack(); m.r.IntN(2) == 0 {
 			err = errors.Join(err, claim.Ack())
 		}
 		m.out(it, false)
-	case 2, 3:
+	case how < 4 && !(it.untagged && it.taken == it.most):
 		m.say("nack %d", it.n)
 		if err = claim.Nack(0); it.taken == it.most {
 			m.out(it, true)
 			m.dead[it.id] = it
 			it.taken = 0
-			if it.shown != "" {
-				it.key, it.until = it.shown, it.shownUntil
-			}
 		}
 	default:
 		m.say("release %d", it.n)
 		err = claim.Release()
 		it.taken--
 	}
-	it.claim, it.shown = nil, ""
+	it.claim, it.untagged = nil, false
 	if err != nil {
 		m.fatal("%v", err)
 	}
@@ -347,7 +342,7 @@ func (m *keysModel) redrive(q *coord.Queue[int]) {
 		case it == nil:
 			m.fatal("%+v is a dead letter", d)
 		case len(ids) > 0 && d.ID != ids[0]:
-		case it.key != "" && m.user(it.key) != "" && m.user(it.key) != it.id: // its h can be left if its k was gone
+		case it.key != "" && m.user(it.key) != "":
 			stay = true
 		default:
 			delete(m.dead, it.id)
@@ -404,9 +399,7 @@ func (m *keysModel) outsider() {
 			delete(m.holder, it.key)
 			m.stale[it.key] = true
 		}
-		if it.claim != nil {
-			it.shown, it.shownUntil = it.key, it.until
-		}
+		it.untagged = it.claim != nil
 		it.key, it.until = "", time.Time{}
 	} else if _, k, _ := layout.ParseUntil(name); m.r.IntN(2) == 0 { // with h
 		ops = append(ops, backend.Delete(m.w.Path(k.In("/q/keys")+"/"+k.HolderName()), backend.AnyVersion))
