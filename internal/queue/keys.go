@@ -172,6 +172,11 @@ func (st *keyState) key(hash string) layout.ItemKey {
 	return layout.ItemKey{Hash: hash, Until: st.holder.Until}
 }
 
+// tagAt returns the path of the k of the item that h names.
+func (q *Queue) tagAt(st *keyState, hash string) string {
+	return q.items + "/" + st.holder.Bucket + "/" + layout.TagName(st.holder.ID, st.key(hash))
+}
+
 // readKeys reads the states of keys, as they are behind the operations before. See K4 for the order of the reads.
 func (q *Queue) readKeys(ctx context.Context, s *core.Session, keys []layout.ItemKey, before []backend.Op) ([]keyState, error) {
 	states := make([]keyState, len(keys))
@@ -215,7 +220,7 @@ func (q *Queue) readKeys(ctx context.Context, s *core.Session, keys []layout.Ite
 			if !st.there || st.holder.ID == "" {
 				return ""
 			}
-			tag := q.items + "/" + st.holder.Bucket + "/" + layout.TagName(st.holder.ID, st.key(keys[i].Hash))
+			tag := q.tagAt(st, keys[i].Hash)
 			if slices.ContainsFunc(before, func(op backend.Op) bool { return op.Kind == backend.OpDelete && op.Path == tag }) {
 				return "" // an AckOp of the item
 			}
@@ -353,6 +358,11 @@ func (q *Queue) collect(ctx context.Context, s *core.Session, dir string) error 
 		case !st.there: // an outsider has deleted h; a Redrive can make it again
 			p.ops = append(p.ops, backend.Absent(dir+"/"+p.HolderName()))
 		case st.holder.ID != p.id || st.holder.Until != p.Until: // another item has the key
+			if st.queued { // as long as k is there, no Redrive can have made u again
+				p.ops = append(p.ops, backend.Check(q.tagAt(st, p.Hash), backend.AnyVersion))
+			} else {
+				p.ops = nil
+			}
 		case st.changed, st.queued:
 			p.ops = nil
 		default:

@@ -312,7 +312,9 @@ import (
 //
 // K6. The nodes u are for collecting: one put in 32 with a time, in a transaction too, lists the directory of its key after its
 // commit, in the background. For each u whose time has certainly passed, or for 128 of them from a random one on, it reads as in K4, and
-// deletes u, and h if that names the same item and k is gone. The deletion of u is the condition that h is still the one that was read. The nodes h and u of a key are
+// deletes u, and h if that names the same item and k is gone. The deletion of u is the condition that h is still the one that was read.
+// If h names another item, u is deleted on the condition that the k of that item is there. Without it, a Redrive can have made h and u of
+// the first item again since the reads, and this h would lose its u. The nodes h and u of a key are
 // in one of 256 directories, so that a list fits into a packet while a million keys have a time. These directories are persistent:
 // containers would be removed whenever their keys are free, and the next put would have to make them again.
 //

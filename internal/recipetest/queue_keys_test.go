@@ -701,3 +701,77 @@ func TestQueue_AnItemWithoutItsTagLeavesTheKeyAlone(t *testing.T) {
 		}
 	})
 }
+
+// While a client collects, the item of a key whose time has passed becomes a dead letter, another item has the key and ends, and the first
+// item is put back. The collector has read that h names another item: it must not delete the u that the Redrive has made. Otherwise a
+// put that is paused takes the key from an item in the queue, since h has the version that the put has read.
+func TestQueue_TheTimeOfAnItemThatIsPutBackIsNotCollected(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		var x, y coordtest.Nth
+		o := &coord.QueueOptions[int]{MaxAttempts: 1}
+		q := coord.NewQueue(w.collecting("a", true, &backendtest.Hooks{Before: x.Before}), "/q", o)
+		other := coord.NewQueue(w.collecting("b", false, &backendtest.Hooks{}), "/q", o)
+		slow := coord.NewQueue(w.collecting("c", false, &backendtest.Hooks{Before: y.Before}), "/q", o)
+		keys := sameShard(2)
+		id, err := other.PutWith(ctx, 1, &coord.PutOptions{Key: keys[0], KeyFor: time.Minute})
+		if err != nil {
+			w.T.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		until := strings.TrimSuffix(w.keyNode("u-"), "/")
+		var putBack func()
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/h-") }, func(context.Context, backendtest.Call, error) error {
+			if err := mustTake(w.T, other, 1).Nack(0); err != nil {
+				w.T.Error(err)
+			}
+			second := mustPutOnce(w.T, other, keys[0], 2)
+			putBack = func() {
+				if err := other.Remove(ctx, second); err != nil {
+					w.T.Error(err)
+				}
+				if n, err := other.Redrive(ctx, id); n != 1 || err != nil {
+					w.T.Error(n, err)
+				}
+			}
+			x.Arm(1, func(c backendtest.Call) bool { return c.Op == "commit" && strings.Contains(c.Path, "/u-") }, func(context.Context, backendtest.Call, error) error {
+				putBack()
+				return nil
+			})
+			return nil
+		})
+		if _, err := q.PutWith(ctx, 9, &coord.PutOptions{Key: keys[1], KeyFor: time.Hour}); err != nil {
+			w.T.Fatal(err)
+		}
+		w.Settle()
+		if !x.Idle() { // the collector need not commit anything
+			putBack()
+		}
+		if !slices.Contains(w.keyNodes(), until) {
+			w.T.Errorf("%s is gone, its item is in the queue: %v", until, w.keyNodes())
+		}
+		for range 2 {
+			it, err := other.TryTake(ctx)
+			if err != nil {
+				w.T.Fatal(err)
+			}
+			if it.ID == id {
+				mustAck(w.T, it)
+				break
+			}
+			defer it.Release()
+		}
+		var has string
+		y.Arm(1, func(c backendtest.Call) bool {
+			return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpSetData && strings.Contains(op.Path, "/h-") })
+		}, func(context.Context, backendtest.Call, error) error {
+			mustAck(w.T, func() *coord.Item[int] { mustPutOnce(w.T, other, keys[0], 3); return mustTake(w.T, other, 3) }())
+			has = mustPutOnce(w.T, other, keys[0], 4)
+			return nil
+		})
+		got, put, err := slow.PutOnce(ctx, keys[0], 5)
+		if put || err != nil || got != has || has == "" {
+			w.T.Errorf("PutOnce returns %q, %t, %v while the item %q with this key is in the queue", got, put, err, has)
+		}
+	})
+}
