@@ -126,7 +126,7 @@ func (cl *Claim) commit(ctx context.Context, v claimVerb) error {
 		}
 		gone := ops[i].Path
 		if rest, ok := withoutNote(ops, gone); ok {
-			ops = rest
+			ops, letter.reason = rest, withoutKey(letter.reason, gone)
 			continue
 		}
 		ops = slices.Delete(slices.Clone(ops), i, i+1)
@@ -268,6 +268,7 @@ func (q *Queue) buryUnclaimed(ctx context.Context, s *core.Session, e *layout.Qu
 		if i < 0 || i >= own || !layout.IsNote(ops[i].Path) {
 			break
 		}
+		letter.reason = withoutKey(letter.reason, ops[i].Path)
 		ops, _ = withoutNote(ops, ops[i].Path)
 	}
 	switch i := errs.Blamed(err); {

@@ -10,6 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
+	"github.com/go-coord/coord/internal/nodepath"
 	"github.com/go-coord/coord/internal/usercode"
 	"github.com/go-coord/coord/trace"
 )
@@ -64,6 +65,17 @@ func (q *Queue) reasonOf(e *layout.QueueEntry, o itemOptions, attempts int, s *c
 	if q.kind == layout.KindPriorityQueue {
 		r.Priority = e.Key()
 	}
+	return r.Encode()
+}
+
+// withoutKey returns the reason of a dead letter for a commit without the operation on the note at path. If the note is the tag of the
+// item, the item has no key any more (K3), and the reason names none.
+func withoutKey(reason []byte, path string) []byte {
+	r, ok := layout.ParseDeadReason(reason)
+	if _, _, tag := layout.ParseTag(nodepath.Base(path)); !tag || !ok {
+		return reason
+	}
+	r.Key, r.KeyUntil = "", 0
 	return r.Encode()
 }
 

@@ -287,6 +287,7 @@ import (
 // leaves h and u: the key stays in use until that time. The other ends delete u too: a move to the dead letters, a Remove, a Purge.
 // The r of a dead letter has the hash and the time, from which a Redrive makes the nodes again, in its commit. If
 // another item has the key, the item stays in the dead letters. If r was left out, the key is lost.
+// An item without k has no key (K3), so a move to the dead letters that finds k gone leaves the key out of r.
 //
 // K3. While the k of an item exists, h names that item: a commit that deletes or replaces h deletes k as well, or comes from a
 // client that has found k gone (K4). So a commit that deletes k may delete h at any version. Each node of a key that

@@ -702,6 +702,59 @@ func TestQueue_AnItemWithoutItsTagLeavesTheKeyAlone(t *testing.T) {
 	})
 }
 
+// An outsider deletes the node that shows the key beside its item, just before the item is moved to the dead letters. A Redrive does not
+// give the key back: the item has none.
+func TestQueue_ADeadLetterWithoutItsTagHasNoKey(t *testing.T) {
+	onMemory(t, func(w *world) {
+		ctx := context.Background()
+		o := &coord.QueueOptions[int]{MaxAttempts: 1}
+		q := coord.NewQueue(w.Open("a", nil), "/q", o)
+		for name, bury := range map[string]func(q *coord.Queue[int]){
+			"nack": func(q *coord.Queue[int]) {
+				if err := mustTake(w.T, q, 1).Nack(0); err != nil {
+					w.T.Error(err)
+				}
+			},
+			"its consumer has died": func(q *coord.Queue[int]) {
+				c := w.Open("dies", nil)
+				it := mustTake(w.T, coord.NewQueue(c, "/q", o), 1)
+				w.Link("dies").Expire(it.Session())
+				<-it.Done()
+				_, err := q.TryTake(ctx)
+				coordtest.WantErr(w.T, err, coord.ErrEmpty)
+			},
+		} {
+			var x coordtest.Nth
+			id := mustPutOnce(w.T, q, "x", 1)
+			x.Arm(1, func(c backendtest.Call) bool {
+				return slices.ContainsFunc(c.Ops, func(op backend.Op) bool {
+					return strings.HasPrefix(op.Path, "/q/dead/") && strings.Contains(op.Path, "/r-")
+				})
+			}, func(context.Context, backendtest.Call, error) error {
+				w.outsider(backend.Delete(w.Path(w.keyNode("k-")), backend.AnyVersion))
+				return nil
+			})
+			bury(coord.NewQueue(w.Open("buries: "+name, &backendtest.Hooks{Before: x.Before}), "/q", o))
+			if !x.Idle() {
+				w.T.Fatalf("%s: no move to the dead letters", name)
+			}
+			if d := letters(w.T, &q.Consumer); len(d) != 1 || d[0].Reason == "" {
+				w.T.Errorf("%s: dead letters %+v", name, d)
+			}
+			if n, err := q.Redrive(ctx, id); n != 1 || err != nil {
+				w.T.Fatalf("%s: Redrive returns %d, %v", name, n, err)
+			}
+			other := mustPutOnce(w.T, q, "x", 2)
+			mustAck(w.T, mustTake(w.T, q, 1))
+			inUse(w.T, q, "x", other)
+			mustAck(w.T, mustTake(w.T, q, 2))
+			if left := w.keyNodes(); len(left) != 0 {
+				w.T.Errorf("%s: left %v", name, left)
+			}
+		}
+	})
+}
+
 // While a client collects, the item of a key whose time has passed becomes a dead letter, another item has the key and ends, and the first
 // item is put back. The collector has read that h names another item: it must not delete the u that the Redrive has made. Otherwise a
 // put that is paused takes the key from an item in the queue, since h has the version that the put has read.
