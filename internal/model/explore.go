@@ -2,8 +2,8 @@
 // steps. A simulation reaches a state by chance; a model reaches all of them. The models
 // themselves are in the tests: the queue of contenders of locks and elections, also with readers
 // and writers; the callers of one client that share a place in it; kept locks; LockAll; the
-// semaphore; the double barrier; the consumers of a queue that wait with slots, and the Acks of Work that
-// claim the next item; the moves of shards; and the two-phase commit.
+// semaphore; the double barrier; the consumers of a queue that wait with slots, the Acks of Work that
+// claim the next item, and the keys of items; the moves of shards; and the two-phase commit.
 //
 // A step is one request to the service or one decision of a client. Servers lag, replies are
 // lost, clients crash, give up, and lose their sessions, and writes of dead processes arrive
