@@ -55,6 +55,9 @@
 //	                                                 WAL mode a Check after a read fails with SQLITE_BUSY_SNAPSHOT if
 //	                                                 another transaction has committed since that read
 //
+// On MySQL and MariaDB a statement with an implicit commit (CREATE, ALTER, TRUNCATE, LOCK TABLES and others) gives up the lock of the
+// row: send none in a fenced transaction, and no COMMIT or BEGIN as text on any database. All tables must use InnoDB.
+//
 // A deadlock (PostgreSQL 40P01, MySQL 1213) and a time limit of a lock (55P03, 1205, SQLITE_BUSY) are errors of the driver, which
 // Tx and Check return wrapped. Nothing is applied then: roll back, and run the transaction again. MySQL can choose a
 // deadlock victim when the first transaction of a path is rolled back while several others wait for it.

@@ -15,16 +15,20 @@ import (
 type Dialect int
 
 const (
-	PostgreSQL Dialect = iota + 1 // with pgx or another driver
-	MySQL                         // and MariaDB; the tables use InnoDB
+	PostgreSQL Dialect = iota + 1 // tested with pgx, also through its driver of database/sql
+	MySQL                         // and MariaDB, tested with go-sql-driver/mysql; your tables must use InnoDB too
+
+	// SQLite is tested with modernc.org/sqlite. Its connections need a busy timeout, such as _pragma=busy_timeout(5000),
+	// and WAL mode is better. Only that timeout ends the wait for another writer: the end of ctx does not.
 	SQLite
 )
 
 // Options are the settings of a Fence. The zero value of a field means its default, and so does a nil *Options.
 type Options struct {
-	// Table is the table of tokens, and ItemTable that of items: names of letters, digits and underscores, with a
-	// schema and a dot before them if they are not on the search path. Default: coord_fence and coord_item. Use a table of
-	// its own for each service.
+	// Table is the table of tokens, and ItemTable that of items: names of up to 58 ASCII letters, digits and underscores,
+	// without a digit at the start. They differ in more than their case. If a table is not on the search path, its name
+	// begins with the schema, by the same rule, and a dot. Default: coord_fence and coord_item. Use a table of its own for
+	// each service.
 	Table, ItemTable string
 
 	// Isolation is the isolation level of the transactions of Tx. The default is that of the database.
@@ -57,7 +61,7 @@ func New(d Dialect, o *Options) *Fence {
 	}
 	for _, name := range []string{tokens, items} {
 		if !identifier.MatchString(name) {
-			f.err = invalid("%q is not the name of a table", name)
+			f.err = invalid("%q is not the name of a table: want up to 58 ASCII letters, digits and underscores, no digit first; before them at most such a schema and a dot", name)
 		}
 	}
 	if strings.EqualFold(tokens, items) {
@@ -119,19 +123,20 @@ func New(d Dialect, o *Options) *Fence {
 
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,57}(\.[A-Za-z_][A-Za-z0-9_]{0,57})?$`)
 
-// Schema returns the statements that create the tables, each with a semicolon at its end. They do nothing if the tables exist. A
-// role that only writes needs SELECT, INSERT and UPDATE of the tables, and DELETE for Prune.
+// Schema returns the statements that create the tables, each with a semicolon at its end. They do nothing if the tables exist,
+// but need the right to create them. A role that only writes needs SELECT, INSERT and UPDATE of the tables, and DELETE for Prune.
 func (f *Fence) Schema() (string, error) {
-	if f.err != nil {
-		return "", failed("schema", "", f.err)
+	if err := f.valid(); err != nil {
+		return "", failed("schema", "", err)
 	}
 	return strings.Join(f.schema, ";\n") + ";\n", nil
 }
 
-// Migrate creates the tables if they are missing. Several processes may call it at once.
+// Migrate creates the tables if they are missing. Its role needs the right to create them, even if they exist. Several processes may
+// call it at once; on SQLite they need a busy timeout.
 func (f *Fence) Migrate(ctx context.Context, db *sql.DB) error {
-	if f.err != nil {
-		return failed("migrate", "", f.err)
+	if err := f.valid(); err != nil {
+		return failed("migrate", "", err)
 	}
 	if db == nil {
 		return failed("migrate", "", invalid("no database"))
@@ -152,6 +157,14 @@ func (f *Fence) Migrate(ctx context.Context, db *sql.DB) error {
 		}
 	}
 	return failed("migrate", "", tx.Commit())
+}
+
+// valid reports whether New has made f, with good options.
+func (f *Fence) valid() error {
+	if f == nil || f.schema == nil {
+		return invalid("a Fence that New has not made")
+	}
+	return f.err
 }
 
 func invalid(format string, args ...any) error {

@@ -9,7 +9,7 @@ import (
 const Header = "Fencing-Token"
 
 // A Transport sends the token in the context of a request, see [NewContext], with the request. Without one it changes nothing.
-// It refuses a request whose hold has ended. Base sends the requests; nil means http.DefaultTransport.
+// It refuses a request whose hold has ended, and a bad token with coord.ErrInvalid. Base sends the requests; nil means http.DefaultTransport.
 type Transport struct{ Base http.RoundTripper }
 
 // RoundTrip sends a request.
@@ -29,6 +29,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	r = r.Clone(r.Context())
+	if r.Header == nil {
+		r.Header = make(http.Header)
+	}
 	r.Header.Set(Header, token.String())
 	return base.RoundTrip(r)
 }
@@ -39,7 +42,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 //
 // Handler does not compare the token with those of earlier requests: next has to, in the transaction in which it writes, with
 // [Fence.Tx] or [Fence.Check] and the token of [FromContext]. A comparison before that would be too early: the request can be delayed
-// after it. It answers coord.ErrFenced with 412 (Precondition Failed), and the client gives up.
+// after it. Let next write 412 (Precondition Failed) for coord.ErrFenced; the client then gives up.
 func Handler(lock func(*http.Request) string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fields := r.Header.Values(Header)

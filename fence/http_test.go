@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,6 +116,27 @@ func TestHandler_RefusesRequestsWithoutTheToken(t *testing.T) {
 		}
 	}
 	d.wantWritten(5)
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestTransport_WithARequestThatHasNoFields(t *testing.T) {
+	var sent []string
+	transport := &fence.Transport{Base: roundTripper(func(r *http.Request) (*http.Response, error) {
+		sent = append(sent, r.Header.Get(fence.Header))
+		return new(http.Response), nil
+	})}
+	r := new(http.Request)
+	if _, err := transport.RoundTrip(r.WithContext(fence.NewContext(t.Context(), tokenOf(5)))); err != nil {
+		t.Error(err)
+	}
+	_, err := transport.RoundTrip(r.WithContext(fence.NewContext(t.Context(), fence.Token{Path: "p", Number: 5})))
+	wantErr(t, err, coord.ErrInvalid, coord.ErrBadPath)
+	if !slices.Equal(sent, []string{"/p 5"}) || r.Header != nil {
+		t.Errorf("sent: %q; the fields of the caller's request: %v", sent, r.Header)
+	}
 }
 
 // The hold ends while the server works: the client gives up, and the server rolls back.

@@ -48,7 +48,7 @@ func TestOnce_IsTrueOnce(t *testing.T) {
 				d.t.Errorf("%q: %t, %v, want %t", x.item, first, err, x.first)
 			}
 		}
-		for _, item := range []string{"", strings.Repeat("x", 256)} {
+		for _, item := range []string{"", strings.Repeat("x", 256), "a\x00", "\xff"} {
 			if _, err := d.once(item, (*sql.Tx).Commit); !errors.Is(err, coord.ErrInvalid) {
 				d.t.Errorf("%q: %v", item, err)
 			}

@@ -17,7 +17,7 @@ import (
 const maxPath = 1024
 
 // A Token names a holder: the path of its lock, and the fencing token of its hold. Make it with [Of] in the process of the hold,
-// and with [ParseToken] elsewhere; for the token of a coord.Branch choose a path that names the site. Tokens of one path
+// and with [ParseToken] or a literal elsewhere. Number is 1 or more. For the token of a coord.Branch choose a path that names the site. Tokens of one path
 // compare by Number.
 type Token struct {
 	Path   string // of the lock or the election, absolute, the namespace included
@@ -40,7 +40,7 @@ func Of(h *coord.Hold) Token {
 	return t
 }
 
-// ParseToken is the inverse of String. The error matches coord.ErrInvalid or coord.ErrBadPath.
+// ParseToken is the inverse of String. The error matches coord.ErrInvalid, and coord.ErrBadPath too if the path is bad.
 func ParseToken(s string) (Token, error) {
 	escaped, number, _ := strings.Cut(s, " ")
 	p, err := url.PathUnescape(escaped)
@@ -70,7 +70,7 @@ func (t Token) check() error {
 		return tokenError(t.Path, fmt.Errorf("%w: the path has %d bytes, limit %d", coord.ErrInvalid, len(t.Path), maxPath))
 	}
 	if err := backend.CheckPath(t.Path); err != nil {
-		return err
+		return tokenError(t.Path, fmt.Errorf("%w: %w", coord.ErrInvalid, err))
 	}
 	if t.hold != nil {
 		if err := t.hold.Err(); err != nil {

@@ -19,17 +19,22 @@ type Execer interface {
 // Tx begins a transaction, checks the token, calls fn, and commits if fn returns nil. The ctx of fn, and the transaction, end when
 // ctx or the hold of the token ends; then nothing is applied. The check costs one statement.
 //
+// fn does not end the transaction, and sends no BEGIN, COMMIT or ROLLBACK as text. On MySQL and MariaDB it sends no statement with
+// an implicit commit either, such as CREATE, ALTER, TRUNCATE or LOCK TABLES. Tx does not notice them, and its row is then not locked
+// any more. fn returns the error of a statement that has failed: after a deadlock, MySQL and MariaDB have rolled the transaction back,
+// and apply each further statement at once.
+//
 // If Tx returns nil, the transaction is applied, and no transaction of a later holder was before it. The error of fn is returned
 // as it is, or with the reason for which ctx has ended. Other errors match
 //
 //   - coord.ErrFenced and coord.ErrConflict: a later holder has written. fn was not called.
 //   - coord.ErrLost or coord.ErrReleased: the hold has ended, with ctx's own error if that was during the call;
-//   - coord.ErrInvalid: the arguments are invalid, or fn has ended the transaction itself;
+//   - coord.ErrInvalid: the arguments are invalid (a path also matches coord.ErrBadPath), or fn has called Commit or Rollback of tx;
 //   - coord.ErrUncertain: the commit failed in a way that does not tell whether it was applied. Read, before you write again;
 //     [Fence.Once] is a means to know.
 //
 // or are errors of the driver, as those in the package comment that ask for another run. Except with ErrUncertain, nothing is
-// applied, unless fn has committed by itself. The transaction is rolled back too if fn panics or ends its goroutine.
+// applied, unless fn has committed. The transaction is rolled back too if fn panics or ends its goroutine.
 func (f *Fence) Tx(ctx context.Context, db *sql.DB, t Token, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if err := f.ready(t); err != nil {
 		return failed("tx", t.Path, err)
@@ -78,8 +83,8 @@ func (f *Fence) Tx(ctx context.Context, db *sql.DB, t Token, fn func(ctx context
 //
 // A refusal is a *coord.ConflictError with the Op "guard", which matches coord.ErrFenced. If the hold of the token is in this
 // process and has ended, the error matches coord.ErrLost or coord.ErrReleased, and nothing is sent. Invalid arguments match
-// coord.ErrInvalid. Other errors are those of the driver. After any error, roll the transaction back: only PostgreSQL refuses its
-// commit, and only after an error of the server.
+// coord.ErrInvalid, and a bad path coord.ErrBadPath too. Other errors are those of the driver. After any error, roll the transaction
+// back: a commit can apply its other statements.
 //
 // A rollback to a savepoint before the call undoes it. The end of the hold during the transaction does not end the transaction,
 // unless it was begun with a context of the hold.
@@ -103,8 +108,8 @@ func (f *Fence) Check(ctx context.Context, tx Execer, t Token) error {
 
 // ready reports whether the options and the token are valid.
 func (f *Fence) ready(t Token) error {
-	if f.err != nil {
-		return f.err
+	if err := f.valid(); err != nil {
+		return err
 	}
 	return t.check()
 }
@@ -146,8 +151,11 @@ func because(ctx context.Context, err error) error {
 
 // refused reports whether err, of a COMMIT, says that the transaction was rolled back: an error of PostgreSQL, except those that
 // do not tell and those of a server that ends or fails, which can follow a commit; and SQLITE_BUSY from a driver that then
-// rolls back.
+// rolls back. pgx has an error without a code for a COMMIT that PostgreSQL answers with ROLLBACK, since a statement has failed.
 func refused(err error) bool {
+	if strings.Contains(err.Error(), "commit unexpectedly resulted in rollback") {
+		return true
+	}
 	var lite interface{ Code() int }
 	if errors.As(err, &lite) {
 		return lite.Code()&0xff == 5

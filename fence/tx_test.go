@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -194,6 +196,23 @@ func TestTx_WhoseCommitIsRefused(t *testing.T) {
 	if code(err) != "23505" || errors.Is(err, coord.ErrUncertain) {
 		t.Errorf("error %v", err)
 	}
+	d.wantFree()
+}
+
+// After the error of a statement PostgreSQL answers COMMIT with a rollback: that is no doubt.
+func TestTx_WhoseFunctionReturnsNilAfterAnError(t *testing.T) {
+	d := newDatabase(t, "postgres")
+	err := d.f.Tx(t.Context(), d.db, tokenOf(5), func(ctx context.Context, tx *sql.Tx) error {
+		err := d.write(ctx, tx, 5)
+		if _, refused := tx.ExecContext(ctx, "SELECT 1/0"); code(refused) != "22012" {
+			t.Errorf("error %v", refused)
+		}
+		return err
+	})
+	if !errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, coord.ErrUncertain) {
+		t.Errorf("error %v", err)
+	}
+	d.wantWritten()
 	d.wantFree()
 }
 
@@ -420,7 +439,7 @@ func TestCheck_RefusesWhatHasNoToken(t *testing.T) {
 			"check": d.f.Check(t.Context(), tx, x),
 			"tx":    d.f.Tx(t.Context(), d.db, x, d.insert(1)),
 		} {
-			if !errors.Is(err, coord.ErrInvalid) && !errors.Is(err, coord.ErrBadPath) {
+			if bad := slices.Contains([]string{"no path", "relative", "not UTF-8", "with a null"}, name); !errors.Is(err, coord.ErrInvalid) || errors.Is(err, coord.ErrBadPath) != bad {
 				t.Errorf("%s of %s: %v", op, name, err)
 			}
 		}
@@ -443,6 +462,31 @@ func TestCheck_RefusesWhatHasNoToken(t *testing.T) {
 		}
 	}
 	d.wantWritten()
+}
+
+func TestFence_ThatNewHasNotMade(t *testing.T) {
+	d := newDatabase(t, "sqlite")
+	for _, f := range []*fence.Fence{nil, new(fence.Fence)} {
+		tx := d.begin(sql.LevelDefault)
+		_, schema := f.Schema()
+		_, once := f.Once(t.Context(), tx, "x")
+		check := f.Check(t.Context(), tx, tokenOf(1))
+		tx.Rollback()
+		_, prune := f.Prune(t.Context(), d.db, time.Hour)
+		for _, err := range []error{schema, once, check, prune, f.Migrate(t.Context(), d.db), f.Tx(t.Context(), d.db, tokenOf(1), d.insert(1))} {
+			wantErr(t, err, coord.ErrInvalid)
+		}
+	}
+	d.wantWritten()
+}
+
+func TestNew_WithNamesOfTables(t *testing.T) {
+	long := strings.Repeat("x", 58)
+	for name, want := range map[string]bool{"a": true, "_9": true, long: true, long + "." + long: true, "9a": false, long + "x": false, "a.b.c": false, "a-b": false, "a.": false, "é": false} {
+		if _, err := fence.New(fence.PostgreSQL, &fence.Options{Table: name}).Schema(); errors.Is(err, coord.ErrInvalid) == want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 func TestOf_TakesTheHoldsOfLocks(t *testing.T) {
@@ -480,7 +524,9 @@ func TestOf_TakesTheHoldsOfLocks(t *testing.T) {
 
 func TestParseToken_RefusesTheRest(t *testing.T) {
 	for _, s := range []string{"", " ", "5", "/p", "/p ", "/p x", "/p 0", "/p -5", "p 5", "/p 5 6", "/p  5", "/%zz 5", "/%00 5", "/p 9223372036854775808"} {
-		if x, err := fence.ParseToken(s); err == nil {
+		x, err := fence.ParseToken(s)
+		wantErr(t, err, coord.ErrInvalid)
+		if err == nil {
 			t.Errorf("%q is parsed as %v", s, x)
 		}
 	}
