@@ -153,16 +153,13 @@ func because(ctx context.Context, err error) error {
 // do not tell and those of a server that ends or fails, which can follow a commit; and SQLITE_BUSY from a driver that then
 // rolls back. pgx has an error without a code for a COMMIT that PostgreSQL answers with ROLLBACK, since a statement has failed.
 func refused(err error) bool {
-	if strings.Contains(err.Error(), "commit unexpectedly resulted in rollback") {
-		return true
-	}
 	var lite interface{ Code() int }
 	if errors.As(err, &lite) {
 		return lite.Code()&0xff == 5
 	}
 	var coded interface{ SQLState() string }
 	if !errors.As(err, &coded) {
-		return false
+		return strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")
 	}
 	code := coded.SQLState()
 	for _, unknown := range []string{"08", "40003", "57", "58", "XX"} {

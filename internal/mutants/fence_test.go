@@ -28,7 +28,7 @@ var fenceMutants = []mutant{
 		"backend.Uncertain(because(ctx, err))", "because(ctx, err)",
 		"TestTx_WhoseCommitHasNoReply"},
 	{"a refused commit is in doubt", "fence.refused",
-		"} return true", "} return false",
+		"return true", "return false",
 		"TestTx_WhoseCommitIsRefused"},
 	{"a commit after the error of a statement is in doubt", "fence.refused",
 		`strings.Contains(err.Error(), "commit unexpectedly resulted in rollback")`, "false",
