@@ -276,6 +276,9 @@ func TestEachComparedQueueYieldsItsFigures(t *testing.T) {
 		if x.Group != queuesCompared {
 			delete(least, mP50)
 			least[mPackets] = 1.9 // a read and a deletion
+			if x.Who == byCoord {
+				least[mPackets] = 1 // a commit; many items are read in one request
+			}
 		}
 		for m, least := range least {
 			if f := x.Figures[m]; f.Median < least {
