@@ -10,7 +10,7 @@ usage: test.sh [-long] [-vuln] [-h]
 Installs what the tests need and is missing (Debian and Ubuntu, as root), then
 checks the format, vets, runs staticcheck, all tests on real servers, and the tour.
 The heaviest suites take turns: each run draws one, or COORD_TURN chooses it:
-storm-zookeeper, storm-etcd, storm-postgres, processes-zookeeper, processes-etcd.
+storm-zookeeper, storm-etcd, storm-postgres, processes-zookeeper, processes-etcd, bench.
 
   -long   the full number of rounds, benchmarks, and an hour of fuzzing the
           codec (COORD_FUZZ says how many seconds); takes much longer, and
@@ -319,12 +319,13 @@ module() (
 
 # The heaviest suites take turns: each run of the short form draws one of them, and leaves the others out. The storm of
 # internal/chaos takes a minute and as much processor time on each service, and the processes and servers that
-# internal/faulttest kills take more.
+# internal/faulttest kills take more. The test of bench starts all peers.
 declare -A heavy=(
 	[storm-zookeeper]='TestEveryRecipeStandsAllFaults'
 	[storm-etcd]='TestEveryRecipeStandsAllFaultsOnEtcd'
 	[storm-postgres]='TestChaos'
 	[processes-zookeeper]='TestTwoProcesses|TestAFleetPassesItemsThroughQueuesUnderFaults|TestItemsPassAQueueBetweenProcesses|TestACacheIsExactAfterChurnAndKills|TestATransactionOfProcessesSurvivesAFaultAtEveryRequest'
+	[bench]='TestEachComparedQueueYieldsItsFigures'
 	[processes-etcd]='TestProcessesAreKilledPausedAndCutOffOnEtcd|TestProgramsOnEtcd|TestEveryRecipeStandsAFaultAtEachOfItsRequestsOnEtcd'
 )
 
