@@ -68,6 +68,7 @@ func TestQueue_APopDoesNotPassAnItemThatIsGivenBack(t *testing.T) {
 		reading, claiming := make(chan struct{}), make(chan struct{})
 		reads.Arm(2, func(c backendtest.Call) bool { return c.Op == "get" && strings.Contains(c.Path, "/i-") }, wait(reading))
 		mustPop(w.T, q, 1)
+		w.Settle() // no call is at the feeder any more, so the next Pop uses the read
 		popped := make(chan int, 1)
 		pop := func() {
 			v, err := q.Pop(context.Background())
