@@ -282,6 +282,10 @@ type Options struct {
 	// line reports how many.
 	Logger *slog.Logger
 
+	// Reporter, if it is not nil, learns of each session before the session can hold anything, and of its end. With
+	// package supervisor and coordctl guard, the sessions of a process that dies end at once.
+	Reporter backend.Reporter
+
 	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
 	// as it was given to New, by several goroutines at a time. It must return soon after ctx
 	// ends. If it panics or ends its goroutine, the attempt fails, and the Logger gets the stack.
@@ -339,6 +343,7 @@ type config struct {
 	lookup   contact.Lookup                // nil with Options.Dial
 	clock    func() func() contact.Instant // replaced by tests
 	lost     contact.Lost
+	reports  *contact.Reports
 	clusters clusters
 }
 
@@ -365,6 +370,7 @@ func newConfig(endpoints []string, o *Options) (*config, error) {
 		logger:   o.Logger,
 		dial:     user.Dial(o.Dial),
 		clock:    contact.Clock,
+		reports:  user.Reports(o.Reporter, "etcd"),
 	}
 	if cfg.interval > 0 {
 		cfg.interval = max(cfg.interval, leastInterval)

@@ -157,12 +157,18 @@ func refusesUser(err error) bool {
 // received a commit long ago.
 func (c *config) endLost(ctx context.Context, leases pb.LeaseClient) error {
 	return c.lost.End(func(id int64) error {
-		_, err := leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id})
-		if is(err, rpctypes.ErrGRPCLeaseNotFound) {
-			return nil
-		}
-		return err
+		return c.revoke(ctx, leases, id)
 	})
+}
+
+// revoke ends the lease of a session, unless it has ended.
+func (c *config) revoke(ctx context.Context, leases pb.LeaseClient, id int64) error {
+	_, err := leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id})
+	if err != nil && !is(err, rpctypes.ErrGRPCLeaseNotFound) {
+		return err
+	}
+	c.reports.Ended(id)
+	return nil
 }
 
 // openAt opens the session on a link, which it closes if it cannot.
@@ -193,6 +199,7 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 	if length <= 0 {
 		return contact.Invalid("LossMargin %v: it must be shorter than the timeout that the servers grant, %v", c.times.Margin, timeout)
 	}
+	c.reports.Opened(backend.Ticket{ID: grant.ID, Timeout: timeout, Server: l.target.Address})
 	s.id = grant.ID
 	s.key, s.keys = c.sessionKey(s.id), newKeyring(s.id)
 	s.Grant(timeout, contact.Lease{From: sent, Length: length})
@@ -205,7 +212,7 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 		Failure: begin,
 	})
 	if c.bare && is(err, rpctypes.ErrGRPCNoSpace) {
-		if _, err := l.leases.LeaseRevoke(on, &pb.LeaseRevokeRequest{ID: s.id}); err != nil {
+		if err := c.revoke(on, l.leases, s.id); err != nil {
 			return err
 		}
 		return s.openBare(ctx, l)

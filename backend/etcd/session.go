@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
 	"github.com/go-coord/coord/internal/outbox"
@@ -94,6 +92,9 @@ func (s *session) end(err error) {
 		l.fail(why)
 	}
 	s.hub.end()
+	if err == errRevoked { // also while Close is under way
+		s.cfg.reports.Ended(s.id)
+	}
 	if errors.Is(why, backend.ErrClosed) {
 		s.log.Info("coord: session closed", "session", contact.Hex(s.id))
 	}
@@ -289,7 +290,7 @@ func (s *session) Close() error {
 	}
 	if l != nil && !s.bare {
 		ctx, cancel := context.WithTimeout(l.ctx, closeRevoke)
-		_, _ = l.leases.LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: s.id}) // else it ends by its timeout
+		_ = s.cfg.revoke(ctx, l.leases, s.id) // else it ends by its timeout
 		cancel()
 	}
 	s.end(backend.ErrClosed)

@@ -103,13 +103,13 @@ func (s *session) begin(ctx context.Context, l *link) error {
 		return err
 	}
 	if err := s.cfg.lost.End(func(id int64) error {
-		_, err := s.insist(ctx, l, nil, "k_finish", int8(id))
-		return err
+		return s.finish(ctx, l, id)
 	}); err != nil {
 		return err
 	}
 	timeout := s.cfg.times.Timeout
 	length := s.cfg.times.Lease(timeout)
+	s.cfg.reports.Opened(backend.Ticket{ID: s.id, Timeout: timeout, Server: s.cfg.target.Address})
 	sent := s.now()
 	r, err := s.insist(ctx, l, func(r row) { s.hub.attach(l, integer(r[0]), string(r[2])) }, "k_open", int8(s.id), int4(int32(timeout.Milliseconds())), int4(int32((timeout - length).Milliseconds())), bool1(s.cfg.poll > 0))
 	if err != nil {
@@ -123,18 +123,9 @@ func (s *session) begin(ctx context.Context, l *link) error {
 // A session that connects again does not: an administrator may be restoring the schema.
 func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 	c := s.cfg
-	pg := c.pg.Copy()
-	if c.before != nil {
-		if err := usercode.Call(func() error { return c.before(ctx, pg) }); err != nil {
-			return nil, fmt.Errorf("Options.BeforeConnect: %w", err)
-		}
-	}
-	// The hosts are tried one after the other. A host that hangs must leave time for the others.
-	if deadline, ok := ctx.Deadline(); ok && c.hosts > 1 {
-		share := time.Until(deadline) / time.Duration(c.hosts+1)
-		if pg.ConnectTimeout == 0 || pg.ConnectTimeout > share {
-			pg.ConnectTimeout = max(share, time.Millisecond)
-		}
+	pg, err := c.connection(ctx)
+	if err != nil {
+		return nil, err
 	}
 	var pooler pooler
 	pg.OnNotification = pooler.heard
@@ -155,6 +146,24 @@ func (s *session) dial(ctx context.Context, create bool) (*link, error) {
 		return nil, err
 	}
 	return adopt(conn, pooled, c.early, s.hub.heard)
+}
+
+// connection returns the configuration of the next connection.
+func (c *config) connection(ctx context.Context) (*pgconn.Config, error) {
+	pg := c.pg.Copy()
+	if c.before != nil {
+		if err := usercode.Call(func() error { return c.before(ctx, pg) }); err != nil {
+			return nil, fmt.Errorf("Options.BeforeConnect: %w", err)
+		}
+	}
+	// The hosts are tried one after the other. A host that hangs must leave time for the others.
+	if deadline, ok := ctx.Deadline(); ok && c.hosts > 1 {
+		share := time.Until(deadline) / time.Duration(c.hosts+1)
+		if pg.ConnectTimeout == 0 || pg.ConnectTimeout > share {
+			pg.ConnectTimeout = max(share, time.Millisecond)
+		}
+	}
+	return pg, nil
 }
 
 var errNoCancel = errors.New("postgres: requests are not canceled")

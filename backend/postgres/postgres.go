@@ -68,6 +68,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
+	"github.com/go-coord/coord/internal/outbox"
 )
 
 // Options are the settings of a backend. The zero value of a field means its default, and so
@@ -123,6 +124,10 @@ type Options struct {
 	// Nothing waits for it, except that the session's Close waits up to a second for the last lines.
 	Logger *slog.Logger
 
+	// Reporter, if it is not nil, learns of each session before the session can hold anything, and of its end. With
+	// package supervisor and coordctl guard, the sessions of a process that dies end at once.
+	Reporter backend.Reporter
+
 	// BeforeConnect, if it is not nil, is called before each connection is made, with a copy of the configuration that
 	// the connection string gives. It may change that, for example set a password that is valid for a short time. It must
 	// return soon after ctx ends. If it returns an error, panics or ends its goroutine, the attempt to connect fails.
@@ -175,6 +180,7 @@ type config struct {
 	early    bool
 	logger   *slog.Logger // nil: silence
 	lost     contact.Lost
+	reports  *contact.Reports
 }
 
 func newConfig(connString string, o *Options) (*config, error) {
@@ -212,6 +218,7 @@ func newConfig(connString string, o *Options) (*config, error) {
 		interval: min(o.ContainerInterval, mostInterval),
 		early:    o.EarlyRelease,
 		logger:   o.Logger,
+		reports:  contact.NewUser(outbox.NewLogger(o.Logger)).Reports(o.Reporter, "postgres"),
 	}
 	if c.schema == "" {
 		c.schema = defaultSchema

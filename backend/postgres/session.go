@@ -76,6 +76,9 @@ func (s *session) end(err error) {
 		l.fail(why)
 	}
 	s.hub.end()
+	if err == errRevoked { // also while Close is under way
+		s.cfg.reports.Ended(s.id)
+	}
 	if errors.Is(why, backend.ErrClosed) {
 		s.log.Info("coord: session closed", "session", contact.Hex(s.id))
 	}
@@ -207,6 +210,15 @@ func (s *session) insist(ctx context.Context, l *link, see func(row), statement 
 		}
 		s.pause(ctx, tries)
 	}
+}
+
+// finish ends a session in the database.
+func (s *session) finish(ctx context.Context, l *link, id int64) error {
+	_, err := s.insist(ctx, l, nil, "k_finish", int8(id))
+	if err == nil {
+		s.cfg.reports.Ended(id)
+	}
+	return err
 }
 
 // attach gives the session a link that the hub already has. sent is when the request that attached it was sent.
@@ -430,7 +442,7 @@ func (s *session) Close() error {
 	if l != nil {
 		s.Drain(l.ctx, closeCalls)
 		ctx, cancel := context.WithTimeout(l.ctx, closeFinish)
-		_, err := s.insist(ctx, l, nil, "k_finish", int8(s.id)) // else it ends by its timeout
+		err := s.finish(ctx, l, s.id) // else it ends by its timeout
 		cancel()
 		l.closing.Store(err == nil)
 	}

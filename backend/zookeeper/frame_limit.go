@@ -99,11 +99,11 @@ func (s *session) measure() {
 	ctx, cancel := context.WithTimeout(s.dialing, min(mostMeasure, max(s.checkLease()/4, leastMeasure)))
 	defer cancel()
 	dial := func(ctx context.Context) (net.Conn, error) {
-		raw, err := s.dialer()(ctx, "tcp", d.at.Address)
+		raw, err := s.cfg.dialer()(ctx, "tcp", d.at.Address)
 		if err != nil {
 			return nil, err
 		}
-		return s.secure(ctx, d.at, raw)
+		return s.cfg.secure(ctx, d.at, raw)
 	}
 	if known > 0 {
 		switch ok, err := zkprobe.Reads(ctx, dial, largestFrame); {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/internal/contact"
 )
 
@@ -62,6 +63,12 @@ func (c *guardConn) welcome() error {
 	pretend, err := c.session.greet(c, c.answer, c.asked)
 	if err != nil {
 		return err
+	}
+	if c.fresh { // no request of the session has been sent yet
+		c.session.cfg.reports.Opened(backend.Ticket{
+			ID: c.answer.session, Password: []byte(c.answer.password),
+			Timeout: time.Duration(c.answer.timeout) * time.Millisecond, Server: c.target.Address,
+		})
 	}
 	binary.BigEndian.PutUint32(c.hello[4+timeoutFrom:], uint32(pretend))
 	c.rest, c.hello = c.hello, nil

@@ -125,6 +125,9 @@ func (c *guardConn) incoming(h replyHeader, size int) error {
 		if _, err := c.scratch(size); err != nil {
 			return err
 		}
+		if h.code == codeOK {
+			s.cfg.reports.Ended(s.ID())
+		}
 		c.pass()
 		return c.answered(call.at)
 	case len(call.steps) > 0 && size > len(call.frame)+len(call.steps)*mostResult:

@@ -212,13 +212,13 @@ func (s *session) connect(ctx context.Context, a *contact.Attempt) (c *guardConn
 			err = fmt.Errorf("no connection within %v: %w", time.Since(begun).Round(time.Millisecond), err)
 		}
 	}()
-	raw, err := s.dialer()(ctx, "tcp", a.Address)
+	raw, err := s.cfg.dialer()(ctx, "tcp", a.Address)
 	if err != nil {
 		return nil, err
 	}
 	a.Accepted()
 	s.trouble.Accepted(a.Target)
-	conn, err := s.secure(ctx, a.Target, raw)
+	conn, err := s.cfg.secure(ctx, a.Target, raw)
 	if err != nil {
 		return nil, err
 	}
@@ -227,16 +227,16 @@ func (s *session) connect(ctx context.Context, a *contact.Attempt) (c *guardConn
 }
 
 // dialer returns the function that makes connections.
-func (s *session) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
-	if s.cfg.dial != nil {
-		return s.cfg.dial
+func (c *config) dialer() func(ctx context.Context, network, address string) (net.Conn, error) {
+	if c.dial != nil {
+		return c.dial
 	}
 	return new(net.Dialer).DialContext
 }
 
 // secure returns the connection, or TLS on it. After an error it is closed.
-func (s *session) secure(ctx context.Context, t contact.Target, raw net.Conn) (net.Conn, error) {
-	cfg := s.cfg.tls
+func (c *config) secure(ctx context.Context, t contact.Target, raw net.Conn) (net.Conn, error) {
+	cfg := c.tls
 	if cfg == nil {
 		return raw, nil
 	}

@@ -350,6 +350,9 @@ func (s *session) end(why error) {
 	}
 	s.mu.Unlock()
 	s.hub.end()
+	if errors.Is(why, errExpired) {
+		s.cfg.reports.Ended(id)
+	}
 	if errors.Is(why, backend.ErrClosed) {
 		s.log.Info("coord: session closed", "session", contact.Hex(id))
 	}

@@ -151,7 +151,10 @@ import (
 	"github.com/go-coord/coord/internal/outbox"
 )
 
-const defaultPort = "2181"
+const (
+	defaultPort = "2181"
+	serviceName = "zookeeper" // in a backend.Ticket
+)
 
 // Options are the settings of a backend. The zero value of a field means its default, and so
 // does a nil *Options. New copies them.
@@ -206,6 +209,10 @@ type Options struct {
 	// the last lines. When it is so slow that many thousand lines wait, further lines are
 	// dropped; a later line reports how many.
 	Logger *slog.Logger
+
+	// Reporter, if it is not nil, learns of each session before the session can hold anything, and of its end. With
+	// package supervisor and coordctl guard, the sessions of a process that dies end at once.
+	Reporter backend.Reporter
 
 	// Dial makes the connections, before TLS. It is called with network "tcp" and the address
 	// as it was given to New, by several goroutines at a time. It must return soon after ctx
@@ -289,6 +296,7 @@ type config struct {
 
 	without   backend.Features
 	abilities *abilities
+	reports   *contact.Reports
 
 	frameLimit *atomic.Int64 // the longest frame that the servers read, if it is known to be less than the default
 
@@ -315,6 +323,7 @@ func newConfig(servers []string, o *Options) (*config, error) {
 		without: o.Without,
 
 		abilities: &abilities{known: o.Without.Has(optional)},
+		reports:   user.Reports(o.Reporter, serviceName),
 
 		frameLimit: new(atomic.Int64),
 	}

@@ -356,3 +356,19 @@ func TestRace_ALookupThatFailsOrHangs(t *testing.T) {
 		})
 	}
 }
+
+func TestServers_LookupPutsOneAddressFirst(t *testing.T) {
+	lookup := func(_ context.Context, host string) ([]netip.Addr, error) {
+		if host == "gone" {
+			return nil, errors.New("no such host")
+		}
+		return []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")}, nil
+	}
+	var got []string
+	for _, target := range NewServers([]string{"9.0.0.1:1", "gone:1", "name:1"}, lookup, time.Second).Lookup(t.Context(), "10.0.0.2:1") {
+		got = append(got, target.String())
+	}
+	if want := []string{"name:1 (10.0.0.2:1)", "9.0.0.1:1", "gone:1", "name:1 (10.0.0.1:1)"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -174,6 +174,28 @@ func (s *Servers) Targets() []Target {
 	return all
 }
 
+// Lookup looks all names up, and returns the addresses that are known then, the one to try first in front.
+func (s *Servers) Lookup(ctx context.Context, first string) []Target {
+	var all sync.WaitGroup
+	for _, server := range s.list {
+		if !s.isAddress(server) {
+			all.Go(func() { _ = s.resolve(ctx, server) }) // Targets has it without an address
+		}
+	}
+	all.Wait()
+	targets := s.Targets()
+	slices.SortStableFunc(targets, func(a, b Target) int {
+		switch {
+		case a.Address == first && b.Address != first:
+			return -1
+		case b.Address == first && a.Address != first:
+			return 1
+		}
+		return 0
+	})
+	return targets
+}
+
 // take returns the one of some targets that is to be tried next, and counts the attempt.
 func (s *Servers) take(from []Target) Target {
 	s.mu.Lock()
