@@ -30,7 +30,7 @@ type Event interface {
 type Subject struct {
 	// Recipe is "mutex", "rwmutex", "semaphore", "election", "barrier",
 	// "doublebarrier", "queue", "priorityqueue", "delayqueue", "group", "cache",
-	// "twophase" or "shards", as in inspect.Report. The locks of LockAll, and the lock under which
+	// "twophase", "shards" or "schedule", as in inspect.Report. The locks of LockAll, and the lock under which
 	// a Participant serves its site, are reported under their own recipes. Each shard of a Shards
 	// is reported under the path of all of them.
 	Recipe string
@@ -299,6 +299,44 @@ type ShardsOwned struct {
 	Ought  int    // shards that it ought to own
 }
 
+// RunBegan: the function of a Schedule is called.
+type RunBegan struct {
+	Subject // the node is the claim's
+	Planned time.Time
+	Attempt int           // more than 1: an earlier claim was abandoned
+	Asked   bool          // by RunNow
+	Late    time.Duration // since the planned time, by the service's clock
+	Missed  int           // planned times before it that were left out, at most 1000
+	Token   int64         // of the Run as a Hold
+}
+
+// RunEnded: a run of a Schedule has ended. A run with the outcome RunLost is reported by the process that has lost
+// it. The leader, in this process or in another one, then reports it with RunAbandoned.
+type RunEnded struct {
+	Subject
+	Planned time.Time
+	Attempt int
+	Outcome RunOutcome
+	Took    time.Duration // of the function
+	Reason  Reason        // of RunLost
+	Err     error         // of RunLost: what Hold.Err returns; otherwise why the outcome is not recorded
+}
+
+// RunOutcome is how a run of a Schedule has ended, as a word that can be a label of a metric.
+type RunOutcome string
+
+// The outcomes. RunDone: the function has returned nil. RunFailed: it has returned an error, panicked or ended its
+// goroutine. RunReturned: Schedule.Run ended before the function was called. RunAbandoned: the claim
+// has ended before the function returned, or Schedule.Run had to end. RunLost is only the
+// outcome of an event.
+const (
+	RunDone      RunOutcome = "done"
+	RunFailed    RunOutcome = "failed"
+	RunReturned  RunOutcome = "returned"
+	RunAbandoned RunOutcome = "abandoned"
+	RunLost      RunOutcome = "lost"
+)
+
 // CacheSynced: a Cache has read its tree: when it began, and after each
 // reconnection.
 type CacheSynced struct {
@@ -423,6 +461,8 @@ func (MemberJoined) event()    {}
 func (MemberLeft) event()      {}
 func (ShardsAssigned) event()  {}
 func (ShardsOwned) event()     {}
+func (RunBegan) event()        {}
+func (RunEnded) event()        {}
 func (CacheSynced) event()     {}
 func (CacheStopped) event()    {}
 func (ProposalMade) event()    {}

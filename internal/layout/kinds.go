@@ -25,6 +25,7 @@ const (
 	KindDelayQueue    RecipeKind = "delayqueue"
 	KindTwoPhase      RecipeKind = "twophase"
 	KindShards        RecipeKind = "shards"
+	KindSchedule      RecipeKind = "schedule"
 	KindValue         RecipeKind = "value"   // its mark is of a persistent node with nodes below it from which a value was deleted
 	KindCounter       RecipeKind = "counter" // has no mark
 
@@ -189,6 +190,7 @@ var layouts = []struct {
 	{KindTwoPhase, []string{"sites", "tx"}},
 	{KindTwoPhase, []string{"sites", "serving"}},
 	{KindShards, []string{WorkersName, ShardsName}},
+	{KindSchedule, []string{StateName, LeaderName}},
 	{KindCuratorSemaphore, []string{"leases", "locks"}},
 }
 

@@ -116,6 +116,11 @@ func Revoke(t *testing.T, on Services) {
 	on.run(t, lineRevokeTests{on})
 }
 
+// Schedule tests Schedule on services.
+func Schedule(t *testing.T, on Services) {
+	on.run(t, scheduleTests{on})
+}
+
 // Semaphore tests Semaphore on services.
 func Semaphore(t *testing.T, on Services) {
 	on.run(t, semaphoreFaultTests{on}, semaphoreTests{on})
@@ -166,6 +171,7 @@ func All(t *testing.T, on Services) {
 	t.Run("Queue", func(t *testing.T) { Queue(t, on) })
 	t.Run("RWMutex", func(t *testing.T) { RWMutex(t, on) })
 	t.Run("Revoke", func(t *testing.T) { Revoke(t, on) })
+	t.Run("Schedule", func(t *testing.T) { Schedule(t, on) })
 	t.Run("Semaphore", func(t *testing.T) { Semaphore(t, on) })
 	t.Run("Shards", func(t *testing.T) { Shards(t, on) })
 	t.Run("Trace", func(t *testing.T) { Trace(t, on) })

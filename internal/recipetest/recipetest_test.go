@@ -53,6 +53,7 @@ func TestPriorityQueue(t *testing.T) { PriorityQueue(t, services) }
 func TestQueue(t *testing.T)         { Queue(t, services) }
 func TestRWMutex(t *testing.T)       { RWMutex(t, services) }
 func TestRevoke(t *testing.T)        { Revoke(t, services) }
+func TestSchedule(t *testing.T)      { Schedule(t, services) }
 func TestSemaphore(t *testing.T)     { Semaphore(t, services) }
 func TestShards(t *testing.T)        { Shards(t, services) }
 func TestTrace(t *testing.T)         { Trace(t, services) }

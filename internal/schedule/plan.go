@@ -1,0 +1,153 @@
+package schedule
+
+import (
+	"slices"
+
+	"github.com/go-coord/coord/internal/layout"
+)
+
+// mostCounted bounds the number of missed planned times that are counted.
+const mostCounted = 1000
+
+// stepKind is the kind of a step of the leader.
+type stepKind int8
+
+const (
+	stepWait  stepKind = iota // for a change, or for the time wake
+	stepClaim                 // claim the planned time
+	stepNote                  // only write the state, then wait
+)
+
+// step is what the leader does next.
+type step struct {
+	kind    stepKind
+	state   layout.ScheduleState // to be written, without the new claim
+	wake    int64                // of stepWait and stepNote: look again at this time; 0: only a change matters
+	planned int64                // of stepClaim
+	asked   bool
+	attempt int
+	fresh   bool  // it is claimed for the first time
+	follows int64 // the planned time before it, or 0
+	missed  int   // planned times between the two, mostCounted at most
+}
+
+// plan decides what the leader does next. now is the time, in milliseconds since 1970: the service's clock may have
+// reached it. origin is the time at which the leader began. gone has the names of the claims that no longer exist.
+func (s *Schedule) plan(read *layout.ScheduleState, now, origin int64, gone map[string]bool) (step, error) {
+	x := step{state: read.Clone()}
+	lasting, noted := 0, false
+	for i := range x.state.Runs {
+		r := &x.state.Runs[i]
+		if r.Lasts() && gone[r.Node] {
+			s.abandon(r)
+			r.Took = max(now-r.Began, 0)
+			noted = true
+		}
+		if r.Lasts() {
+			lasting++
+		}
+	}
+	wait := func(wake int64) step {
+		x.wake = wake
+		if noted {
+			x.kind = stepNote
+		}
+		return x
+	}
+	if lasting >= s.o.Overlap {
+		return wait(0), nil
+	}
+	x.kind = stepClaim
+	if i := slices.IndexFunc(x.state.Runs, func(r layout.ScheduleRun) bool { return r.Again }); i >= 0 {
+		r := &x.state.Runs[i]
+		r.Again = false
+		x.planned, x.asked, x.attempt = r.Planned, r.Asked, r.Attempt
+		if r.Outcome != string(returned) {
+			x.attempt++
+		}
+		return x, nil
+	}
+	x.attempt = 1
+	if len(read.Asked) > 0 {
+		x.planned, x.asked = read.Asked[0], true
+		x.state.Asked = x.state.Asked[1:]
+		return x, nil
+	}
+	x.kind = stepWait
+	if read.Paused {
+		return wait(0), nil
+	}
+	base := s.base(read, now, origin)
+	first, err := s.nextOpen(read, base)
+	if err != nil || first == 0 || first > now {
+		return wait(first), err
+	}
+	last, err := latest(s.tt, base, now)
+	if err != nil {
+		return x, err
+	}
+	x.planned = last
+	switch s.o.Missed {
+	case Skip:
+		if now-last > s.o.Grace.Milliseconds() {
+			after, err := s.nextOpen(read, now)
+			return wait(after), err
+		}
+	case All:
+		for range s.o.MissedLimit - 1 {
+			earlier, err := latest(s.tt, base, x.planned-1)
+			if err != nil {
+				return x, err
+			}
+			if earlier == 0 {
+				break
+			}
+			x.planned = earlier
+		}
+	}
+	for t := first; t < x.planned && x.missed < mostCounted; x.missed++ {
+		if t, err = next(s.tt, t); err != nil {
+			return x, err
+		}
+	}
+	if x.missed == 0 {
+		x.follows = base
+	}
+	x.kind, x.fresh = stepClaim, true
+	return x, nil
+}
+
+// abandon records that the claim of a run has ended before its function returned.
+func (s *Schedule) abandon(r *layout.ScheduleRun) {
+	r.Outcome, r.Again = string(abandoned), r.Attempt < s.o.Attempts
+}
+
+// base returns the time after which planned times are open. It is the latest that was claimed, or the time at
+// which the schedule began or was resumed. Times after now come from a clock that was ahead: they are not claimed again, and do not
+// count otherwise. If there is no other, origin counts.
+func (s *Schedule) base(st *layout.ScheduleState, now, origin int64) int64 {
+	base := int64(0)
+	if st.Since <= now {
+		base = st.Since
+	}
+	for _, r := range st.Claimed {
+		if r[0] <= now {
+			base = max(base, r[1])
+		}
+	}
+	if base == 0 {
+		return min(origin, now)
+	}
+	return base
+}
+
+// nextOpen returns the first planned time after t that was not claimed, or 0.
+func (s *Schedule) nextOpen(st *layout.ScheduleState, t int64) (int64, error) {
+	n, err := next(s.tt, t)
+	for _, r := range st.Claimed {
+		if err == nil && r[0] <= n && n <= r[1] {
+			n, err = next(s.tt, r[1])
+		}
+	}
+	return n, err
+}
