@@ -196,6 +196,29 @@ func TestShards(t *testing.T) {
 	})
 }
 
+func TestSchedule(t *testing.T) {
+	smoke(t, func(ctx context.Context, t *testing.T, a, b *coord.Client) {
+		ctx, stop := context.WithCancel(ctx)
+		planned := make(chan time.Time)
+		ended := make(chan error, 2)
+		for _, c := range []*coord.Client{a, b} {
+			go func() {
+				ended <- coord.NewSchedule(c, "/s", coord.Every(time.Hour), nil).Run(ctx, func(ctx context.Context, r *coord.Run) error {
+					planned <- r.Planned
+					return nil
+				})
+			}()
+		}
+		first, second := <-planned, <-planned
+		if d := second.Sub(first); d != time.Hour {
+			t.Errorf("%v after %v", second, first)
+		}
+		stop()
+		must(t, <-ended)
+		must(t, <-ended)
+	})
+}
+
 func TestValue(t *testing.T) {
 	smoke(t, func(ctx context.Context, t *testing.T, a, b *coord.Client) {
 		was, err := coord.NewValue[int](a, "/v", nil).Set(ctx, 1)

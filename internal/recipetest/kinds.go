@@ -170,6 +170,27 @@ func kindUses() []kindUse {
 			_, err := coord.NewShards(c, path, 1, nil).Owners(ctx)
 			return err
 		}}},
+		stays("schedule", func(ctx context.Context, c *coord.Client, path string) error {
+			return coord.NewSchedule(c, path, nil, nil).Pause(ctx)
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewSchedule(c, path, nil, nil).State(ctx)
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			_, err := coord.NewSchedule(c, path, nil, nil).RunNow(ctx)
+			return err
+		}, func(ctx context.Context, c *coord.Client, path string) error {
+			ctx, stop := context.WithCancel(ctx)
+			defer stop()
+			_, err := coord.NewSchedule(c, path, nil, nil).RunNow(ctx)
+			if err != nil {
+				return err
+			}
+			// The run that RunNow has asked for ends it.
+			return coord.NewSchedule(c, path, coord.Every(24*time.Hour), nil).Run(ctx, func(context.Context, *coord.Run) error {
+				stop()
+				return nil
+			})
+		}),
 		stays("value", func(ctx context.Context, c *coord.Client, path string) error {
 			_, err := coord.NewValue[string](c, path, nil).Set(ctx, "x")
 			return err

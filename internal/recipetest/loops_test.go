@@ -103,6 +103,9 @@ func TestLoops_EndWithTheirContext(t *testing.T) {
 		{"Consumer.Work", true, func(ctx context.Context, c *coord.Client) error {
 			return coord.NewQueue[int](c, "/queue", nil).Work(ctx, 2, func(context.Context, *coord.Item[int]) error { return nil })
 		}},
+		{"Schedule.Run", true, func(ctx context.Context, c *coord.Client) error {
+			return coord.NewSchedule(c, "/schedule", coord.Every(time.Second), nil).Run(ctx, func(ctx context.Context, _ *coord.Run) error { <-ctx.Done(); return ctx.Err() })
+		}},
 		{"Shards.Run", true, func(ctx context.Context, c *coord.Client) error {
 			return coord.NewShards(c, "/shards", 1, nil).Run(ctx, func(ctx context.Context, _ *coord.Shard) error { <-ctx.Done(); return nil })
 		}},

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/coordtest"
@@ -24,6 +25,7 @@ func everyRecipe(c *coord.Client) map[string]any {
 		"Barrier": coord.NewBarrier(c, "/barrier", nil), "DoubleBarrier": coord.NewDoubleBarrier(c, "/double", 1, nil),
 		"Queue": coord.NewQueue[int](c, "/queue", nil), "PriorityQueue": coord.NewPriorityQueue[int](c, "/priority", nil),
 		"DelayQueue": coord.NewDelayQueue[int](c, "/delay", nil), "Shards": coord.NewShards(c, "/shards", 2, nil),
+		"Schedule":    coord.NewSchedule(c, "/schedule", coord.Every(time.Hour), nil),
 		"Coordinator": coord.NewCoordinator[int](c, "/tx", nil),
 		"Participant": coord.NewParticipant(c, "/tx", "a", coord.Handler[int]{
 			Prepare: func(context.Context, coord.Branch[int]) error { return nil },
@@ -100,6 +102,7 @@ func TestNil_AClient(t *testing.T) {
 		"Queue":         func(c *coord.Client) { coord.NewQueue[int](c, "/q", nil) },
 		"Counter":       func(c *coord.Client) { coord.NewCounter(c, "/c") },
 		"Shards":        func(c *coord.Client) { coord.NewShards(c, "/s", 1, nil) },
+		"Schedule":      func(c *coord.Client) { coord.NewSchedule(c, "/s", nil, nil) },
 		"Coordinator":   func(c *coord.Client) { coord.NewCoordinator[int](c, "/tx", nil) },
 		"Participant":   func(c *coord.Client) { coord.NewParticipant(c, "/tx", "a", coord.Handler[int]{}) },
 	} {
@@ -122,6 +125,7 @@ func TestNil_AFunction(t *testing.T) {
 			"Semaphore": coord.NewSemaphore(c, "/sem", 1, nil).Locker(1).Do(ctx, nil),
 			"Election":  coord.NewElection(c, "/e", nil).Run(ctx, nil),
 			"Shards":    coord.NewShards(c, "/s", 1, nil).Run(ctx, nil),
+			"Schedule":  coord.NewSchedule(c, "/s", coord.Every(time.Hour), nil).Run(ctx, nil),
 			"Work":      coord.NewQueue[int](c, "/q", nil).Work(ctx, 1, nil),
 			"Update": func() error {
 				_, err := coord.NewValue[int](c, "/v", nil).Update(ctx, nil)

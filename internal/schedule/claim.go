@@ -41,8 +41,11 @@ type claim struct {
 func (l *leader) claim(ctx context.Context, was *stored, x *step, now int64) error {
 	s := l.runner.s
 	st := x.state.Clone()
-	if x.fresh && !st.Claim(x.planned, x.follows) {
-		return errs.ErrAgain // plan does not choose such a time
+	if x.fresh {
+		if !st.Claim(x.planned, x.follows) {
+			return errs.ErrAgain // plan does not choose such a time
+		}
+		st.Since = min(st.Since, x.planned) // it may come from a clock that is ahead
 	}
 	cl := &claim{r: l.runner, s: l.s, previous: s.previous(&st), missed: x.missed, outcome: abandoned, record: layout.ScheduleRun{
 		Planned: x.planned, Asked: x.asked, Attempt: x.attempt, ID: s.o.ID, Began: max(now, x.planned),
