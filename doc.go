@@ -33,10 +33,9 @@
 //     [Mutex.Revoke] asks the holder to release, or forces it to.
 //   - [RWMutex]: one writer, or any number of readers.
 //   - [Semaphore]: a limited number of permits; a caller acquires several of them at once.
-//   - [Election]: one leader among candidates. For a job that runs once per period in a
-//     whole cluster, record each run in a [Value] under the Guard of the [Term] (example
-//     OncePerPeriod). A lock for each run is not enough: the next instance gets it when the
-//     first has finished.
+//   - [Election]: one leader among candidates.
+//   - [Schedule]: a job that runs at planned times, once in a whole cluster. A lock for each
+//     run is not enough: the next instance gets it when the first has finished.
 //   - [Queue], [PriorityQueue], [DelayQueue]: work for any number of consumers, with
 //     retries and dead letters (example Retries). [Consumer.Work] runs the handlers.
 //   - [Shards]: a fixed number of pieces of endless work (partitions, tenants), each with
@@ -95,7 +94,7 @@
 // [Consumer.Retries] report the end of ctx as an error. A channel of states, leaders, members or values is latest-wins: a
 // slow reader misses intermediate elements, but never the newest.
 //
-// [Consumer.Work] and [Shards.Run] return nil when ctx has ended and their handlers have
+// [Consumer.Work], [Shards.Run] and [Schedule.Run] return nil when ctx has ended and their handlers have
 // finished. Every other call that runs or waits until its ctx ends, such as [Election.Run],
 // returns the error of ctx.
 //

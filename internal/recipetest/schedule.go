@@ -222,7 +222,7 @@ func (on scheduleTests) ARunCostsTwoCommits(t *testing.T) {
 		})
 		x.await(1)
 		x.start(w.Open("b", count(&waiter, true)), "b", nil)
-		const runs = 6
+		const runs = 3
 		var counts []int64
 		for range runs {
 			counts = append(counts, <-ended)
