@@ -46,7 +46,6 @@ type roster struct {
 	mu      sync.Mutex
 	runs    []ran
 	changed chan struct{}
-	stops   []func()
 }
 
 func (w *world) roster(tt coord.Timetable, o coord.ScheduleOptions) *roster {
