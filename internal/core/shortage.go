@@ -13,6 +13,8 @@ type Shortage struct {
 	c          *Client
 	does, path string
 	pause      backoff.Pauses
+
+	Early <-chan struct{} // cuts a pause short; nil: nothing does
 }
 
 // NewShortage returns the Shortage of a loop that does something at path, as the log says.
@@ -21,7 +23,7 @@ func NewShortage(c *Client, does, path string) *Shortage {
 }
 
 // Waited reports whether err says that the service has no space. If so, Waited has made a pause, which the end of ctx or of
-// the client cuts short. The first such error of a row is logged.
+// the client cuts short, and Early. The first such error of a row is logged.
 func (s *Shortage) Waited(ctx context.Context, err error) bool {
 	if !errs.Answers(err, backend.ErrNoSpace) {
 		s.pause.Reset()
@@ -31,6 +33,6 @@ func (s *Shortage) Waited(ctx context.Context, err error) bool {
 		s.c.Log().Warn("coord: cannot "+s.does+" because the service has no space, retrying", "path", s.path, "error", err)
 	}
 	s.pause.SkipFirst()
-	s.pause.Wait(ctx.Done(), s.c.Closing())
+	s.pause.Wait(ctx.Done(), s.c.Closing(), s.Early)
 	return true
 }

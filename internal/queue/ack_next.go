@@ -17,7 +17,7 @@ type nextClaim struct {
 	cl      *Claim
 	read    chan claimRead // of capacity 1: the item, which is read beside the commit
 	cleanUp *core.CleanUp  // Close waits until Work has the claim, or has given it back
-	done    func()         // the feeder waits for it
+	done    func()         // the feeder waits for it; nil for a claim of the feeder
 }
 
 // drop ends the clean-ups of claims that were refused or are not valid, so that the feeder continues.
@@ -114,11 +114,10 @@ func (q *Queue) claimNothing(s *core.Session) {
 
 // claimBeside returns claims on up to want remembered items for an intake, for the commit of Acks on the session
 // s. It returns none if the feeder has to find the next item:
-//   - another call of this queue value waits for items, and comes first;
+//   - another call of this queue value waits for items, or gets some from the feeder, and comes first;
 //   - claimed items are on the way to another intake: if it has ended, they are given back, and precede the
 //     remembered items;
 //   - an item is being given back, so it precedes the remembered items (T5, T8);
-//   - the loop of Work has got an error from the feeder, and can pause;
 //   - the latest commit of this kind has lost a race, and no claim has been made by these names since.
 //
 // It returns no claim on an item that was claimed before: such an item can be due for the dead letters. Nor
@@ -137,7 +136,7 @@ func (q *Queue) claimBeside(s *core.Session, in *intake, want int) (next []*next
 	defer q.mu.Unlock()
 	a := &q.ahead
 	switch {
-	case q.feeding && !q.served, len(q.requests) > 0, q.ending.n > 0, q.beside.n > 0 && q.intake != in, in.request.failed:
+	case !onlyFor(in, q.requests), !onlyFor(in, q.taking), q.ending.n > 0, q.beside.n > 0 && q.intake != in:
 		return nil
 	case a.s != s, a.missed, q.c.HasLeftovers(q.items):
 		return nil
@@ -208,10 +207,11 @@ type intake struct {
 	q    *Queue
 	done <-chan struct{} // of the context of Work, whose methods run foreign code
 	over chan struct{}   // closed, with q.mu held, when the loop of Work has ended
+	came chan struct{}   // of capacity 1: signals a claim in ready
 
 	// Guarded by q.mu.
-	request *itemRequest // the latest request to the feeder, which has answered it before a handler acknowledges
-	ready   []*nextClaim // claimed by Acks; those of several handlers come in any order
+	request *itemRequest // the latest request to the feeder
+	ready   []*nextClaim // none while there is a request; those of several handlers come in any order
 }
 
 // isOver reports whether Work takes no more items.
@@ -249,12 +249,12 @@ func (in *intake) hand(n *nextClaim) {
 	case waiting >= 0:
 		q.requests = slices.Delete(q.requests, waiting, waiting+1)
 		in.request.reply <- handOut{claims: []*Claim{n.cl}}
-		if len(q.requests) == 0 && q.idle != nil {
-			q.idle()
+		if len(q.requests) == 0 && len(q.taking) == 0 && q.idle != nil {
+			q.idle() // it waits for items
 		}
 		defer n.cleanUp.End()
 	default:
-		in.ready = append(in.ready, n)
+		in.add(n)
 	}
 	q.mu.Unlock()
 	if over {
@@ -263,7 +263,17 @@ func (in *intake) hand(n *nextClaim) {
 	n.done()
 }
 
-// takeReady returns up to want of the claims that Acks have made. The caller holds q.mu, and has begun a
+// add keeps a claim for the loop of Work, and wakes it if it pauses since the service has no space. The caller holds
+// q.mu.
+func (in *intake) add(n *nextClaim) {
+	in.ready = append(in.ready, n)
+	select {
+	case in.came <- struct{}{}:
+	default:
+	}
+}
+
+// takeReady returns up to want of the claims in ready. The caller holds q.mu, and has begun a
 // clean-up.
 func (in *intake) takeReady(want int) (claims []*Claim) {
 	if in == nil {
@@ -275,6 +285,10 @@ func (in *intake) takeReady(want int) (claims []*Claim) {
 		r.cleanUp.End()
 	}
 	in.ready = in.ready[n:]
+	select {
+	case <-in.came:
+	default:
+	}
 	return claims
 }
 

@@ -19,12 +19,16 @@ import (
 
 // itemRequest is a caller that waits for items.
 type itemRequest struct {
-	want  int  // the maximum
-	try   bool // fails with errs.ErrEmpty instead of waiting
+	want  int     // the maximum
+	try   bool    // fails with errs.ErrEmpty instead of waiting
+	in    *intake // of Work, or nil
 	reply chan handOut
 	waits chan struct{} // closed when the feeder begins to wait; nil without Trace, and once it is closed
+}
 
-	failed bool // the reply is an error; guarded by Queue.mu
+// onlyFor reports whether all requests are those of an intake.
+func onlyFor(in *intake, requests []*itemRequest) bool {
+	return !slices.ContainsFunc(requests, func(a *itemRequest) bool { return a.in != in })
 }
 
 type handOut struct {
@@ -39,7 +43,7 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool, in *
 	if err := backend.ContextError(ctx); err != nil {
 		return nil, err
 	}
-	a := &itemRequest{want: want, try: try, reply: make(chan handOut, 1)}
+	a := &itemRequest{want: want, try: try, in: in, reply: make(chan handOut, 1)}
 	var waits <-chan struct{}
 	span := q.newSpan(op)
 	if span != nil {
@@ -58,7 +62,7 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool, in *
 	if in != nil {
 		in.request = a
 	}
-	q.requests, q.served = append(q.requests, a), false
+	q.requests = append(q.requests, a)
 	if q.feeding {
 		select {
 		case q.more <- struct{}{}:
@@ -101,10 +105,17 @@ func (q *Queue) request(ctx context.Context, op string, want int, try bool, in *
 }
 
 // answer distributes the claims over the requests that are still present, in order, at
-// least one to each as far as they go. It gives the rest back.
+// least one to each as far as they go. If an Ack has answered the request of Work meanwhile, the claims are for its
+// next one. answer gives the rest back.
 func (q *Queue) answer(requests []*itemRequest, claims []*Claim) {
+	in := requests[0].in
 	q.mu.Lock()
-	requests = slices.DeleteFunc(slices.Clone(requests), func(a *itemRequest) bool { return !slices.Contains(q.requests, a) })
+	if !onlyFor(in, requests) {
+		in = nil
+	}
+	requests = slices.DeleteFunc(slices.Clone(q.requests), func(a *itemRequest) bool {
+		return !slices.Contains(requests, a) && (in == nil || a.in != in)
+	})
 	for i, a := range requests {
 		n := min(a.want, max(1, len(claims)-(len(requests)-1-i)), len(claims))
 		if n == 0 {
@@ -114,7 +125,12 @@ func (q *Queue) answer(requests []*itemRequest, claims []*Claim) {
 		claims = claims[n:]
 		q.requests = slices.DeleteFunc(q.requests, func(b *itemRequest) bool { return b == a })
 	}
-	q.served = len(q.requests) == 0 && len(claims) == 0
+	if in != nil && !in.isOver() {
+		for _, cl := range claims {
+			in.add(&nextClaim{cl: cl, cleanUp: q.c.BeginCleanUp()})
+		}
+		claims = nil
+	}
 	q.mu.Unlock()
 	q.tellClaims(context.Background(), claims, nil)
 	for _, cl := range claims {
@@ -191,18 +207,27 @@ func (q *Queue) beginLocked(w *underWay) (done func()) {
 	})
 }
 
-// begun returns a channel that is closed when claims that are being given back, or made beside an Ack, are so
-// no more, or nil if there are none.
-func (q *Queue) begun() <-chan struct{} {
+// takeUp returns the requests for which the feeder takes items now. If claims are under way that it waits for, it
+// returns a channel that is closed when they are over. It does not wait for claims that Acks make for the Work which
+// alone requests items, as long as items are remembered.
+func (q *Queue) takeUp() (requests []*itemRequest, wait <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.ending.n > 0:
-		return q.ending.over
-	case q.beside.n > 0:
-		return q.beside.over
+		return nil, q.ending.over
+	case q.beside.n > 0 && (len(q.ahead.items) == 0 || !onlyFor(q.intake, q.requests)):
+		return nil, q.beside.over
 	}
-	return nil
+	q.taking = slices.Clone(q.requests)
+	return q.taking, nil
+}
+
+// tookUp ends what takeUp has begun.
+func (q *Queue) tookUp() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.taking = nil
 }
 
 // awaitGivenBack waits for the claims that are being given back, as long as a call
@@ -216,24 +241,24 @@ func (q *Queue) awaitGivenBack() {
 	}
 }
 
-// settle waits while claims are being given back, or made beside an Ack, or removed since they timed out. It
-// reports whether it has waited for one of the first two kinds: then it is called again, and the requests can be
-// others.
-func (f *feeder) settle(ctx context.Context) (waited bool, err error) {
+// settle waits while claims are being given back, or made beside an Ack, or removed since they timed out, and
+// returns the requests to serve: see takeUp. If it has waited for one of the first two kinds, it returns none: then it
+// is called again.
+func (f *feeder) settle(ctx context.Context) ([]*itemRequest, error) {
 	if err := f.s.Client().AwaitCleanUps(ctx, f.q.items, ""); err != nil {
-		return false, err
+		return nil, err
 	}
-	ended := f.q.begun()
+	requests, ended := f.q.takeUp()
 	if ended == nil {
-		return false, nil
+		return requests, nil
 	}
 	select {
 	case <-ended:
-		return true, nil
+		return nil, nil
 	case <-f.s.Backend().Done():
-		return false, f.s.Backend().Err()
+		return nil, f.s.Backend().Err()
 	case <-ctx.Done():
-		return false, f.s.ContextError(ctx)
+		return nil, f.s.ContextError(ctx)
 	}
 }
 
@@ -244,7 +269,6 @@ func (q *Queue) fail(requests []*itemRequest, err error) {
 	for _, a := range requests {
 		if i := slices.Index(q.requests, a); i >= 0 {
 			q.requests = slices.Delete(q.requests, i, i+1)
-			a.failed = true
 			a.reply <- handOut{err: err}
 		}
 	}
@@ -310,36 +334,39 @@ func (f *feeder) run(ctx context.Context) error {
 		return err
 	}
 	for {
+		tries := func(a *itemRequest) bool { return a.try }
 		requests := f.q.present()
 		if len(requests) == 0 {
 			return nil
 		}
-		want, tries := 0, false
-		for _, a := range requests {
-			want += a.want
-			tries = tries || a.try
-		}
-		if f.place.path != "" && !f.place.slot && !tries {
+		if f.place.path != "" && !f.place.slot && !slices.ContainsFunc(requests, tries) {
 			err := f.place.stand(ctx, func(changed, filled <-chan struct{}) error { return f.await(ctx, changed, nil, filled) })
 			if err != nil {
 				return err
 			}
 			continue
 		}
-		if waited, err := f.settle(ctx); err != nil {
+		requests, err := f.settle(ctx)
+		if err != nil {
 			return err
-		} else if waited || len(f.q.present()) == 0 {
+		}
+		if len(requests) == 0 {
 			continue
 		}
-		took, v, err := f.takeFor(ctx, requests, min(want, f.q.batch(f.s)), tries)
+		want := 0
+		for _, a := range requests {
+			want += a.want
+		}
+		took, v, err := f.takeFor(ctx, requests, min(want, f.q.batch(f.s)), slices.ContainsFunc(requests, tries))
 		switch {
+		case errors.Is(err, errUnderWay):
 		case errors.Is(err, errs.ErrAgain):
 			f.stale = true
 		case err != nil:
 			return err
 		case took:
 		default:
-			f.q.fail(slices.DeleteFunc(requests, func(a *itemRequest) bool { return !a.try }), errs.ErrEmpty)
+			f.q.fail(slices.DeleteFunc(slices.Clone(requests), func(a *itemRequest) bool { return !a.try }), errs.ErrEmpty)
 			if len(f.q.present()) == 0 {
 				continue
 			}
@@ -353,6 +380,7 @@ func (f *feeder) run(ctx context.Context) error {
 // takeFor takes items for the requests and reports whether it found any. Close waits
 // for it, so that items claimed for a request that is gone are given back first.
 func (f *feeder) takeFor(ctx context.Context, requests []*itemRequest, want int, tries bool) (bool, sight, error) {
+	defer f.q.tookUp()
 	u := f.q.c.BeginCleanUp()
 	defer u.End()
 	if f.q.c.IsClosing() { // also if u is nil
@@ -366,11 +394,17 @@ func (f *feeder) takeFor(ctx context.Context, requests []*itemRequest, want int,
 	return true, v, nil
 }
 
+// errUnderWay is the error of a take that would list items while Acks claim some of them.
+var errUnderWay = errors.New("coord: claims of Acks are under way")
+
 // take looks for items once, and claims them. It returns errs.ErrAgain if it
 // found items but claimed none.
 func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight, error) {
 	if claims, err := f.takeAhead(ctx, want); len(claims) > 0 || err != nil {
 		return claims, sight{}, err
+	}
+	if !f.q.beginList() {
+		return nil, sight{}, errUnderWay
 	}
 	l := learnsNow
 	if f.place.path == "" && !sync {

@@ -199,13 +199,16 @@ import (
 //     the refused commit.
 //   - An unknown outcome is resolved as that of each commit (CommitOnce). If it stays unknown, each Ack returns
 //     the error, and the marks of the next items are removed.
-//   - The feeder decides about the next item if another caller waits for one, if an item is being given back
-//     (T5, T8), or if the loop of Work has got an error, after which it can pause. The feeder makes no claim while
-//     such a commit is under way, or while its items are read on their way to Work. In this time no commit claims
-//     items for another call of Work, and each commit claims for one call. So if these items are given back since
-//     Work has ended, no other caller of the queue value has passed over them. When Work has them, they count as
-//     handed out: if Work ends before their handlers begin, another caller can have passed over them, as over items
-//     of the feeder.
+//   - The feeder decides about the next item if another caller waits for one, or gets one from the feeder, or if an
+//     item is being given back (T5, T8). The feeder claims nothing for another caller while such a commit is under way,
+//     or while its items are read on their way to Work. In this time no commit claims items for another call of
+//     Work, and each commit claims for one call. So if these items are given back since Work has ended, no other
+//     caller of the queue value has passed over them. When Work has them, they count as handed out: if Work ends
+//     before their handlers begin, another caller can have passed over them, as over items of the feeder.
+//   - While only this Work has requested items, its Acks claim beside the feeder. Otherwise each Ack that comes while
+//     the feeder claims would free a place, for which Work asks the feeder again. The request of Work is answered by the
+//     commit that ends first; the items of the other one are for its next request. So there are never more claims than
+//     places. The feeder does not list items meanwhile, since the list could show an item that an Ack claims.
 //   - The loop of Work decodes the item, as any other. If Work has ended meanwhile, the item is given back (T4)
 //     before Work returns, and before Close ends the session.
 //   - Only an item that was never claimed is taken in this way, and none if MaxAttempts is 1. So a session that
@@ -507,7 +510,7 @@ type Queue struct {
 	many     bool                       // of a DelayQueue: the last list of a put showed many buckets
 	requests []*itemRequest             // callers that wait for items, see feed.go
 	feeding  bool                       // feed is running
-	served   bool                       // it has answered all requests, and claims nothing before there is another one
+	taking   []*itemRequest             // the requests for which it takes items
 	idle     context.CancelFunc         // cancels the wait of feed; set while feed runs
 	more     chan struct{}              // of capacity 1: signals a new request
 	ending   underWay                   // claims that are being given back in the background

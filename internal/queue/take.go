@@ -99,6 +99,9 @@ func (t *Taker[I]) each(ctx context.Context, op string, want func() int, in *int
 			t.q.awaitGivenBack()
 		}()
 		short := core.NewShortage(c, "claim items", t.q.path.Full())
+		if in != nil {
+			short.Early = in.came
+		}
 		for alone := true; ctx.Err() == nil; {
 			it := st.next()
 			if it == nil {

@@ -352,6 +352,16 @@ func (q *Queue) forget() {
 	q.forgetLocked()
 }
 
+// beginList forgets the remembered items, so that no Ack claims one of them while the feeder lists. It reports false if
+// Acks make claims now, which the list could miss.
+func (q *Queue) beginList() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gen++
+	q.forgetLocked()
+	return q.beside.n == 0
+}
+
 // forgetLocked forgets the remembered items. The caller holds q.mu.
 func (q *Queue) forgetLocked() {
 	if a := &q.ahead; a.rival {

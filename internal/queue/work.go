@@ -32,7 +32,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 	var running sync.WaitGroup
 	busy := make(chan struct{}, n) // an element for each handler that has a place, and one for the item that is awaited
 	x := &crew{
-		ctx: ctx, q: q, in: &intake{q: q, done: ctx.Done(), over: make(chan struct{})}, places: busy,
+		ctx: ctx, q: q, in: &intake{q: q, done: ctx.Done(), over: make(chan struct{}), came: make(chan struct{}, 1)}, places: busy,
 		busy: make(map[*Claim]bool), hung: make(map[*Claim]bool),
 	}
 	defer x.disbandLater(x.in.done, x.in.over, q.drainTimeout)()

@@ -25,18 +25,6 @@ type itemReads struct {
 	log   string // the reads, and an L for each list of a bucket
 }
 
-func itemsOf(c backendtest.Call) (n int) {
-	if c.Op == "get" && strings.Contains(c.Path, "/i-") {
-		n++
-	}
-	for _, r := range c.Reads {
-		if strings.Contains(r.Path, "/i-") {
-			n++
-		}
-	}
-	return n
-}
-
 func (r *itemReads) before(_ context.Context, c backendtest.Call) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,42 +70,67 @@ func TestQueue_AnItemOfABacklogCostsLittleMoreThanOneRequest(t *testing.T) {
 		calls, reads      float64       // of an item, at most
 	}{
 		{1, 1, 0, 1.2, 1},
-		{1, 8, 50 * time.Millisecond, 1.4, 1.15},
+		{1, 8, 0, 1.3, 1.15},
+		{1, 8, 5 * time.Millisecond, 1.3, 1.15},
+		{1, 8, 18 * time.Millisecond, 1.3, 1.15},
+		{1, 8, 50 * time.Millisecond, 1.3, 1.15},
 		{8, 1, 0, 5.2, 1.85},
 		{8, 1, 50 * time.Millisecond, 9.5, 3},
 	} {
 		t.Run(fmt.Sprintf("%d clients with %d handlers of %v", test.clients, test.handlers, test.slow), func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				const items = 800
-				var r itemReads
-				var seen sync.Map
-				var left sync.WaitGroup
-				left.Add(items)
-				putTogether(w.T, wide(w.queue("p", nil)), 1, items)
-				var works []*working
-				for i := range test.clients {
-					name := fmt.Sprint("c", i)
-					q := w.hookedQueue(name, r.hooks(), nil)
-					w.Link(name).(*memory.Link).SetLatency(time.Millisecond)
-					works = append(works, w.work(q, test.handlers, func(_ context.Context, it *coord.Item[int]) error {
-						if _, twice := seen.LoadOrStore(it.Value, true); twice {
-							w.T.Errorf("%d came twice", it.Value)
-							return nil
-						}
-						time.Sleep(test.slow * time.Duration(1+it.Value*7%13) / 13)
-						left.Done()
-						return nil
-					}))
-				}
-				left.Wait()
-				calls, reads, _ := r.reset()
-				for _, x := range works {
-					x.finish()
-				}
-				perItem, read := float64(calls)/items, float64(reads)/items
+				perItem, read := backlogCost(w, test.clients, test.handlers, items, test.slow, func(*coord.Item[int]) error { return nil })
 				w.T.Logf("figure: %d clients with %d handlers of up to %v: %.2f requests an item, which is read %.2f times", test.clients, test.handlers, test.slow, perItem, read)
 				if perItem > test.calls || read > test.reads {
 					w.T.Errorf("%.3f requests an item, which is read %.3f times; want %.2f and %.2f at most", perItem, read, test.calls, test.reads)
+				}
+			})
+		})
+	}
+}
+
+// backlogCost returns how many requests an item of a backlog costs Work, without the watches on the claims of slow handlers,
+// and how often an item is read. A handler takes up to slow and returns the result of end.
+func backlogCost(w *world, clients, handlers, items int, slow time.Duration, end func(*coord.Item[int]) error) (perItem, read float64) {
+	w.T.Helper()
+	var r itemReads
+	var seen sync.Map
+	var left sync.WaitGroup
+	left.Add(items)
+	putTogether(w.T, wide(w.queue("p", nil)), 1, items)
+	var works []*working
+	for i := range clients {
+		name := fmt.Sprint("c", i)
+		q := w.hookedQueue(name, r.hooks(), nil)
+		w.Link(name).(*memory.Link).SetLatency(time.Millisecond)
+		works = append(works, w.work(q, handlers, func(_ context.Context, it *coord.Item[int]) error {
+			if _, twice := seen.LoadOrStore(it.Value, true); twice {
+				w.T.Errorf("%d came twice", it.Value)
+				return nil
+			}
+			time.Sleep(slow * time.Duration(1+it.Value*7%13) / 13)
+			left.Done()
+			return end(it)
+		}))
+	}
+	left.Wait()
+	calls, reads, _ := r.reset()
+	for _, x := range works {
+		x.finish()
+	}
+	return float64(calls) / float64(items), float64(reads) / float64(items)
+}
+
+// The control of the test above: handlers that acknowledge their items themselves, so that no Ack claims, cost more.
+func TestQueue_AnItemOfABacklogCostsMoreIfNoAckClaims(t *testing.T) {
+	for _, slow := range []time.Duration{18 * time.Millisecond, 50 * time.Millisecond} {
+		t.Run(fmt.Sprint(slow), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				perItem, _ := backlogCost(w, 1, 8, 800, slow, (*coord.Item[int]).Ack)
+				w.T.Logf("figure: 1 client with 8 handlers of up to %v that acknowledge their items themselves: %.2f requests an item", slow, perItem)
+				if perItem < 1.5 {
+					w.T.Errorf("%.2f requests an item, want 1.5 at least", perItem)
 				}
 			})
 		})

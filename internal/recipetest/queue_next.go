@@ -27,6 +27,7 @@ type nextScene struct {
 
 	mu                     sync.Mutex
 	calls, acks, both, own int // calls; commits that acknowledge, acknowledge and claim, claim
+	reads, back, refused   int // items that were read; commits that give items back; claims that were refused; never reset
 }
 
 func newNextScene(w *world, o *coord.QueueOptions[int]) *nextScene {
@@ -35,7 +36,10 @@ func newNextScene(w *world, o *coord.QueueOptions[int]) *nextScene {
 		Before: func(ctx context.Context, c backendtest.Call) error {
 			sc.mu.Lock()
 			sc.calls++
+			sc.reads += itemsOf(c)
 			switch ack, claim := acknowledges(c), claims(c); {
+			case !ack && !claim && givesBack(c):
+				sc.back++
 			case ack && claim:
 				sc.both++
 			case ack:
@@ -46,7 +50,14 @@ func newNextScene(w *world, o *coord.QueueOptions[int]) *nextScene {
 			sc.mu.Unlock()
 			return sc.before.Before(ctx, c)
 		},
-		After: sc.after.After,
+		After: func(ctx context.Context, c backendtest.Call, err error) error {
+			if claims(c) && err != nil {
+				sc.mu.Lock()
+				sc.refused++
+				sc.mu.Unlock()
+			}
+			return sc.after.After(ctx, c, err)
+		},
 	})
 	sc.q = coord.NewQueue(sc.c, "/q", o)
 	return sc
@@ -67,6 +78,27 @@ func (sc *nextScene) items(n int) int {
 // acknowledges reports whether a call deletes a claimed item.
 func acknowledges(c backendtest.Call) bool {
 	return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpDelete && strings.Contains(op.Path, "/i-") })
+}
+
+// givesBack reports whether a call deletes a claim.
+func givesBack(c backendtest.Call) bool {
+	return slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Kind == backend.OpDelete && strings.Contains(op.Path, "/m-") })
+}
+
+// onlyClaims reports whether a call claims items and acknowledges none.
+func onlyClaims(c backendtest.Call) bool { return claims(c) && !acknowledges(c) }
+
+// itemsOf returns how many items a call reads.
+func itemsOf(c backendtest.Call) (n int) {
+	if c.Op == "get" && strings.Contains(c.Path, "/i-") {
+		n++
+	}
+	for _, r := range c.Reads {
+		if strings.Contains(r.Path, "/i-") {
+			n++
+		}
+	}
+	return n
 }
 
 // acksAndClaims reports whether a call acknowledges items and claims the next ones.
