@@ -64,7 +64,7 @@ func (c *cell) run(db *sql.DB, t fence.Token) error {
 	return tx.Commit()
 }
 
-// snapshot reports whether the transactions of the cell see only what was committed before they began.
+// snapshot reports whether a transaction of the cell reads the state at its begin.
 func (c *cell) snapshot() bool {
 	return c.kind == "postgres" && c.level != sql.LevelReadCommitted || c.kind == "sqlite"
 }

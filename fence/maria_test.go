@@ -101,7 +101,7 @@ func (s *mariaServer) start(server string) (err error) {
 		select {
 		case <-s.end:
 			return fmt.Errorf("mariadbd has ended: %w\n%s", err, &log)
-		case <-time.After(20 * time.Millisecond): // it tells nobody when it is ready
+		case <-time.After(20 * time.Millisecond): // the server gives no signal when it is ready
 		}
 		if time.Now().After(deadline) {
 			return err

@@ -12,8 +12,8 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// TestTx_OfManyHolders: each holder writes, lets the next one begin, and goes on as if it did not know. No transaction of an earlier
-// holder may be in the ledger after one of a later holder. Without Check there are some.
+// TestTx_OfManyHolders lets many holders follow each other. Each holder goes on writing after the next one has begun. The ledger may
+// have no write of an earlier holder after one of a later holder. Without Check, such writes are in the ledger.
 func TestTx_OfManyHolders(t *testing.T) {
 	each(t, func(d *database) {
 		for _, level := range d.levels {

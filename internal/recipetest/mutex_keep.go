@@ -369,7 +369,7 @@ func (on mutexKeepTests) AKeptLockIsFreeWhenKeepHasPassed(t *testing.T) {
 		if !w.Fake {
 			return
 		}
-		// The time begins anew with each release.
+		// Each release starts the time again.
 		for range 10 {
 			coordtest.MustRelease(w.T, coordtest.MustLock(w.T, m))
 			time.Sleep(200 * time.Millisecond)

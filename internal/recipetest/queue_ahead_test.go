@@ -244,7 +244,7 @@ func TestQueue_AReadAheadKeepsLittle(t *testing.T) {
 			}
 		}
 		w.Settle()
-		// 10 to 17 together, of which 10 is kept.
+		// One request reads the items 10 to 17. Item 10 is not read again when it is claimed.
 		if _, _, log := r.reset(); !strings.HasPrefix(log, " L 1 1 1 1 1 4 8"+strings.Repeat(" 1", 9)) {
 			w.T.Errorf("read%s", log)
 		}
