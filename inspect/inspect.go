@@ -76,7 +76,7 @@ type Report struct {
 
 	// Recipe is the recipe at the path: "mutex", "rwmutex", "election", "semaphore",
 	// "group", "value", "counter", "barrier", "doublebarrier", "queue",
-	// "priorityqueue", "delayqueue", "shards", "twophase" (which Coordinators and Participants
+	// "priorityqueue", "delayqueue", "shards", "schedule", "twophase" (which Coordinators and Participants
 	// share), "inbox" (of one of its sites). Or it is "missing", "empty", "part"
 	// (nodes from within a recipe whose path is further up), "mixture" (of several
 	// recipes), or "directory" (the nodes at the path are of no recipe; recipes can be
@@ -109,6 +109,7 @@ type Report struct {
 	Queue         *Queue         `json:"queue,omitempty"` // of each kind
 	TwoPhase      *TwoPhase      `json:"twophase,omitempty"`
 	Shards        *Shards        `json:"shards,omitempty"`
+	Schedule      *Schedule      `json:"schedule,omitempty"`
 	Inbox         *Site          `json:"inbox,omitempty"`
 	Directory     *Directory     `json:"directory,omitempty"`
 }
@@ -223,7 +224,7 @@ func (x *inspector) describe(ctx context.Context, names []string, stat backend.S
 		recipes, says = append(recipes, recipe), append(says, summary)
 	}
 	for _, look := range []func(context.Context, *nameKinds, func(recipe, summary string)) error{
-		x.lines, x.semaphore, x.group, x.doubleBarrier, x.queue, x.twoPhase, x.shards, x.inbox,
+		x.lines, x.semaphore, x.group, x.doubleBarrier, x.queue, x.twoPhase, x.shards, x.schedule, x.inbox,
 	} {
 		if err := look(ctx, k, add); err != nil {
 			return err

@@ -379,7 +379,7 @@ func sortNames(names []string) *nameKinds {
 }
 
 // fixedNames are the names that recipes give to nodes within their directory.
-var fixedNames = []string{"limit", "requests", "members", "ready", "items", layout.KeysName, "waiters", "producers", "dead", "tx", "sites", "serving", "present", layout.WorkersName, layout.ShardsName}
+var fixedNames = []string{"limit", "requests", "members", "ready", "items", layout.KeysName, "waiters", "producers", "dead", "tx", "sites", "serving", "present", layout.WorkersName, layout.ShardsName, layout.StateName, layout.LeaderName}
 
 // partOf returns the part of a recipe in which a name of that kind occurs, or "" if there
 // is none.

@@ -31,6 +31,7 @@ func (in *Report) String() string {
 	p.queue(in.Queue)
 	p.twoPhase(in.TwoPhase)
 	p.shards(in.Shards)
+	p.schedule(in.Schedule)
 	if in.Inbox != nil {
 		p.sites([]Site{*in.Inbox})
 	}

@@ -190,7 +190,7 @@ var layouts = []struct {
 	{KindTwoPhase, []string{"sites", "tx"}},
 	{KindTwoPhase, []string{"sites", "serving"}},
 	{KindShards, []string{WorkersName, ShardsName}},
-	{KindSchedule, []string{StateName, LeaderName}},
+	{KindSchedule, []string{StateName}},
 	{KindCuratorSemaphore, []string{"leases", "locks"}},
 }
 

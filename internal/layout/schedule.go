@@ -10,7 +10,7 @@ import (
 
 // The names of the nodes of a Schedule: its state, and the directory of the candidates for leadership.
 const (
-	StateName  = "state"
+	StateName  = "schedule-state"
 	LeaderName = "leader"
 )
 
