@@ -2,6 +2,7 @@ package oteltrace
 
 import (
 	"context"
+	"time"
 
 	coordtrace "github.com/go-coord/coord/trace"
 	"go.opentelemetry.io/otel"
@@ -37,6 +38,9 @@ type metrics struct {
 	held    metric.Float64Histogram
 	synced  metric.Float64Histogram
 	doubted metric.Float64Histogram
+	late    metric.Float64Histogram
+	ran     metric.Float64Histogram
+	success metric.Int64Gauge
 
 	holds, waiters, clients metric.Int64UpDownCounter
 	assigned, owned, moving metric.Int64UpDownCounter // shards
@@ -45,6 +49,7 @@ type metrics struct {
 	losses, requeues, revocations, rounds, members metric.Int64Counter
 	moves                                          metric.Int64Counter
 	puts, claims, settled                          metric.Int64Counter
+	runs, missed                                   metric.Int64Counter
 	votes, decisions, inDoubt                      metric.Int64Counter
 	uncertain, sessions, dropped                   metric.Int64Counter
 }
@@ -76,7 +81,16 @@ func newMetrics(m metric.Meter) *metrics {
 		}
 		return c
 	}
+	success, err := m.Int64Gauge("coord.schedule.success", metric.WithUnit("s"), metric.WithDescription("When a run of this process was done last, in seconds since 1970."))
+	if err != nil {
+		otel.Handle(err)
+	}
 	return &metrics{
+		success:     success,
+		late:        duration("coord.schedule.late", "From the planned time to the call of the function."),
+		ran:         duration("coord.schedule.duration", "Runs of schedules."),
+		runs:        counter("coord.schedule.runs", "{run}", "Runs of schedules that have ended."),
+		missed:      counter("coord.schedule.missed", "{run}", "Planned times that were left out."),
 		waited:      duration("coord.wait.duration", "From the call to the grant, or the end of the wait."),
 		held:        duration("coord.hold.duration", "From the grant to the release or the loss."),
 		synced:      duration("coord.cache.sync.duration", "The time to read a cache's tree."),
@@ -158,6 +172,26 @@ func (a *adapter) count(ctx context.Context, e coordtrace.Event) {
 		m.held.Record(ctx, e.Held.Seconds(), with(outcome))
 		a.holding.remove(ctx, m.holds, e.ID)
 		if e.Outcome == coordtrace.ItemLost {
+			m.losses.Add(ctx, 1, with(keyReason.String(string(e.Reason))))
+		}
+	case coordtrace.RunBegan:
+		if !e.Asked && e.Attempt == 1 {
+			m.late.Record(ctx, e.Late.Seconds(), with())
+			m.missed.Add(ctx, int64(e.Missed), with())
+		}
+		a.holding.add(ctx, m.holds, e.ID, with())
+	case coordtrace.RunEnded:
+		outcome := keyOutcome.String(string(e.Outcome))
+		m.runs.Add(ctx, 1, with(outcome))
+		if e.ID == 0 {
+			return // the run of another process
+		}
+		m.ran.Record(ctx, e.Took.Seconds(), with(outcome))
+		a.holding.remove(ctx, m.holds, e.ID)
+		switch e.Outcome {
+		case coordtrace.RunDone:
+			m.success.Record(ctx, time.Now().Unix(), with())
+		case coordtrace.RunLost:
 			m.losses.Add(ctx, 1, with(keyReason.String(string(e.Reason))))
 		}
 	case coordtrace.MemberJoined:

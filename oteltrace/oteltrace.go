@@ -12,7 +12,7 @@
 //     up. A call that need not wait has none. Its events report a lost place in the queue,
 //     and progress.
 //   - coord.hold lasts from a grant to the release or the loss: of a lock, permits, a term,
-//     an entry, an item. A loss has status Error and the error. It can outlast its parent
+//     an entry, an item, a run of a schedule. A loss has status Error and the error. It can outlast its parent
 //     span.
 //
 // Their attributes are coord.recipe, coord.path, coord.op and coord.node, and where they
@@ -42,6 +42,13 @@
 //	coord.shards.moving        up-down counter: of those, shards that they were asked to give up
 //	coord.shards.moves         shards that a member of this process ought to own, or not to own any
 //	                           more, by coord.outcome: gained, lost
+//	coord.schedule.late        from the planned time to the call of the function, of runs of this process
+//	coord.schedule.duration    of runs of this process, by coord.outcome: done, failed, abandoned, lost
+//	coord.schedule.runs        that have ended, by coord.outcome. The leader counts the runs of dead
+//	                           processes as abandoned.
+//	coord.schedule.missed      planned times that were left out
+//	coord.schedule.success     gauge: when a run of this process was done last, in seconds since 1970.
+//	                           Alert on the maximum over all processes.
 //	coord.rounds               that this process has opened at double barriers
 //	coord.cache.sync.duration  of reading a tree, by coord.again
 //	coord.twophase.votes             by coord.yes

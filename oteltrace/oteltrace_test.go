@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
 	coordtrace "github.com/go-coord/coord/trace"
 	"go.opentelemetry.io/otel/attribute"
@@ -455,4 +456,53 @@ func TestNilOptionsWork(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+func TestRunsOfASchedule(t *testing.T) {
+	play(t, Options{}, sdktrace.AlwaysSample(), func(x *scene) {
+		ctx, stop := context.WithCancel(x.t.Context())
+		ended := make(chan error, 1)
+		n := 0
+		began := time.Now()
+		go func() {
+			s := coord.NewSchedule(x.c, "/jobs", coord.Every(time.Minute), &coord.ScheduleOptions{Missed: coord.MissedOnce})
+			ended <- s.Run(ctx, func(ctx context.Context, r *coord.Run) error {
+				switch n++; n {
+				case 1:
+					time.Sleep(3*time.Minute + 30*time.Second) // two planned times are missed, and one is late
+				case 2:
+					return errors.New("no room")
+				case 3:
+					if _, err := mustSession(x).Commit(ctx, backend.Delete(r.Path(), backend.AnyVersion)); err != nil {
+						t.Error(err)
+					}
+					<-ctx.Done()
+				}
+				return nil
+			})
+		}()
+		time.Sleep(6*time.Minute + 30*time.Second)
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		success := began.Add(6 * time.Minute).Unix()
+		x.want(slices.DeleteFunc(x.points(), func(s string) bool {
+			return !strings.HasPrefix(s, "coord.schedule.") || strings.HasPrefix(s, "coord.schedule.late") || strings.HasPrefix(s, "coord.schedule.duration")
+		}),
+			"coord.schedule.missed{path=/app/jobs,recipe=schedule} 2",
+			"coord.schedule.runs{outcome=abandoned,path=/app/jobs,recipe=schedule} 1",
+			"coord.schedule.runs{outcome=done,path=/app/jobs,recipe=schedule} 2",
+			"coord.schedule.runs{outcome=failed,path=/app/jobs,recipe=schedule} 1",
+			"coord.schedule.runs{outcome=lost,path=/app/jobs,recipe=schedule} 1",
+			fmt.Sprintf("coord.schedule.success{path=/app/jobs,recipe=schedule} %d", success))
+	})
+}
+
+func mustSession(x *scene) backend.Session {
+	s, err := x.other.Session(x.t.Context())
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return s
 }

@@ -146,6 +146,14 @@ func (a *adapter) span(ctx context.Context, e coordtrace.Event) {
 			attrs = append(attrs, keyReason.String(string(e.Reason)))
 		}
 		a.holds.end(e.Subject, e.Err, true, attrs...)
+	case coordtrace.RunBegan:
+		a.begin(ctx, &a.holds, "coord.hold", e.Subject, keyToken.Int64(e.Token), keyAttempt.Int(e.Attempt))
+	case coordtrace.RunEnded:
+		attrs := []attribute.KeyValue{keyOutcome.String(string(e.Outcome))}
+		if e.Reason != "" {
+			attrs = append(attrs, keyReason.String(string(e.Reason)))
+		}
+		a.holds.end(e.Subject, e.Err, true, attrs...)
 	case coordtrace.EventsDropped:
 		a.waits.endAll()
 		a.holds.endAll()

@@ -43,6 +43,7 @@ type client struct {
 	queues  table[subject, Queue]
 	members table[memberKey, member]
 	shards  table[memberKey, Shards]
+	jobs    table[string, Schedule]
 	undone  table[siteKey, Undone]
 	doubts  table[branchKey, Branch]
 	losses  []Loss
@@ -167,6 +168,14 @@ func (x *client) event(e trace.Event, holds []hook.Hold) {
 		x.holds(at, Hold{Token: e.Token, Item: e.Item, Attempt: e.Attempt}, now)
 	case trace.ItemSettled:
 		x.settled(e, now)
+
+	case trace.RunBegan:
+		s := x.job(at.Path, now)
+		s.Planned, s.Late = e.Planned, e.Late
+		s.Missed += e.Missed
+		x.holds(at, Hold{Token: e.Token, Attempt: e.Attempt}, now)
+	case trace.RunEnded:
+		x.ran(e, now)
 
 	case trace.MemberJoined:
 		m := x.members.get(memberKey{at.Path, e.Member}, now)
@@ -318,6 +327,33 @@ func (x *client) settled(e trace.ItemSettled, now time.Time) {
 	}
 }
 
+// job returns what is known of the schedule at path.
+func (x *client) job(path string, now time.Time) *Schedule {
+	s := x.jobs.get(path, now)
+	s.Path = path
+	return s
+}
+
+func (x *client) ran(e trace.RunEnded, now time.Time) {
+	delete(x.acqs, e.ID)
+	s := x.job(e.Path, now)
+	switch e.Outcome {
+	case trace.RunDone:
+		s.Done++
+		s.Success, s.Took = now, e.Took
+	case trace.RunFailed:
+		s.Failed++
+	case trace.RunAbandoned:
+		s.Abandoned++
+	case trace.RunLost:
+		s.Lost++
+		x.lose(Loss{At: now, Recipe: e.Recipe, Path: e.Path, Node: e.Node, Reason: string(e.Reason), Held: e.Took})
+	}
+	if e.Outcome != trace.RunAbandoned {
+		s.Outcome = string(e.Outcome)
+	}
+}
+
 func (x *client) queue(at trace.Subject) *Queue {
 	q := x.queues.get(subject{at.Recipe, at.Path}, time.Now())
 	q.Recipe, q.Path = at.Recipe, at.Path
@@ -407,7 +443,7 @@ func (x *client) report() Client {
 		Phase: now.word, Since: now.since, SessionsLost: x.lost, Suspensions: x.suspend,
 		Dropped: x.dropped, DroppedAt: x.droppedAt,
 		Leads: []Hold{}, Holds: []Hold{}, Waits: []Wait{}, Queues: []Queue{}, Items: []Hold{},
-		Members: []Member{}, Shards: []Shards{}, Undone: []Undone{}, InDoubt: []Branch{}, Losses: []Loss{},
+		Members: []Member{}, Shards: []Shards{}, Schedules: []Schedule{}, Undone: []Undone{}, InDoubt: []Branch{}, Losses: []Loss{},
 	}
 	if x.c != nil {
 		if _, ns, err := layout.Place(x.c.FullPath, "/"); err == nil {
@@ -426,6 +462,7 @@ func (x *client) report() Client {
 
 	owned := make(map[string]int) // shards, by the path
 	claimed := make(map[subject]int)
+	running := make(map[string]int) // runs of schedules, by the path
 	for _, s := range holds {
 		h := Hold{Node: s.Node, Token: s.Token}
 		if a := x.acqs[s.ID]; a != nil && a.holds {
@@ -439,6 +476,9 @@ func (x *client) report() Client {
 			c.Leads = append(c.Leads, h)
 		case h.Recipe == "shards":
 			owned[h.Path]++
+		case h.Recipe == string(layout.KindSchedule):
+			running[h.Path]++
+			c.Holds = append(c.Holds, h)
 		default:
 			c.Holds = append(c.Holds, h)
 		}
@@ -470,6 +510,11 @@ func (x *client) report() Client {
 		out.Owned = owned[s.Path]
 		c.Shards = append(c.Shards, out)
 	}
+	for _, s := range x.jobs.all() {
+		out := *s
+		out.Running = running[s.Path]
+		c.Schedules = append(c.Schedules, out)
+	}
 	for _, u := range x.undone.all() {
 		c.Undone = append(c.Undone, *u)
 	}
@@ -488,6 +533,7 @@ func (x *client) report() Client {
 	cut(&c, "queues", &c.Queues, func(q Queue) (time.Time, string) { return time.Time{}, q.Path })
 	cut(&c, "members", &c.Members, func(m Member) (time.Time, string) { return m.Since, m.Path + m.Member })
 	cut(&c, "shards", &c.Shards, func(s Shards) (time.Time, string) { return time.Time{}, s.Path + s.Member })
+	cut(&c, "schedules", &c.Schedules, func(s Schedule) (time.Time, string) { return time.Time{}, s.Path })
 	cut(&c, "undone", &c.Undone, func(u Undone) (time.Time, string) { return u.Since, u.Path + u.Site })
 	cut(&c, "in_doubt", &c.InDoubt, func(b Branch) (time.Time, string) { return b.Since, b.Path + b.Proposal + b.Site })
 	return c

@@ -202,7 +202,7 @@ func (r *Report) alive() error {
 }
 
 // A Report is what a process does with coord. Lists have at most 100 elements, the oldest first by Since.
-// Queues and Shards are sorted by their paths, and Losses has the latest first.
+// Queues, Shards and Schedules are sorted by their paths, and Losses has the latest first.
 type Report struct {
 	At      time.Time `json:"at"`
 	Clients []Client  `json:"clients"` // those that are open or being opened, else the latest that was closed
@@ -233,12 +233,15 @@ type Client struct {
 	Suspensions  int `json:"suspensions"`
 
 	Leads   []Hold   `json:"leads"`   // terms of elections
-	Holds   []Hold   `json:"holds"`   // locks, permits, places in a round
+	Holds   []Hold   `json:"holds"`   // locks, permits, places in a round, runs of schedules
 	Waits   []Wait   `json:"waits"`   // calls that wait, those for items included
 	Queues  []Queue  `json:"queues"`  // from which items were taken
 	Items   []Hold   `json:"items"`   // claimed at present
 	Members []Member `json:"members"` // of groups
 	Shards  []Shards `json:"shards"`
+
+	Schedules []Schedule `json:"schedules"` // of which the client has run planned times
+
 	Undone  []Undone `json:"undone"`   // decided transactions that sites of the client have not carried out
 	InDoubt []Branch `json:"in_doubt"` // transactions whose decision a site of the client waits for
 	Losses  []Loss   `json:"losses"`   // the latest, at most 32
@@ -267,7 +270,7 @@ type Hold struct {
 	Token     int64     `json:"token,omitempty"`
 	Weight    int       `json:"weight,omitempty"`  // permits, if more than 1
 	Item      string    `json:"item,omitempty"`    // the id of an item
-	Attempt   int       `json:"attempt,omitempty"` // of an item
+	Attempt   int       `json:"attempt,omitempty"` // of an item or a run
 	Since     time.Time `json:"since,omitzero"`
 	Revoked   bool      `json:"revoked,omitempty"`   // another client has asked for it
 	Announced bool      `json:"announced,omitempty"` // the leader has announced that it has taken over
@@ -317,6 +320,22 @@ type Shards struct {
 	Ought   int       `json:"ought"`   // that the member ought to own
 	Members int       `json:"members"` // of which it is one
 	Since   time.Time `json:"since"`   // of the latest assignment
+}
+
+// A Schedule has what a client has run of a schedule.
+type Schedule struct {
+	Path      string        `json:"path"`
+	Running   int           `json:"running"`           // runs that last
+	Planned   time.Time     `json:"planned,omitzero"`  // of the run that began last
+	Late      time.Duration `json:"late_ns,omitempty"` // how long after that time it began
+	Outcome   string        `json:"outcome,omitempty"` // of the run of this client that ended last
+	Success   time.Time     `json:"success,omitzero"`  // when a run was done last
+	Took      time.Duration `json:"took_ns,omitempty"` // that run
+	Done      int           `json:"done"`
+	Failed    int           `json:"failed"`
+	Lost      int           `json:"lost"`      // claims of this client
+	Abandoned int           `json:"abandoned"` // runs of this client that had to stop, and runs of others whose claims this client, as the leader, has found ended
+	Missed    int           `json:"missed"`    // planned times that were left out
 }
 
 // Undone are the decided transactions that a site has not carried out. A site that has none is left

@@ -101,10 +101,38 @@ func TestEverythingThatAProcessDoesIsReported(t *testing.T) {
 			coord.NewShards(x.c, "/shards", 4, &coord.ShardsOptions{ID: "host-1"}).Run(ctx,
 				func(ctx context.Context, sh *coord.Shard) error { <-ctx.Done(); return nil })
 		})
+		runs := 0
+		all.Go(func() {
+			coord.NewSchedule(x.c, "/jobs", coord.Every(time.Second), &coord.ScheduleOptions{Grace: time.Second}).Run(ctx, func(ctx context.Context, r *coord.Run) error {
+				switch runs++; runs {
+				case 1:
+					time.Sleep(3500 * time.Millisecond) // two planned times are missed, and the next one is late
+					return nil
+				case 2:
+					return errors.New("no room")
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			})
+		})
 		synctest.Wait()
 		time.Sleep(time.Minute)
 
 		c := x.client()
+		if len(c.Schedules) != 1 || len(c.Leads) != 2 || len(c.Holds) != 3 {
+			t.Fatalf("schedules are %+v, leads %+v, holds %+v", c.Schedules, c.Leads, c.Holds)
+		}
+		job := c.Schedules[0]
+		job.Late, job.Success = job.Late.Round(10*time.Millisecond), job.Success.Round(10*time.Millisecond)
+		if third := began.Add(6 * time.Second); job != (status.Schedule{
+			Path: "/app/jobs", Running: 1, Planned: third, Outcome: "failed", Success: third.Add(-500 * time.Millisecond), Took: 3500 * time.Millisecond,
+			Done: 1, Failed: 1, Missed: 2,
+		}) {
+			t.Errorf("the schedule is %+v", job)
+		}
+		for _, h := range []*[]status.Hold{&c.Leads, &c.Holds} { // those of the schedule
+			*h = slices.DeleteFunc(*h, func(h status.Hold) bool { return strings.HasPrefix(h.Path, "/app/jobs") })
+		}
 		if c.Phase != "connected" || !c.Since.Equal(began) || c.Session != fmt.Sprintf("0x%x", uint64(lock.Session())) {
 			t.Errorf("phase %s since %v, session %s", c.Phase, c.Since, c.Session)
 		}

@@ -327,8 +327,8 @@ type RunOutcome string
 
 // The outcomes. RunDone: the function has returned nil. RunFailed: it has returned an error, panicked or ended its
 // goroutine. RunReturned: Schedule.Run ended before the function was called. RunAbandoned: the claim
-// has ended before the function returned, or Schedule.Run had to end. RunLost is only the
-// outcome of an event.
+// has ended before the function returned, or Schedule.Run had to end. RunReturned is only an
+// outcome of records, RunLost only of events.
 const (
 	RunDone      RunOutcome = "done"
 	RunFailed    RunOutcome = "failed"

@@ -39,7 +39,7 @@ coordctl prune /locks --yes`,
 // is its node.
 var empty = []layout.RecipeKind{
 	layout.KindMutex, layout.KindRWMutex, layout.KindElection, layout.KindSemaphore, layout.KindGroup, layout.KindDoubleBarrier,
-	layout.KindQueue, layout.KindPriorityQueue, layout.KindDelayQueue, layout.KindTwoPhase, layout.KindShards,
+	layout.KindQueue, layout.KindPriorityQueue, layout.KindDelayQueue, layout.KindTwoPhase, layout.KindShards, layout.KindSchedule,
 }
 
 // pruner finds empty directories.

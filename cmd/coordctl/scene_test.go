@@ -120,6 +120,33 @@ kill -TERM $pid; wait $pid`)
 	return s
 }
 
+// schedule begins a schedule: one run has failed, and another lasts as long as the test.
+func (s *scene) schedule() {
+	s.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	s.t.Cleanup(func() { stop(); wg.Wait() })
+	jobs := coord.NewSchedule(s.client("node-a"), "/jobs/report", coord.Every(1_000_000*time.Hour), &coord.ScheduleOptions{ID: "node-a"})
+	lasts := make(chan struct{})
+	wg.Go(func() {
+		n := 0
+		_ = jobs.Run(ctx, func(ctx context.Context, _ *coord.Run) error {
+			if n++; n == 1 {
+				return errors.New("no room\n")
+			}
+			close(lasts)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	})
+	for range 2 {
+		if _, err := jobs.RunNow(ctx); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	<-lasts
+}
+
 // client returns the client of a process. Only the goroutine of the test calls it.
 func (s *scene) client(name string) *coord.Client {
 	s.t.Helper()
@@ -230,6 +257,7 @@ func normal(text string) string {
 	for _, r := range []struct{ pattern, by string }{
 		{`\d{4}-\d\d-\d\dT[\d:.]+Z`, "TIME"},
 		{`0x[0-9a-f]+`, "SESSION"},
+		{`run-\d+-\d+-[0-9a-f-]{36}`, "RUN"},
 		{`[0-9a-f]{8}-[0-9a-f-]{27}`, "ID"},
 		{`127\.0\.0\.1:\d+`, "ADDR"},
 		{`(zookeeper|etcd|postgres) \d+(\.\d+)+`, "$1 VERSION"},
@@ -243,6 +271,7 @@ func normal(text string) string {
 		{`(least|most|oldest) \d+\.\d+`, "$1 F"},
 		{`\b([2-9]\d|\d{3,})\b`, "N"}, // tokens
 		{`([^ \n]) {2,}`, "$1  "},
+		{`(TIME  |"took": ")[\d.]+m?s`, "${1}TOOK"},
 	} {
 		text = regexp.MustCompile(r.pattern).ReplaceAllString(text, r.by)
 	}

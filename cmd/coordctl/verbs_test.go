@@ -26,10 +26,14 @@ func TestTheOutputOfTheVerbs(t *testing.T) {
 	for _, v := range []struct {
 		backend string
 		servers func(t *testing.T) *servers
-	}{{"zookeeper", onZooKeeper}, {"etcd", onEtcd}, {"postgres", onPostgres}} {
+		more    func(s *scene)
+	}{{"zookeeper", onZooKeeper, nil}, {"etcd", onEtcd, nil}, {"postgres", onPostgres, nil}, {"schedule", onZooKeeper, (*scene).schedule}} {
 		t.Run(v.backend, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t, v.servers(t), "/transcript")
+			if v.more != nil {
+				v.more(s)
+			}
 			file := filepath.Join("testdata", v.backend+".txt")
 			stored, err := os.ReadFile(file)
 			if err != nil {
@@ -116,6 +120,7 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 	if out, status := s.run("coordctl value set /config/limits 100"); status != 0 {
 		t.Fatal(out)
 	}
+	s.schedule()
 	// The statuses of examples that are not 0.
 	statuses := map[string]int{
 		"coordctl top /locks": exitUsage, // there is no terminal

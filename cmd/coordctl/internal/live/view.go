@@ -249,6 +249,18 @@ func (e *entry) row(now time.Time, watched bool) *Row {
 			})
 		}
 		value = r.Holding
+	case in.Schedule != nil:
+		s := in.Schedule
+		r.Waiting = s.Waiting
+		if s.Session != "" {
+			r.State = "led"
+			r.Holding = 1
+			r.add(&r.Holders, Party{ID: s.Leader, Session: s.Session, Role: "leads"})
+		}
+		if s.Paused {
+			r.State = "paused"
+		}
+		value = r.Waiting
 	case in.DoubleBarrier != nil:
 		d := in.DoubleBarrier
 		r.State = "closed"
@@ -399,7 +411,7 @@ func (r *Row) Class() string {
 	switch r.Recipe {
 	case "mutex", "rwmutex", "semaphore":
 		return "locks"
-	case "election":
+	case "election", "schedule":
 		return "leaders"
 	case "queue", "priorityqueue", "delayqueue":
 		return "queues"
