@@ -23,6 +23,7 @@ type Hold struct {
 	span   *tracing.Span // nil without Trace
 	owner  Owner
 	keeper NodeKeeper // nil unless the node can outlast the hold
+	claim  bool       // see SetClaim
 
 	mu         sync.Mutex
 	path       string        // of its node; a downgrade changes it

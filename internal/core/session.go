@@ -20,11 +20,6 @@ import (
 	"github.com/go-coord/coord/trace"
 )
 
-// armDelay is the age of a hold at which the watch on its own node is armed. The watch
-// reports a deletion by an outsider. It is off the critical path, and a shorter hold
-// never pays for it.
-const armDelay = 20 * time.Millisecond
-
 // Session is one session of the backend, with its holds.
 type Session struct {
 	c *Client
@@ -35,9 +30,8 @@ type Session struct {
 	mu      sync.Mutex
 	err     error              // why the session is over, for its holds
 	holds   map[*Hold]struct{} // the holds that stand
-	toArm   []*Hold            // granted without a watch on their node, see armLater
-	spare   []*Hold            // the other buffer of toArm
-	arming  bool               // armLoop runs
+	single  toArm              // holds whose watches are armed one by one
+	claims  toArm              // holds whose watches are armed together
 	entries []*journalEntry    // free journal nodes, see commit.go
 
 	allowed map[string]struct{} // directories in which the permissions are sufficient, see IsAllowed
@@ -156,7 +150,7 @@ func (s *Session) end(err error) {
 	err = s.err
 	holds := s.holds
 	s.holds = nil
-	s.toArm, s.spare = nil, nil
+	s.single.granted, s.claims.granted = nil, nil
 	s.mu.Unlock()
 	endings := make([]ending, 0, len(holds))
 	for h := range holds {
@@ -198,48 +192,6 @@ func (s *Session) endHold(h *Hold) {
 	s.mu.Lock()
 	delete(s.holds, h)
 	s.mu.Unlock()
-}
-
-// armLater arms a watch on the node of h after armDelay, if h still stands then. One
-// goroutine serves all holds of a session. The caller holds s.mu.
-func (s *Session) armLater(h *Hold) {
-	s.toArm = append(s.toArm, h)
-	if s.arming {
-		return
-	}
-	s.arming = s.c.GoWork(s.armLoop)
-}
-
-// armLoop runs as long as holds are granted.
-func (s *Session) armLoop() {
-	t := time.NewTicker(armDelay)
-	defer t.Stop()
-	var due []*Hold // granted before the latest tick, so that each waits at least a period
-	for {
-		select {
-		case <-t.C:
-		case <-s.b.Done():
-			return
-		}
-		for _, h := range due {
-			switch {
-			case h.Err() != nil:
-			case h.keeper != nil:
-				h.keeper.Watch()
-			default:
-				s.c.GoWork(func() { h.WatchNode("", nil) })
-			}
-		}
-		clear(due)
-		s.mu.Lock()
-		due, s.toArm, s.spare = s.toArm, s.spare[:0], due[:0]
-		if len(due) == 0 {
-			s.arming = false
-			s.mu.Unlock()
-			return
-		}
-		s.mu.Unlock()
-	}
 }
 
 // LookAgain returns ErrAgain if the caller must read again after a commit that failed with err: a

@@ -318,6 +318,7 @@ func grantClaims(s *core.Session, claims []*Claim, proof *backend.Stat) ([]*Clai
 	for _, cl := range claims {
 		cl.early = s.Clock().Precedes(proof, cl.e.Ready())
 		cl.hold = core.NewHold(s, cl.mark, proof.Mzxid, cl.q.newSpan("take"), cl)
+		cl.hold.SetClaim()
 		if err := cl.hold.Stand(nil); err != nil {
 			return nil, err // the session is over, and all the marks are deleted with it
 		}

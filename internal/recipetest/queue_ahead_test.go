@@ -20,7 +20,7 @@ import (
 // itemReads counts the calls of clients, and the items that each of them reads.
 type itemReads struct {
 	mu    sync.Mutex
-	calls int    // without the watches on the claims of slow handlers
+	calls int
 	reads []int  // of items: how many a call reads
 	log   string // the reads, and an L for each list of a bucket
 }
@@ -28,9 +28,7 @@ type itemReads struct {
 func (r *itemReads) before(_ context.Context, c backendtest.Call) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.Op != "get" || !strings.Contains(c.Path, "/m-") {
-		r.calls++
-	}
+	r.calls++
 	switch n := itemsOf(c); {
 	case n > 0:
 		r.reads = append(r.reads, n)
@@ -90,8 +88,7 @@ func TestQueue_AnItemOfABacklogCostsLittleMoreThanOneRequest(t *testing.T) {
 	}
 }
 
-// backlogCost returns how many requests an item of a backlog costs Work, without the watches on the claims of slow handlers,
-// and how often an item is read. A handler takes up to slow and returns the result of end.
+// backlogCost returns how many requests an item of a backlog costs Work, and how often an item is read. A handler takes up to slow and returns the result of end.
 func backlogCost(w *world, clients, handlers, items int, slow time.Duration, end func(*coord.Item[int]) error) (perItem, read float64) {
 	w.T.Helper()
 	var r itemReads
