@@ -198,12 +198,12 @@ func (s *Schedule) Run(ctx context.Context, f func(ctx context.Context, r *Run) 
 // matches ErrUncertain.
 func (s *Schedule) RunNow(ctx context.Context) (time.Time, error) { return s.s.RunNow(ctx) }
 
-// Pause keeps the leader from claiming planned times, until Resume. Runs that last go on. It is no error if the
+// Pause keeps the leader from claiming planned times, also for another attempt, until Resume. Runs that last go on. It is no error if the
 // schedule is paused already.
 func (s *Schedule) Pause(ctx context.Context) error { return s.s.Pause(ctx) }
 
-// Resume ends a Pause. The planned times that have passed meanwhile are left out, and do not count as missed. It
-// is no error if the schedule is not paused.
+// Resume ends a Pause. The planned times that have passed meanwhile are left out, and do not count as missed. An
+// attempt that was put off is made. It is no error if the schedule is not paused.
 func (s *Schedule) Resume(ctx context.Context) error { return s.s.Resume(ctx) }
 
 // A ScheduleState is the state of a Schedule.

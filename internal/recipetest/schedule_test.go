@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/backendtest"
 	"github.com/go-coord/coord/backend/memory"
 	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
@@ -452,6 +453,85 @@ func TestSchedule_TheHistoryIsBounded(t *testing.T) {
 		runs := x.state(c).Runs
 		if len(runs) != 3 || !runs[2].Planned.Equal(oclock("00:30:00")) || len(runs[2].Error) > 210 {
 			w.T.Errorf("%+v", runs)
+		}
+	})
+}
+
+// beforeScheduledClaim returns hooks that call f before the first commit that claims a planned time.
+func beforeScheduledClaim(f func(ops []backend.Op)) *backendtest.Hooks {
+	var done atomic.Bool
+	return &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+		claims := slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Mode == backend.Ephemeral })
+		if claims && coordtest.Commits(c, backend.OpCheck) && !done.Swap(true) {
+			f(c.Ops)
+		}
+		return nil
+	}}
+}
+
+// The term of a leader ends before its claim is committed, and the leader does not know it.
+func TestSchedule_ALeaderWhoseTermHasEndedClaimsNothing(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := w.roster(coord.Every(time.Minute), coord.ScheduleOptions{})
+		x.start(w.Open("a", beforeScheduledClaim(func(ops []backend.Op) {
+			if _, err := w.Session("operator").Commit(context.Background(), backend.Delete(ops[0].Path, backend.AnyVersion)); err != nil {
+				w.T.Error(err)
+			}
+		})), "a", nil)
+		n := w.Waits.Load()
+		x.start(w.Open("b", nil), "b", nil)
+		w.Eventually("the second process waits", func() bool { return w.Waits.Load() > n })
+		if got, want := texts(x.await(2)), "b 00:01:00.000, b 00:02:00.000"; got != want {
+			w.T.Errorf("ran: %s; want %s", got, want)
+		}
+	})
+}
+
+// A pause that returns before the claim is committed keeps the planned time from running.
+func TestSchedule_APauseBeforeTheClaimCounts(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := w.roster(coord.Every(time.Minute), coord.ScheduleOptions{})
+		operator := coord.NewSchedule(w.Open("operator", nil), "/s", x.tt, nil)
+		x.start(w.Open("a", beforeScheduledClaim(func([]backend.Op) { x.must(operator.Pause(context.Background())) })), "a", nil)
+		sleepUntil(oclock("00:05:30"))
+		x.must(operator.Resume(w.T.Context()))
+		if got, want := texts(x.await(2)), "a 00:06:00.000, a 00:07:00.000"; got != want {
+			w.T.Errorf("ran: %s; want %s", got, want)
+		}
+	})
+}
+
+// A pause also puts off another attempt. A run that was asked for is repeated all the same.
+func TestSchedule_APausePutsOffAnotherAttempt(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := w.roster(coord.Every(time.Minute), coord.ScheduleOptions{Attempts: 2})
+		c := w.Open("a", nil)
+		s := coord.NewSchedule(c, "/s", x.tt, nil)
+		stop := x.start(c, "a", func(ctx context.Context, r *coord.Run) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		x.await(1)
+		x.must(s.Pause(w.T.Context()))
+		x.must(stop())
+		stop = x.start(c, "b", func(ctx context.Context, r *coord.Run) error {
+			if r.Attempt == 1 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		asked, err := s.RunNow(w.T.Context())
+		x.must(err)
+		x.await(2)
+		x.must(stop())
+		x.start(c, "c", nil)
+		if runs := x.await(3); !runs[2].asked || runs[2].attempt != 2 || !runs[2].planned.Equal(asked) {
+			w.T.Errorf("while paused: %v", runs)
+		}
+		sleepUntil(oclock("00:10:30"))
+		x.must(s.Resume(w.T.Context()))
+		if got, want := texts(x.await(5)[3:]), "c 00:01:00.000 attempt 2, c 00:11:00.000"; got != want {
+			w.T.Errorf("ran: %s; want %s", got, want)
 		}
 	})
 }

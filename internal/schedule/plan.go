@@ -58,7 +58,7 @@ func (s *Schedule) plan(read *layout.ScheduleState, now, origin int64, gone map[
 		return wait(0), nil
 	}
 	x.kind = stepClaim
-	if i := slices.IndexFunc(x.state.Runs, func(r layout.ScheduleRun) bool { return r.Again }); i >= 0 {
+	if i := slices.IndexFunc(x.state.Runs, func(r layout.ScheduleRun) bool { return r.Again && (r.Asked || !read.Paused) }); i >= 0 {
 		r := &x.state.Runs[i]
 		r.Again = false
 		x.planned, x.asked, x.attempt = r.Planned, r.Asked, r.Attempt

@@ -21,7 +21,7 @@ import (
 // the backends.
 var packages = []string{
 	".", "inspect", "internal/layout", "internal/core", "internal/line", "internal/cell", "internal/queue", "internal/mirror",
-	"internal/semaphore", "internal/election", "internal/barrier", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/txn", "internal/twophase",
+	"internal/semaphore", "internal/election", "internal/barrier", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/schedule", "internal/txn", "internal/twophase",
 	"internal/backoff", "internal/carry", "internal/contender", "internal/errs", "internal/follow", "internal/holdset", "internal/kinds", "internal/latest", "internal/nodepath",
 	"internal/outbox", "internal/parallel", "internal/queuestat", "internal/serviceclock", "internal/tracing", "internal/usercode",
 	"backend", "backend/memory", "backend/zookeeper", "backend/etcd", "backend/postgres",
