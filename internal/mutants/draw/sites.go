@@ -337,6 +337,7 @@ var areas = map[string]string{
 	"semaphore": "semaphore", "internal/semaphore/": "semaphore",
 	"election": "election", "internal/election/": "election", "group": "group", "internal/group/": "group",
 	"shards": "shards", "internal/shards/": "shards", "internal/assign/": "shards",
+	"schedule": "schedule", "internal/schedule/": "schedule",
 	"barrier": "barriers", "internal/barrier/": "barriers", "doublebarrier": "barriers", "internal/doublebarrier/": "barriers",
 	"queue": "queues", "internal/queue/": "queues", "internal/queuestat/": "queues",
 	"value": "values", "counter": "values", "internal/cell/": "values",
