@@ -20,6 +20,6 @@
 // Package coord has the public types, their documentation and the codecs; a Taker calls the codec.
 //
 // TestQueue, TestPriorityQueue, TestDelayQueue and TestWork of internal/recipetest test it, and
-// internal/model/queue_slots_*_test.go explores the rules of the waiting clients, queue_next_test.go those of
-// Acks that claim, and queue_keys_*test.go those of keys.
+// internal/model/queue_slots_*_test.go explores the rules of the waiting clients, queue_next_test.go and
+// queue_beside_test.go those of Acks that claim, and queue_keys_*test.go those of keys.
 package queue
