@@ -76,6 +76,10 @@ type tool struct {
 	revokeSignal signalFlag // 0: COMMAND is not told of a request for the lock
 	revokeGrace  time.Duration
 
+	// Flags of guard.
+	listen   string        // a path; "" for the parent of COMMAND
+	endDelay time.Duration // between the death and the end of the sessions
+
 	// Flags of the verbs of queues.
 	priority int64
 	delay    time.Duration
@@ -224,7 +228,7 @@ func (t *tool) service() (backend.Backend, error) {
 		return memory.New(&memory.Options{SessionTimeout: t.timeout, LossMargin: t.margin}), nil
 	}
 	if len(t.hosts()) == 0 {
-		return nil, usage("no servers: give --servers host:port,…, or --memory to try things out")
+		return nil, errNoServers
 	}
 	cfg, err := t.tlsConfig()
 	if err != nil {
@@ -232,21 +236,33 @@ func (t *tool) service() (backend.Backend, error) {
 	}
 	switch t.backend {
 	case "postgres":
-		return postgres.New(t.connString(), &postgres.Options{
-			SessionTimeout: t.timeout, LossMargin: t.margin, Schema: t.schema, KeepSchema: true, Logger: t.logger(),
-			BeforeConnect: func(_ context.Context, c *pgconn.Config) error { t.overridePostgres(c, cfg); return nil },
-		}), nil
+		return postgres.New(t.connString(), t.postgresOptions(cfg)), nil
 	case "etcd":
-		user, password, _ := strings.Cut(t.user, ":")
-		return etcd.New(t.hosts(), &etcd.Options{
-			SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Username: user, Password: password, Prefix: t.prefix, Logger: t.logger(),
-			OpenWithoutSpace: true, // to delete what fills it
-		}), nil
+		return etcd.New(t.hosts(), t.etcdOptions(cfg)), nil
 	}
-	return zookeeper.New(t.hosts(), &zookeeper.Options{
-		SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Digest: t.digest, Logger: t.logger(),
-	}), nil
+	return zookeeper.New(t.hosts(), t.zookeeperOptions(cfg)), nil
 }
+
+func (t *tool) postgresOptions(cfg *tls.Config) *postgres.Options {
+	return &postgres.Options{
+		SessionTimeout: t.timeout, LossMargin: t.margin, Schema: t.schema, KeepSchema: true, Logger: t.logger(),
+		BeforeConnect: func(_ context.Context, c *pgconn.Config) error { t.overridePostgres(c, cfg); return nil },
+	}
+}
+
+func (t *tool) etcdOptions(cfg *tls.Config) *etcd.Options {
+	user, password, _ := strings.Cut(t.user, ":")
+	return &etcd.Options{
+		SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Username: user, Password: password, Prefix: t.prefix, Logger: t.logger(),
+		OpenWithoutSpace: true, // to delete what fills it
+	}
+}
+
+func (t *tool) zookeeperOptions(cfg *tls.Config) *zookeeper.Options {
+	return &zookeeper.Options{SessionTimeout: t.timeout, LossMargin: t.margin, TLS: cfg, Digest: t.digest, Logger: t.logger()}
+}
+
+var errNoServers = usage("no servers: give --servers host:port,…, or --memory to try things out")
 
 // tlsConfig returns nil if no flag asks for TLS.
 func (t *tool) tlsConfig() (*tls.Config, error) {

@@ -4,6 +4,8 @@
 //	coordctl [flags] lock PATH -- COMMAND [ARGUMENT…]
 //	coordctl [flags] elect PATH -- COMMAND [ARGUMENT…]
 //	coordctl [flags] elect --resign PATH
+//	coordctl [flags] guard -- COMMAND [ARGUMENT…]
+//	coordctl [flags] guard --listen PATH
 //	coordctl [flags] check [PATH]
 //	coordctl [flags] tree [PATH]
 //	coordctl [flags] inspect PATH
@@ -79,6 +81,11 @@
 // to resign campaigns again, behind all other candidates, unless -once is given or a signal has come.
 //
 // With -resign and without COMMAND it asks the leader to resign, and waits until its term has ended.
+//
+// # guard
+//
+// runs COMMAND, and ends the sessions that it reports (package supervisor) when it has died, so that its locks do not
+// wait for the session timeout. With --listen it does so for the processes that connect to a socket.
 //
 // # inspect
 //

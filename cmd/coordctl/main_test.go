@@ -28,7 +28,8 @@ import (
 
 // server is the service of all tests: one server, or in the long form an ensemble of three.
 var server = zktest.Shared{Options: &zktest.Options{
-	JavaArgs: []string{"-Dznode.container.checkIntervalMs=86400000"}, // transcripts show empty directories
+	MaxSessionTimeout: crashTimeout,
+	JavaArgs:          []string{"-Dznode.container.checkIntervalMs=86400000"}, // transcripts show empty directories
 }}
 
 func long() bool { return os.Getenv("COORD_LONG") == "1" }
@@ -42,6 +43,8 @@ func TestMain(m *testing.M) {
 			main()
 		case "-as-command":
 			beat(os.Args[2], os.Args[3:])
+		case "-as-holder":
+			os.Exit(hold(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 		}
 	}
 	os.Setenv("COORDCTL_CONFIG", os.DevNull) // not that of the developer

@@ -169,7 +169,7 @@ func TestTheManualNamesEachVerbAndStatus(t *testing.T) {
 		}
 		table += fmt.Sprintf("| %d | %s |\n", n, statuses[n])
 	}
-	table += "| other | of `lock` and `elect`: the status of COMMAND |\n"
+	table += "| other | of `lock`, `elect` and `guard`: the status of COMMAND |\n"
 	if !strings.Contains(text, table) {
 		t.Errorf("the table of the statuses is not\n%s", table)
 	}
