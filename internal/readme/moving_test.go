@@ -18,11 +18,12 @@ func TestThePageOnMovingShowsWhatTestsRun(t *testing.T) {
 		file   string
 		blocks int
 	}{
-		"From etcd's concurrency package":   {"backend/etcd/moving_test.go", 7},
-		"From client-go's leader election":  {"docs/moving/moving_test.go", 2},
-		"From locks in Redis":               {"docs/moving/moving_test.go", 2},
-		"From advisory locks in PostgreSQL": {"backend/postgres/moving_test.go", 3},
-		"From river":                        {"docs/moving/river/river_test.go", 2},
+		"From etcd's concurrency package":                {"backend/etcd/moving_test.go", 7},
+		"From client-go's leader election":               {"docs/moving/moving_test.go", 2},
+		"From gocron, ShedLock, and cron under a leader": {"docs/moving/schedules/schedules_test.go", 4},
+		"From locks in Redis":                            {"docs/moving/moving_test.go", 2},
+		"From advisory locks in PostgreSQL":              {"backend/postgres/moving_test.go", 3},
+		"From river":                                     {"docs/moving/river/river_test.go", 2},
 	} {
 		_, section, _ := strings.Cut(page, "\n## "+title+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
