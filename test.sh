@@ -285,7 +285,7 @@ packaged() (
 # modules that the tests of the dependencies need.
 tidy() {
 	local module
-	for module in . backend/etcd backend/postgres bench examples fence grpcresolver oteltrace ${long:+docs/moving}; do
+	for module in . backend/etcd backend/postgres bench examples fence gocronlock grpcresolver oteltrace ${long:+docs/moving}; do
 		(cd "$module" && go mod tidy -diff)
 	done
 	# This module has no replace directives; see its go.mod.
@@ -303,7 +303,7 @@ vet() {
 	local module
 	go vet -race ./...
 	go vet ./internal/model ./internal/coordtest
-	for module in backend/etcd backend/postgres bench examples fence grpcresolver oteltrace ${long:+docs/moving}; do
+	for module in backend/etcd backend/postgres bench examples fence gocronlock grpcresolver oteltrace ${long:+docs/moving}; do
 		(cd "$module" && go vet ./...)
 	done
 	(cd cmd/coordctl && GOWORK='' go vet ./...)
@@ -376,6 +376,7 @@ checks() {
 small() {
 	module examples
 	module fence
+	module gocronlock
 	module grpcresolver
 	module oteltrace
 	GOWORK='' module cmd/coordctl
@@ -530,6 +531,7 @@ if [[ -n $long ]]; then
 	step "bench" module bench
 	step "examples" module examples
 	step "fence" module fence
+	step "gocronlock" module gocronlock
 	step "grpcresolver" module grpcresolver
 	step "oteltrace" module oteltrace
 	step "moving" module docs/moving

@@ -20,7 +20,7 @@ const root = "github.com/go-coord/coord"
 
 // released are the folders of the modules that are tagged with the root. The modules bench and
 // examples are programs to be run from a checkout.
-var released = []string{"backend/etcd", "backend/postgres", "cmd/coordctl", "fence", "grpcresolver", "oteltrace"}
+var released = []string{"backend/etcd", "backend/postgres", "cmd/coordctl", "fence", "gocronlock", "grpcresolver", "oteltrace"}
 
 // A version from v2 on would need another module path.
 var canonical = regexp.MustCompile(`^v[01]\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.]+)?$`)
