@@ -44,7 +44,7 @@ func TestWhatGoGetResolvesTo(t *testing.T) {
 		root + "/backend/etcd@" + version:     {root, root + "/backend/etcd"},
 		root + "/backend/postgres@" + version: {root, root + "/backend/postgres"},
 		root + "/fence@" + version:            {root, root + "/backend/postgres", root + "/fence"},
-		root + "/gocronlock@" + version:      {root, root + "/gocronlock"},
+		root + "/gocronlock@" + version:       {root, root + "/gocronlock"},
 		root + "/grpcresolver@" + version:     {root, root + "/grpcresolver"},
 		root + "/oteltrace@" + version:        {root, root + "/oteltrace"},
 	} {
