@@ -199,7 +199,7 @@ func (s *Schedule) Run(ctx context.Context, f func(ctx context.Context, r *Run) 
 func (s *Schedule) RunNow(ctx context.Context) (time.Time, error) { return s.s.RunNow(ctx) }
 
 // Pause keeps the leader from claiming planned times, also for another attempt, until Resume. Runs that last go on. It is no error if the
-// schedule is paused already.
+// schedule is paused already. ErrUncertain is as of RunNow.
 func (s *Schedule) Pause(ctx context.Context) error { return s.s.Pause(ctx) }
 
 // Resume ends a Pause. The planned times that have passed meanwhile are left out, and do not count as missed. An

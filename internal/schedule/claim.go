@@ -100,7 +100,11 @@ func (cl *claim) run() {
 		r.mu.Unlock()
 		r.change()
 	}()
-	cl.hold.WhenEnded(func(error) { r.change() })
+	cl.hold.WhenEnded(func(err error) {
+		if errors.Is(err, errs.ErrLost) { // the end of a Release wakes the leader below
+			r.change()
+		}
+	})
 	ctx := cl.hold.Context(r.ctx)
 	if !cl.awaitDue(ctx) {
 		cl.end(returned, "")

@@ -179,6 +179,10 @@ func (l *leader) over(ctx context.Context) (bool, error) {
 func (l *leader) lookOnce(ctx context.Context) error {
 	ws := backend.NewWatchSet()
 	defer ws.Stop()
+	select {
+	case <-l.changed: // this look shows it
+	default:
+	}
 	own := l.own() // before the read, which then shows the outcomes of the others
 	was, err := l.runner.s.readOrAwait(ctx, l.s, ws)
 	if err != nil {

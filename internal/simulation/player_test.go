@@ -409,7 +409,7 @@ func parting(a, b []string) string {
 func scenarios() []*scenario {
 	return []*scenario{
 		mutexScenario(), rwMutexScenario(), lockAllScenario(), revocationScenario(), semaphoreScenario(),
-		barrierScenario(), doubleBarrierScenario(), electionScenario(), groupScenario(), shardsScenario(), valueScenario(), txnScenario(), cacheScenario(), commitScenario(),
+		barrierScenario(), doubleBarrierScenario(), electionScenario(), groupScenario(), shardsScenario(), cronScenario(), valueScenario(), txnScenario(), cacheScenario(), commitScenario(),
 		queueScenario("fifo", 8), queueScenario("priority", 4), queueScenario("delay", 4), queueScenario("limited", 3), queueScenario("dead letters", 4),
 	}
 }
