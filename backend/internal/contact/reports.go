@@ -2,7 +2,7 @@ package contact
 
 import "github.com/go-coord/coord/backend"
 
-// Reports are the calls of a backend.Reporter for the sessions of one service. Without one, the methods do nothing.
+// Reports are the calls of a backend.Reporter for the sessions of one service. Without one, or on nil, the methods do nothing.
 type Reports struct {
 	user    *User
 	to      backend.Reporter
@@ -16,7 +16,7 @@ func (u *User) Reports(to backend.Reporter, service string) *Reports {
 
 // Opened reports a session that holds nothing yet.
 func (r *Reports) Opened(t backend.Ticket) {
-	if r.to == nil {
+	if r == nil || r.to == nil {
 		return
 	}
 	t.Service = r.service
@@ -25,7 +25,7 @@ func (r *Reports) Opened(t backend.Ticket) {
 
 // Ended reports a session of which the service has answered that it is over.
 func (r *Reports) Ended(id int64) {
-	if r.to == nil {
+	if r == nil || r.to == nil {
 		return
 	}
 	_ = r.user.call("Ended of Options.Reporter", func() error { r.to.Ended(r.service, id); return nil })
