@@ -122,7 +122,7 @@ func newCrash(t *testing.T, v *servers) *crash {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	return &crash{v, t, fresh("/guard-" + v.backend), c, crashTimeout}
+	return &crash{v, t, fresh("/guard/" + v.backend), c, crashTimeout}
 }
 
 // holder is the command that holds the lock, when it reaches the servers at these addresses; nil are all.
@@ -339,7 +339,8 @@ func TestGuard_Cases(t *testing.T) {
 		"a write in flight does not arrive after the grant":               writeInFlight,
 		"another service":                                                 otherService,
 		"the nodes have an ACL, and guard has no user":                    nodesWithACL,
-		"^C at a terminal":                                                interruptAtATerminal,
+		"an interrupt at a terminal":                                      interruptAtATerminal,
+		"the command ends, and a process of its group holds the lock":     processOfItsGroup,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -382,21 +383,39 @@ func guardIsStopped(t *testing.T, x *crash) {
 	x.soon(begin, granted)
 }
 
+// killShell kills the command of guard, and returns when.
+func (r *running) killShell() time.Time {
+	r.t.Helper()
+	list, err := exec.Command("ps", "-o", "pid=", "--ppid", strconv.Itoa(r.cmd.Process.Pid)).Output()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	shell, err := strconv.Atoi(strings.TrimSpace(string(list)))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := syscall.Kill(shell, syscall.SIGKILL); err != nil {
+		r.t.Fatal(err)
+	}
+	return begin
+}
+
+func processOfItsGroup(t *testing.T, x *crash) {
+	r := x.launch(nil, nil, append(append(x.guard(), "--", "sh", "-c", `exec 3<&0; "$@" <&3 & wait`, "sh"), x.holder()...)...)
+	r.awaitHeld()
+	granted := x.wait()
+	x.soon(r.killShell(), granted)
+	if got := r.status(); got != 137 || r.stderr.Len() > 0 {
+		t.Errorf("status %d: %s", got, r.stderr.String())
+	}
+}
+
 func processOfAnotherGroup(t *testing.T, x *crash) {
 	r := x.launch(nil, nil, append(append(x.guard(), "--", "sh", "-c", `exec 3<&0; setsid "$@" <&3 & wait`, "sh"), x.holder()...)...)
 	r.awaitHeld()
 	granted := x.wait()
-	list, err := exec.Command("ps", "-o", "pid=", "--ppid", strconv.Itoa(r.cmd.Process.Pid)).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	shell, err := strconv.Atoi(strings.TrimSpace(string(list)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(shell, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	r.killShell()
 	if got := r.status(); got != 137 || !strings.Contains(r.stderr.String(), "1 sessions") {
 		t.Errorf("status %d: %s", got, r.stderr.String())
 	}

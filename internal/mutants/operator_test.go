@@ -12,7 +12,7 @@ var operatorMutants = []mutant{
 	{"coordctl lock succeeds when its command fails", "under",
 		"case status != 0:", "case status < 0:",
 		"TestTheCommandNeverOutlivesTheLock/etcd/normal_end"},
-	{"coordctl needs a lease", "service",
+	{"coordctl needs a lease", "etcdOptions",
 		"OpenWithoutSpace: true }", "OpenWithoutSpace: false }",
 		"TestCoordctl_DeletesOnAFullService"},
 	{"coordctl says nothing while no server can be reached", "connect",

@@ -126,8 +126,16 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-// pair makes a pair of sockets, and reads reports. The processes that are started then inherit the other end.
+// pair is unread, and reads reports.
 func (s *scene) pair(pidfd bool) *supervise.Pair {
+	s.Helper()
+	p := s.unread(pidfd)
+	s.receive(p.Ours)
+	return p
+}
+
+// unread makes a pair of sockets. The processes that are started then inherit the other end.
+func (s *scene) unread(pidfd bool) *supervise.Pair {
 	s.Helper()
 	p, err := supervise.NewPair(pidfd)
 	if err != nil {
@@ -140,8 +148,7 @@ func (s *scene) pair(pidfd bool) *supervise.Pair {
 	if err := p.Inherit(true); err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(func() { p.Theirs.Close() })
-	s.receive(p.Ours)
+	s.Cleanup(func() { p.Theirs.Close(); p.Ours.Close() })
 	return p
 }
 
@@ -290,15 +297,7 @@ func TestWatch_EndsTheSessionsOfAProcessHoweverItDies(t *testing.T) {
 // Reports that were sent and not read when the process dies are read first.
 func TestWatch_ReadsAllReportsOfADeadProcess(t *testing.T) {
 	s := newScene(t)
-	p, err := supervise.NewPair(true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(supervise.Env, p.Env)
-	if err := p.Inherit(true); err != nil {
-		t.Fatal(err)
-	}
-	defer p.Theirs.Close()
+	source := s.watch.Source(s.unread(true).Ours)
 	var commands []string
 	for i := range 60 {
 		commands = append(commands, fmt.Sprint("open ", i))
@@ -309,8 +308,6 @@ func TestWatch_ReadsAllReportsOfADeadProcess(t *testing.T) {
 	orderly := s.start()
 	orderly.tell("begin", "open 100", "close 100")
 	orderly.die("exit 0")
-	source := s.watch.Source(p.Ours)
-	defer p.Ours.Close()
 	source.Drain()
 	var want []int64
 	for i := range int64(60) {
@@ -322,20 +319,17 @@ func TestWatch_ReadsAllReportsOfADeadProcess(t *testing.T) {
 	s.idle()
 }
 
-// A process that closes its orderly sessions and dies leaves nothing to end, whichever is noticed first.
+// The report of an orderly close was not read when the process has died. It is read before the session is ended.
 func TestWatch_AnOrderlyCloseLeavesNothing(t *testing.T) {
 	s := newScene(t)
-	s.pair(true)
-	for range 10 {
-		p := s.start()
-		p.tell("begin", "open 1")
-		if err := p.Tell("close 1", "exit 0"); err != nil {
-			t.Fatal(err)
-		}
-		<-p.Exited
-		s.idle()
-		s.wantNone()
-	}
+	source := s.watch.Source(s.unread(true).Ours)
+	p := s.start()
+	p.tell("begin", "open 1")
+	source.Drain()
+	p.tell("close 1")
+	p.die("exit 0")
+	s.idle()
+	s.wantNone()
 }
 
 // A wrapper ends, and the process that it has started lives and holds the session.
@@ -448,19 +442,9 @@ func TestListen_ASupervisorThatIsStartedAgainLearnsAll(t *testing.T) {
 // Without pidfds only the direct child counts.
 func TestWatch_OnAnOlderKernelTheDirectChildCounts(t *testing.T) {
 	s := newScene(t)
-	pair, err := supervise.NewPair(false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(supervise.Env, pair.Env)
-	if err := pair.Inherit(true); err != nil {
-		t.Fatal(err)
-	}
-	defer pair.Theirs.Close()
+	source := s.watch.Source(s.unread(false).Ours)
 	child, other := s.start(), s.start()
 	s.watch.TrustChild(child.Pid())
-	source := s.watch.Source(pair.Ours)
-	defer pair.Ours.Close()
 	child.tell("begin", "open 1", "open 2", "close 2")
 	other.tell("begin", "open 3")
 	source.Drain()
