@@ -562,7 +562,8 @@ func lostByItsClock(t *testing.T, x *crash) {
 	x.timeout = 9 * time.Second // the lease is 6 s
 	r := x.start(slices.Concat(x.guard("-v"), []string{"--"}, x.holder(p.Addr()))...)
 	granted := x.wait()
-	p.HoldUp(true) // the servers do not learn that the connection ends
+	x.timeout = crashTimeout // that guard ends both sessions shows in what it prints
+	p.HoldUp(true)           // the servers do not learn that the connection ends
 	if got := r.tell("again"); got != "lost" {
 		t.Fatal(got)
 	}

@@ -44,7 +44,7 @@ var superviseMutants = []mutant{
 		"syscall.CloseOnExec(int(fd))", "",
 		"TestFromEnv_TakesNothingButTheSocketOfTheSupervisor"},
 	{"reports go into any socket with the number of the supervisor's", "inherited",
-		"|| st.Ino != ino {", "{",
+		"|| st.Ino != ino {", "|| ino == 0 {",
 		"TestFromEnv_TakesNothingButTheSocketOfTheSupervisor"},
 	{"a supervisor that was started again does not learn of the open sessions", "sendLocked",
 		"r.sessions[i].sent = false", "_ = i",
