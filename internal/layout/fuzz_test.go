@@ -437,3 +437,60 @@ func FuzzItemOptions(f *testing.F) {
 		}
 	})
 }
+
+// The state of a schedule is refused, or comes back as it was read, and a planned time is claimed once.
+func FuzzScheduleStates(f *testing.F) {
+	run := `{"planned":3,"attempt":1,"node":"` + layout.RunName(3, 1, fuzzID) + `","began":3`
+	for _, data := range []string{
+		"", "{", "null", "[]", `{"since":0}`, `{"since":1}`, `{"since":9223372036854775807}`, `{"since":1,"claimed":[[1,2],[4,4]],"asked":[1,2]}`,
+		`{"since":1,"claimed":[[2,1]]}`, `{"since":1,"claimed":[[1,3],[3,4]]}`, `{"since":1,"asked":[2,1]}`, `{"since":1,"runs":[` + run + `}]}`,
+		`{"since":1,"runs":[` + run + `,"again":true}]}`, `{"since":1,"runs":[` + run + `,"outcome":"failed","error":"x","again":true},` + run + `,"took":-1}]}`,
+		`{"since":1,"runs":[{"planned":3,"attempt":1,"node":"../..","began":3}]}`,
+	} {
+		f.Add([]byte(data), int64(3))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, planned int64) {
+		s, err := layout.ParseScheduleState(data)
+		if err != nil {
+			if !errors.Is(err, layout.ErrDecode) || s.Since != 0 || s.Runs != nil {
+				t.Errorf("%+v, %v", s, err)
+			}
+			return
+		}
+		text, err := s.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := layout.ParseScheduleState(text); err != nil {
+			t.Errorf("%s: %+v, %v", text, again, err)
+		}
+		for _, r := range s.Runs {
+			if err := backend.CheckPath("/" + r.Node); err != nil || strings.Contains(r.Node, "/") {
+				t.Errorf("%q: %v", r.Node, err)
+			}
+		}
+		c := s.Clone()
+		if planned > 0 && planned <= layout.MaxDeadline {
+			covered := slices.ContainsFunc(s.Claimed, func(r layout.TimeRange) bool { return r[0] <= planned && planned <= r[1] })
+			if c.Claim(planned, 0) == covered || c.Claim(planned, planned-1) {
+				t.Errorf("%d is claimed twice, or not at all, in %v: %v", planned, s.Claimed, c.Claimed)
+			}
+			if text, err = c.Encode(); err == nil {
+				_, err = layout.ParseScheduleState(text)
+			}
+			if err != nil {
+				t.Errorf("after the claim of %d: %s: %v", planned, text, err)
+			}
+		}
+		c.Trim(1)
+		ended := 0
+		for _, r := range c.Runs {
+			if !r.Lasts() && !r.Again {
+				ended++
+			}
+		}
+		if ended > 1 {
+			t.Errorf("%d ended runs stay", ended)
+		}
+	})
+}

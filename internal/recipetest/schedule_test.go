@@ -535,3 +535,56 @@ func TestSchedule_APausePutsOffAnotherAttempt(t *testing.T) {
 		}
 	})
 }
+
+// Data that is no state of a schedule is refused, and left as it is.
+func TestSchedule_DataOfOthersIsRefused(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.Open("a", nil)
+		s := coord.NewSchedule(c, "/s", coord.Every(time.Minute), nil)
+		x := w.roster(coord.Every(time.Minute), coord.ScheduleOptions{})
+		x.must(s.Pause(w.T.Context()))
+		const strange = `{"since":-1}`
+		session := w.Session("other")
+		path := w.Path("/s/schedule-state")
+		if _, err := session.Commit(w.T.Context(), backend.SetData(path, []byte(strange), backend.AnyVersion)); err != nil {
+			w.T.Fatal(err)
+		}
+		_, err := s.State(w.T.Context())
+		coordtest.WantErr(w.T, err, coord.ErrDecode)
+		_, err = s.RunNow(w.T.Context())
+		coordtest.WantErr(w.T, err, coord.ErrDecode)
+		coordtest.WantErr(w.T, s.Resume(w.T.Context()), coord.ErrDecode)
+		coordtest.WantErr(w.T, s.Run(w.T.Context(), func(context.Context, *coord.Run) error { return nil }), coord.ErrDecode)
+		if data, _, err := session.Get(w.T.Context(), path, nil); err != nil || string(data) != strange {
+			w.T.Errorf("now it is %s, %v", data, err)
+		}
+	})
+}
+
+// While the service has no space nothing is claimed, and a run that has ended keeps its claim. Afterwards its outcome is
+// recorded, and planned times run again.
+func TestSchedule_NoSpaceIsWaitedFor(t *testing.T) {
+	onMemory(t, func(w *world) {
+		st := w.Service.(coordtest.MemoryService).Store
+		x := w.roster(coord.Every(time.Minute), coord.ScheduleOptions{})
+		c := w.Open("a", nil)
+		x.start(c, "a", func(ctx context.Context, r *coord.Run) error {
+			if r.Planned.Equal(oclock("00:02:00")) {
+				st.SetFull(true)
+			}
+			return nil
+		})
+		x.await(2)
+		sleepUntil(oclock("00:09:30"))
+		if runs := x.state(c).Runs; len(runs) != 2 || runs[1].Outcome != "" {
+			w.T.Errorf("without space: %+v", runs)
+		}
+		st.SetFull(false)
+		if got, want := texts(x.await(4)[2:]), "a 00:09:00.000, a 00:10:00.000"; got != want {
+			w.T.Errorf("ran: %s; want %s", got, want)
+		}
+		if r := x.outcome(c, oclock("00:02:00"), 1); r.Outcome != trace.RunDone {
+			w.T.Errorf("%+v", r)
+		}
+	})
+}

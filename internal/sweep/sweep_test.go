@@ -20,7 +20,7 @@ import (
 
 var recipes = []func() *recipe{
 	mutexAlone, mutexHandOver, mutexGivenUp, mutexLocal, mutexKept, readersWriters, semaphore, lockAll, lockAllNested, revocation,
-	election, value, counter, barrier, doubleBarrier, shards,
+	election, value, counter, barrier, doubleBarrier, shards, schedule,
 	func() *recipe { return group(0) }, func() *recipe { return group(backend.Trees | backend.Batches) },
 	func() *recipe { return cache(0) }, func() *recipe { return cache(backend.Trees | backend.Batches) },
 	queue, work, priorityQueue, delayQueue, putAll, maxLen, pop, redrive, outcomes, txn,
