@@ -208,5 +208,6 @@
 //
 // The module oteltrace turns events into OpenTelemetry spans and metrics. Package status
 // serves probes of liveness and readiness. Package inspect and the command cmd/coordctl
-// show the recipes under a path, with their holders and waiters.
+// show the recipes under a path, with their holders and waiters. Package lifecycle fits work
+// under an election into errgroup, controller-runtime and fx.
 package coord

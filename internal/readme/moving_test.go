@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// The page shows code of other libraries, and of coord beside it, as a test of a module with those
+// The pages show code of other libraries, and of coord beside it, as a test of a module with those
 // libraries runs it.
-func TestThePageOnMovingShowsWhatTestsRun(t *testing.T) {
-	page := read(t, "docs/moving.md")
+func TestThePagesOnMovingAndAdaptersShowWhatTestsRun(t *testing.T) {
+	page, adapters := read(t, "docs/moving.md"), read(t, "docs/adapters.md")
 	form := regexp.MustCompile("(?ms)^```go[^\n]*\n(.*?)^```$")
 	for title, c := range map[string]struct {
 		file   string
@@ -24,8 +24,11 @@ func TestThePageOnMovingShowsWhatTestsRun(t *testing.T) {
 		"From locks in Redis":                            {"docs/moving/moving_test.go", 2},
 		"From advisory locks in PostgreSQL":              {"backend/postgres/moving_test.go", 3},
 		"From river":                                     {"docs/moving/river/river_test.go", 2},
+		"errgroup":                                       {"docs/moving/adapters/adapters_test.go", 1},
+		"controller-runtime":                             {"docs/moving/adapters/adapters_test.go", 1},
+		"fx":                                             {"docs/moving/adapters/adapters_test.go", 2},
 	} {
-		_, section, _ := strings.Cut(page, "\n## "+title+"\n")
+		_, section, _ := strings.Cut(page+adapters, "\n## "+title+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		blocks := form.FindAllStringSubmatch(section, -1)
 		if len(blocks) != c.blocks {

@@ -71,7 +71,7 @@ func TestThePagesNameWhatIsThere(t *testing.T) {
 			continue
 		}
 		for _, file := range append(all(prose, "`([a-z_*]+(?:/[a-z_*]+)*\\.(?:go|md|sh|txt))`"),
-			all(prose, "`((?:internal|backend|examples|cmd|bench|fence|gocronlock|grpcresolver|oteltrace|coordtest|docs|status)(?:/[a-z]+)*)`")...) {
+			all(prose, "`((?:internal|backend|examples|cmd|bench|fence|gocronlock|lifecycle|grpcresolver|oteltrace|coordtest|docs|status)(?:/[a-z]+)*)`")...) {
 			if !strings.HasPrefix(file, "results") { // a run of bench writes these
 				exists(file)
 			}
