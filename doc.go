@@ -209,5 +209,6 @@
 // The module oteltrace turns events into OpenTelemetry spans and metrics. Package status
 // serves probes of liveness and readiness. Package inspect and the command cmd/coordctl
 // show the recipes under a path, with their holders and waiters. Package lifecycle fits work
-// under an election into errgroup, controller-runtime and fx.
+// under an election into errgroup, controller-runtime and fx. Package supervisor reports the
+// sessions of a process to "coordctl guard", which ends them when the process has died.
 package coord

@@ -338,6 +338,7 @@ func TestGuard_Cases(t *testing.T) {
 		"guard beside a container that is killed":                         besideAContainer,
 		"a write in flight does not arrive after the grant":               writeInFlight,
 		"another service":                                                 otherService,
+		"guard cannot reach the servers":                                  serversAway,
 		"the nodes have an ACL, and guard has no user":                    nodesWithACL,
 		"an interrupt at a terminal":                                      interruptAtATerminal,
 		"the command ends, and a process of its group holds the lock":     processOfItsGroup,
@@ -616,6 +617,16 @@ func otherService(t *testing.T, x *crash) {
 	granted := x.wait()
 	r.kill()
 	if got := r.status(); got != 137 || !strings.Contains(r.stderr.String(), "this guard ends sessions of etcd") {
+		t.Errorf("status %d: %s", got, r.stderr.String())
+	}
+	x.held(granted)
+}
+
+func serversAway(t *testing.T, x *crash) {
+	r := x.start(slices.Concat([]string{os.Args[0], "-as-coordctl", "-backend", x.backend, "-servers", "127.0.0.1:1", "guard", "--"}, x.holder())...)
+	granted := x.wait()
+	r.kill()
+	if got := r.status(); got != 137 || !strings.Contains(r.stderr.String(), "ends after its timeout, 30s") || !strings.Contains(r.stderr.String(), "refused") {
 		t.Errorf("status %d: %s", got, r.stderr.String())
 	}
 	x.held(granted)
