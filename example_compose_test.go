@@ -55,64 +55,6 @@ func Example_workers() {
 	// Output: 8 jobs, sum 36
 }
 
-// A job at regular times, once in a whole cluster. Every instance runs this; the leader does
-// the job. Each run is recorded under the guard of the term before it begins, so that none is
-// repeated: not by the next leader, and not by one that was paused. (A crash can leave a run
-// out. For a job that may run twice, but must not be left out, record it afterwards.)
-//
-// The number of a period comes from the clock of the leader. If the next leader's clock is behind
-// by some periods, it leaves out as many; if it is ahead, it records periods that have not begun, and all
-// others wait for them. So keep the clocks of the instances together to a small part of the
-// period.
-func Example_oncePerPeriod() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	c, err := coord.Open(ctx, memory.New(nil), nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-
-	const period = 20 * time.Millisecond
-	last := coord.NewValue[int64](c, "/cron/report/last", nil)
-	lead := func(ctx context.Context, t *coord.Term) error {
-		tick := time.NewTicker(period)
-		defer tick.Stop()
-		for runs := 0; runs < 2; {
-			var now time.Time
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case now = <-tick.C:
-			}
-			slot := now.UnixNano() / int64(period)
-			done, err := last.Get(ctx)
-			if err != nil && !errors.Is(err, coord.ErrNotFound) {
-				return err
-			}
-			if done.Value >= slot {
-				continue // the previous leader has done it
-			}
-			_, err = coord.NewTxn(c).Under(t.Guard()).Add(last.SetOp(slot)).Commit(ctx)
-			if errors.Is(err, coord.ErrConflict) {
-				err = t.Verify(ctx) // the term is over: Run campaigns again
-			}
-			if err != nil {
-				return err
-			}
-			fmt.Println("run")
-			runs++
-		}
-		return nil // resigns; a service continues until ctx ends
-	}
-	err = coord.NewElection(c, "/cron/report/leader", nil).Run(ctx, lead)
-	fmt.Println(err)
-	// Output:
-	// run
-	// run
-	// <nil>
-}
-
 // A worker with retries: an item that fails goes back with a delay, and to the dead letters
 // when it has failed three times.
 func Example_retries() {

@@ -203,24 +203,28 @@ func (on scheduleTests) ARunCostsTwoCommits(t *testing.T) {
 	on.each(t, func(w *world) {
 		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll})
 		var counting atomic.Bool
-		var commits, waiter atomic.Int64
-		count := func(n *atomic.Int64, all bool) *backendtest.Hooks {
+		var commits, reads, waiter atomic.Int64
+		count := func(writes, others *atomic.Int64) *backendtest.Hooks {
 			return &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
-				if counting.Load() && (all || len(c.Ops) > 0) {
-					n.Add(1)
+				switch {
+				case !counting.Load():
+				case len(c.Ops) > 0:
+					writes.Add(1)
+				default:
+					others.Add(1)
 				}
 				return nil
 			}}
 		}
 		ended := make(chan int64, 100)
-		x.start(w.Open("a", count(&commits, false)), "a", func(ctx context.Context, r *coord.Run) error {
+		x.start(w.Open("a", count(&commits, &reads)), "a", func(ctx context.Context, r *coord.Run) error {
 			// At this moment the claim is committed, and the end of the run before.
 			ended <- commits.Load()
 			counting.Store(true)
 			return nil
 		})
 		x.await(1)
-		x.start(w.Open("b", count(&waiter, true)), "b", nil)
+		x.start(w.Open("b", count(&waiter, &waiter)), "b", nil)
 		const runs = 3
 		var counts []int64
 		for range runs {
@@ -231,7 +235,7 @@ func (on scheduleTests) ARunCostsTwoCommits(t *testing.T) {
 			counts = append(counts, <-ended)
 		}
 		perRun := float64(counts[len(counts)-1]-counts[1]) / float64(len(counts)-2)
-		w.T.Logf("figure: a scheduled run: %.2f commits", perRun)
+		w.T.Logf("figure: a scheduled run: %.2f commits, %.1f reads", perRun, float64(reads.Load())/float64(len(counts)-1))
 		if perRun != 2 {
 			w.T.Errorf("%v commits in all at the beginning of each run", counts)
 		}
