@@ -143,30 +143,39 @@ func TestQueue_ARefusedAckAndClaimCountsAsALostRace(t *testing.T) {
 
 // A caller that waits for an item of the same queue value gets the next one, however busy Work is.
 func TestQueue_WorkLeavesItemsToOtherCallers(t *testing.T) {
-	onMemory(t, func(w *world) {
-		sc, h := newNextScene(w, nil), newHandled()
-		w.Link("a").(*memory.Link).SetLatency(tripTime / 2)
-		const items, takes = 60, 10
-		putTogether(w.T, sc.q, 1, items)
-		x := w.work(sc.q, 1, func(_ context.Context, it *coord.Item[int]) error { h.note(it); return nil })
-		h.await(w, 2)
-		for n := range takes {
-			began := time.Now()
-			it, err := sc.q.Take(context.Background())
-			if err != nil {
-				w.T.Fatal(err)
-			}
-			// One commit of Work can be under way; then the Take claims its item, in a round trip, or in four after a race.
-			if d := time.Since(began); d > 6*tripTime {
-				w.T.Errorf("Take %d has waited for %v", n, d)
-			}
-			mustAck(w.T, it)
-		}
-		h.await(w, items-takes-2)
-		w.Settle()
-		x.finish()
-		w.drained(&sc.q.Consumer)
-	})
+	for _, handlers := range []int{1, 8} {
+		t.Run(fmt.Sprint(handlers), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				sc, h := newNextScene(w, nil), newHandled()
+				wide(sc.q)
+				w.Link("a").(*memory.Link).SetLatency(tripTime / 2)
+				items, takes := 60*handlers, 10
+				putTogether(w.T, sc.q, 1, items)
+				x := w.work(sc.q, handlers, func(_ context.Context, it *coord.Item[int]) error {
+					time.Sleep(tripTime * time.Duration(handlers-1) * time.Duration(it.Value*7%13) / 50)
+					h.note(it)
+					return nil
+				})
+				h.await(w, 2)
+				for n := range takes {
+					began := time.Now()
+					it, err := sc.q.Take(context.Background())
+					if err != nil {
+						w.T.Fatal(err)
+					}
+					// One commit of Work can be under way; then the Take claims its item, in a round trip, or in four after a race.
+					if d := time.Since(began); d > 6*tripTime {
+						w.T.Errorf("Take %d has waited for %v", n, d)
+					}
+					mustAck(w.T, it)
+				}
+				h.await(w, items-takes-2)
+				w.Settle()
+				x.finish()
+				w.drained(&sc.q.Consumer)
+			})
+		})
+	}
 }
 
 // An item that an Ack has claimed goes back to the queue, since Work ends. Another call of the same queue value,
