@@ -431,6 +431,10 @@ func (f *feeder) take(ctx context.Context, want int, sync bool) ([]*Claim, sight
 		f.ws = backend.NewWatchSet()
 	}
 	f.q.prune(f.passed)
+	if sync || f.stale {
+		f.passed.dir.w.Stop()
+		f.passed.dir = itemsList{}
+	}
 	p := f.passed
 	if !f.place.slot && !f.q.remembers(f.s) {
 		p = nil

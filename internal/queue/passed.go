@@ -15,6 +15,14 @@ type passed struct {
 	s       *core.Session
 	ws      *backend.WatchSet       // of the watches of the buckets; only the feeder takes what has fired
 	buckets map[string]passedBucket // by path; guarded by Queue.mu
+	dir     itemsList               // of a holder of a slot of a Queue, see W10; only the feeder uses it
+}
+
+// itemsList is a list of the directory of items, with a watch that stays armed until the directory changes.
+type itemsList struct {
+	w     *backend.Watch
+	names []string
+	stat  backend.Stat
 }
 
 type passedBucket struct {

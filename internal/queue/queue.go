@@ -431,6 +431,11 @@ import (
 // earlier version of coord, which does not write the key, costs it a list. (Other changes of the directory do not
 // matter then: a bucket that follows a full one has the key of that one.)
 //
+// W10. The holder of a slot of a Queue keeps its list of the directory of items, with the watch, until that watch fires. So a
+// put, and a claim of another consumer, cost it one list, that of the bucket. No new bucket precedes the ones that it
+// knows (P2), and where events can come late, it misses the new one until the event comes, as it does while it waits.
+// It lists the directory for a call that does not wait, which must see what was put before, and after a lost race (W5).
+//
 // # Limits
 //
 // L1. The length of a queue with MaxLen is in - out. Both numbers wrap at 2^32. A put of n items

@@ -86,10 +86,24 @@ func (q *Queue) walk(ctx context.Context, s *core.Session, want int, ws *backend
 	var dir backend.Stat
 	var err error
 	readItems := func() {
-		_, err = follow.ReadOrAwait(ctx, s, ws, q.items, func(w *backend.Watch) (err error) {
+		kept := q.kind == layout.KindQueue && ws != nil && p != nil
+		if kept && p.dir.w != nil && p.dir.w.Kind() == 0 {
+			names, dir = p.dir.names, p.dir.stat
+			return
+		}
+		set := ws
+		if kept {
+			p.dir.w.Stop()
+			set = p.ws
+		}
+		var w *backend.Watch
+		w, err = follow.ReadOrAwait(ctx, s, set, q.items, func(w *backend.Watch) (err error) {
 			names, dir, err = s.Backend().Children(ctx, q.items, w)
 			return err
 		})
+		if kept {
+			p.dir = itemsList{w, names, dir}
+		}
 	}
 	var head bucketList
 	if q.kind == layout.KindPriorityQueue || q.kind == layout.KindQueue && ws != nil {

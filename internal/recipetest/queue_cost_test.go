@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,4 +247,59 @@ func TestQueue_ATakeDoesNotReadItemsThatAreNotDueOrOfLessPriority(t *testing.T) 
 			t.Errorf("a list of %d bytes", r.longest)
 		}
 	})
+}
+
+// Idle consumers with a slot list the bucket into which an item is put, and not the directory of buckets.
+func TestQueue_AnItemForIdleConsumersCostsFewLists(t *testing.T) {
+	for _, test := range []struct {
+		consumers int
+		small     bool    // buckets, so that each third put makes one
+		most      float64 // lists of the directory of an item
+	}{{1, false, 1}, {4, false, 4}, {8, false, 5}, {4, true, 7}} {
+		consumers := test.consumers
+		t.Run(fmt.Sprintf("%d, small %t", consumers, test.small), func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				const items = 60
+				var calls, lists atomic.Int32
+				p, came := w.queue("p", nil), make(chan int, 1)
+				if !test.small {
+					wide(p)
+				}
+				mustPut(w.T, p, 0, 0)
+				var works []*working
+				for i := range consumers {
+					name := fmt.Sprint("c", i)
+					q := wide(w.hookedQueue(name, &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+						calls.Add(1)
+						if c.Op == "children" && c.Path == w.Path("/q/items") {
+							lists.Add(1)
+						}
+						return nil
+					}}, nil))
+					w.Link(name).(*memory.Link).SetLatency(time.Millisecond)
+					works = append(works, w.work(q, 1, func(_ context.Context, it *coord.Item[int]) error { came <- it.Value; return nil }))
+				}
+				for n := range items {
+					if n == 10 {
+						calls.Store(0)
+						lists.Store(0)
+					}
+					if got := receive(w, "an item comes", came); got != n {
+						w.T.Errorf("got %d, want %d", got, n)
+					}
+					time.Sleep(time.Second) // all wait again
+					mustPut(w.T, p, n+1, n+1)
+				}
+				got := float64(lists.Load()) / (items - 10)
+				w.T.Logf("figure: %d idle consumers: %.1f requests an item, %.1f of them list the directory of buckets", consumers, float64(calls.Load())/(items-10), got)
+				if got > test.most {
+					w.T.Errorf("%.1f lists of the directory an item, want %.0f at most", got, test.most)
+				}
+				receive(w, "the last item comes", came)
+				for _, x := range works {
+					x.finish()
+				}
+			})
+		})
+	}
 }
