@@ -380,6 +380,10 @@ func TestErrors_AWriteInDoubtIsUncertainWhateverEndsItsContext(t *testing.T) {
 			_, err := coord.NewQueue[string](c, "/q", nil).Put(ctx, "i")
 			return err
 		}},
+		"Schedule.RunNow": {backend.OpCreate, "/schedule-state", nil, func(ctx context.Context, c *coord.Client) error {
+			_, err := coord.NewSchedule(c, "/jobs", nil, nil).RunNow(ctx)
+			return err
+		}},
 		"Txn.Commit": {backend.OpCreate, "/v", nil, func(ctx context.Context, c *coord.Client) error {
 			_, err := coord.NewTxn(c).Add(value(c).SetOp("y")).Commit(ctx)
 			return err
@@ -652,12 +656,16 @@ func TestErrors_PoliciesHaveNames(t *testing.T) {
 	for want, x := range map[string]fmt.Stringer{
 		"fail": coord.FailUnserved, "abort": coord.AbortUnserved, "await": coord.AwaitUnserved, "unknown": coord.Unserved(7),
 		"round robin": coord.PickRoundRobin, "random": coord.PickRandom,
+		"skip": coord.MissedSkip, "once": coord.MissedOnce, "all": coord.MissedAll,
 	} {
 		if got := x.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 	if got := coord.PickPolicy(7).String(); got != "unknown" {
+		t.Errorf("got %q", got)
+	}
+	if got := coord.Missed(7).String(); got != "unknown" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -40,6 +40,14 @@ func callsOf(c *coord.Client, queue *coord.Queue[int]) map[string]func(ctx conte
 			return err
 		},
 		"Barrier": func(ctx context.Context) error { return coord.NewBarrier(c, "/b", nil).Wait(ctx) },
+		"RunNow": func(ctx context.Context) error {
+			_, err := coord.NewSchedule(c, "/jobs", nil, nil).RunNow(ctx)
+			return err
+		},
+		"State": func(ctx context.Context) error {
+			_, err := coord.NewSchedule(c, "/jobs", nil, nil).State(ctx)
+			return err
+		},
 		"LockAll": func(ctx context.Context) error {
 			_, err := coord.LockAll(ctx, coord.NewMutex(c, "/a1", nil), coord.NewMutex(c, "/a2", nil))
 			return err
@@ -50,7 +58,7 @@ func callsOf(c *coord.Client, queue *coord.Queue[int]) map[string]func(ctx conte
 // In an outage the error of each call matches ErrNoContact beside that of its ctx, and says since when
 // and why: while the session is suspended, and when it is lost.
 func TestNoContact_IsInTheErrorOfEachCall(t *testing.T) {
-	names := []string{"Get", "Set", "Update", "Lock", "TryLock", "RLock", "Acquire", "Put", "Take", "Add", "Campaign", "Txn", "Barrier", "LockAll"}
+	names := []string{"Get", "Set", "Update", "Lock", "TryLock", "RLock", "Acquire", "Put", "Take", "Add", "Campaign", "Txn", "Barrier", "RunNow", "State", "LockAll"}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
