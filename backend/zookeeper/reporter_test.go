@@ -133,6 +133,7 @@ func TestEnd_ClosesASessionAtOnce(t *testing.T) {
 	r := newReports()
 	s := newScene(t, zookeeper.Options{Reporter: r})
 	session, ticket := s.toEnd(r)
+	s.link.Partition() // as a dead process, the owner makes no new connection, which would end that of End
 	other := s.other()
 	own := s.service.ZooKeeper("supervisor").Proxies[0]
 
@@ -156,6 +157,7 @@ func TestEnd_ClosesASessionAtOnce(t *testing.T) {
 	if c := own.Count(); c.Ops[zkproxy.OpConnect] != 1 || c.Ops[zkproxy.OpClose] != 1 || c.AllRequests() != 2 || c.Connections != 1 {
 		t.Errorf("requests: %v", c)
 	}
+	s.link.Heal()
 	s.await(session.Done(), "the loss")
 	if !errors.Is(session.Err(), backend.ErrSessionLost) {
 		t.Error(session.Err())
@@ -196,12 +198,19 @@ func TestEnd_WhoseCloseIsLostShortensTheTimeout(t *testing.T) {
 // Servers that demand an identity of each client welcome the session, which renews it, and refuse to close it.
 func TestEnd_WhereAnIdentityIsDemanded(t *testing.T) {
 	t.Parallel()
-	e := zktest.Run(t, &zktest.Options{MaxSessionTimeout: 40 * time.Second, JavaArgs: []string{
-		"-Dzookeeper.enforce.auth.enabled=true", "-Dzookeeper.enforce.auth.schemes=digest",
-	}})
+	e := zktest.Run(t, &zktest.Options{
+		MaxSessionTimeout: 40 * time.Second,
+		Config:            map[string]string{"minSessionTimeout": "40000"}, // which a refused End sets
+		JavaArgs:          []string{"-Dzookeeper.enforce.auth.enabled=true", "-Dzookeeper.enforce.auth.schemes=digest"},
+	})
 	r := newReports()
 	o := zookeeper.Options{Reporter: r, SessionTimeout: 40 * time.Second, Digest: "app:secret"}
-	session, err := zookeeper.New(e.Addrs(), &o).Open(t.Context())
+	owner, err := zkproxy.New(e.Addrs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owner.Close()
+	session, err := zookeeper.New([]string{owner.Addr()}, &o).Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,6 +242,8 @@ func TestEnd_WhereAnIdentityIsDemanded(t *testing.T) {
 		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
 	}
 	opened, _ := r.list()
+	owner.Refuse(true) // as a dead process, the owner makes no new connection, which would end that of End
+	owner.Cut()
 	connects := func() (n int) {
 		for _, p := range proxies {
 			one := p.Count().Ops[zkproxy.OpConnect]

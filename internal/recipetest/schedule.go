@@ -316,11 +316,13 @@ func (on scheduleTests) AFunctionThatFailsPanicsOrExitsHasFailed(t *testing.T) {
 	on.each(t, func(w *world) {
 		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, Attempts: 3})
 		c := w.Open("a", nil)
-		n := 0
+		var mu sync.Mutex
 		var previous []coord.RunRecord
 		x.start(c, "a", func(ctx context.Context, r *coord.Run) error {
-			n++
+			mu.Lock()
 			previous = append(previous, r.Previous)
+			n := len(previous)
+			mu.Unlock()
 			switch n {
 			case 1:
 				return errors.New("no space in the warehouse")
@@ -333,6 +335,8 @@ func (on scheduleTests) AFunctionThatFailsPanicsOrExitsHasFailed(t *testing.T) {
 		})
 		runs := x.await(4)
 		x.once(runs, w.pace())
+		mu.Lock()
+		defer mu.Unlock()
 		for i, want := range []string{"no space in the warehouse", "the function panicked (string)", "the function ended its goroutine (runtime.Goexit)", ""} {
 			r := x.outcome(c, runs[i].planned, 1)
 			if r.Error != want || (r.Outcome == trace.RunFailed) != (want != "") {
