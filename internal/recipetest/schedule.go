@@ -167,7 +167,7 @@ func (w *world) pace() time.Duration {
 
 func (on scheduleTests) EachPlannedTimeRunsOnce(t *testing.T) {
 	on.each(t, func(w *world) {
-		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll})
+		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, MissedLimit: 1000})
 		observer := w.Open("observer", nil)
 		var stops []func() error
 		for _, id := range []string{"a", "b", "c"} {
@@ -201,7 +201,7 @@ func (on scheduleTests) EachPlannedTimeRunsOnce(t *testing.T) {
 // A run costs two commits: the claim, and its end with the outcome. A process that does not lead sends nothing.
 func (on scheduleTests) ARunCostsTwoCommits(t *testing.T) {
 	on.each(t, func(w *world) {
-		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll})
+		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, MissedLimit: 1000})
 		var counting atomic.Bool
 		var commits, reads, waiter atomic.Int64
 		count := func(writes, others *atomic.Int64) *backendtest.Hooks {
@@ -248,7 +248,7 @@ func (on scheduleTests) ARunCostsTwoCommits(t *testing.T) {
 // The holder of a claim is cut off until its session ends. Another process runs the planned time again, with attempt 2.
 func (on scheduleTests) AKilledHolderIsFollowedByAnotherAttempt(t *testing.T) {
 	on.each(t, func(w *world) {
-		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, MissedLimit: 100, Attempts: 2})
+		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, MissedLimit: 1000, Attempts: 2})
 		var held atomic.Pointer[coord.Run]
 		until := make(chan struct{})
 		x.start(w.Open("a", nil), "a", func(ctx context.Context, r *coord.Run) error {
@@ -285,7 +285,7 @@ func (on scheduleTests) AKilledHolderIsFollowedByAnotherAttempt(t *testing.T) {
 // The replies to the commits of a claim and of its end are lost.
 func (on scheduleTests) ALostReplyNeitherRepeatsNorLosesARun(t *testing.T) {
 	on.each(t, func(w *world) {
-		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, Attempts: 3})
+		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, MissedLimit: 1000, Attempts: 3})
 		var lost atomic.Int64
 		hooks := backendtest.Hooks{After: func(ctx context.Context, c backendtest.Call, err error) error {
 			if err != nil || len(c.Ops) < 3 || lost.Load() >= 4 {
@@ -314,7 +314,7 @@ func (on scheduleTests) ALostReplyNeitherRepeatsNorLosesARun(t *testing.T) {
 
 func (on scheduleTests) AFunctionThatFailsPanicsOrExitsHasFailed(t *testing.T) {
 	on.each(t, func(w *world) {
-		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, Attempts: 3})
+		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, MissedLimit: 1000, Attempts: 3})
 		c := w.Open("a", nil)
 		var mu sync.Mutex
 		var previous []coord.RunRecord
@@ -351,7 +351,7 @@ func (on scheduleTests) AFunctionThatFailsPanicsOrExitsHasFailed(t *testing.T) {
 
 func (on scheduleTests) AnOperatorPausesAndRunsNow(t *testing.T) {
 	on.each(t, func(w *world) {
-		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll})
+		x := w.roster(coord.Every(w.pace()), coord.ScheduleOptions{Missed: coord.MissedAll, MissedLimit: 1000})
 		operator := w.Open("operator", nil)
 		s := coord.NewSchedule(operator, "/s", x.tt, nil)
 		x.must(s.Pause(w.T.Context()))
