@@ -6,9 +6,9 @@
 //	g.Go(func() error { return grpchealth.Session(ctx, s, "", c) })
 //	g.Go(func() error { return election.Run(ctx, grpchealth.Leading(s, "search.Index", index)) })
 //
-// A status is for the choice of a server, and says nothing about a single call: a call can arrive after a loss, and in a process that was paused the status
-// is that of before the pause until the process has noticed the loss. So a handler that needs the leadership looks at Term.Err, and fences
-// its writes by the guard or the token of the term.
+// A status is for the choice of a server, and says nothing about a single call: a call can arrive after a loss, and a process
+// that was paused shows the former status until it has noticed the loss. So a handler that needs the leadership looks
+// at Term.Err, and fences its writes by the guard or the token of the term.
 //
 // A gRPC client follows the status of a service if its service config has a healthCheckConfig, its program imports
 // google.golang.org/grpc/health, and its policy is not pick_first:
@@ -50,9 +50,9 @@ func Session(ctx context.Context, s *health.Server, service string, c *coord.Cli
 	return nil
 }
 
-// Leading sets the status of a service to NOT_SERVING, and returns a function for coord.Election.Run. This calls work and keeps the
-// status at SERVING from the call on, until its context ends, because the term is lost or the process stops, or work returns, panics or ends its goroutine. When the
-// function returns, the status is NOT_SERVING.
+// Leading sets the status of a service to NOT_SERVING, and returns a function for coord.Election.Run. This sets the status to
+// SERVING and calls work. The status is NOT_SERVING again when the context ends, because the term is lost or the process
+// stops, or when work returns, panics or ends its goroutine.
 //
 // The status changes a moment after the loss; the next leader can be SERVING meanwhile. A leader that must prepare first calls the function
 // of Leading when it is ready, from the function that it gives to Run.
