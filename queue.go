@@ -144,7 +144,7 @@ type QueueOptions[T any] struct {
 // counts as a dead client until the service has ended it.
 //
 // The cost does not depend on the length, which can be about two million items. The guides
-// sizing.md and layout.md list the requests and the nodes; internal/queue/queue.go has the protocol.
+// sizing.md and layout.md list the requests and the nodes; internal/queue/rules.go has the protocol.
 type Queue[T any] struct {
 	Consumer[T]
 }

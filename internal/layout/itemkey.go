@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The names of the nodes of keys. See K1 to K7 in queue.go of internal/queue.
+// The names of the nodes of keys. See K1 to K7 in rules.go of internal/queue.
 const (
 	TagPrefix    = "k-" // beside the item
 	HolderPrefix = "h-" // in the directory of keys

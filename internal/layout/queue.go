@@ -22,7 +22,7 @@ const (
 	RoomInfix     = "put-" // of a client that waits for room
 	SlotPrefix    = "slot-"
 
-	// Beside the buckets, see queue.go of internal/queue.
+	// Beside the buckets, see rules.go of internal/queue.
 	TallyName = "tally" // its version continues that of the directory
 	InName    = "in"    // its data counts the items that were put, if there is a limit
 	OutName   = "out"   // its version counts the items that were deleted since

@@ -10,7 +10,7 @@ import (
 )
 
 // The keys of items: puts with one key, the ends of their items, a Redrive, a collector, and an outsider. The rules are K1 to K7, D1, D2
-// and T4 of internal/queue/queue.go. The nodes are the item, k beside it, h that names the item and its bucket, and u of an item with a time.
+// and T4 of internal/queue/rules.go. The nodes are the item, k beside it, h that names the item and its bucket, and u of an item with a time.
 //
 // 1. The commit of a put creates the item, k, h and, with a time, u. It is refused if h exists (K1).
 //

@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// This file makes the commits that acknowledge items and claim the next ones. The rules are T10 in queue.go.
+// This file makes the commits that acknowledge items and claim the next ones. The rules are T10 in rules.go.
 
 // nextClaim is a claim that the commit of an Ack makes for the Work of the acknowledged item.
 type nextClaim struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// This file reads remembered items before they are claimed or popped. The rules are T13 in queue.go.
+// This file reads remembered items before they are claimed or popped. The rules are T13 in rules.go.
 
 // The limits of one read of remembered items.
 const (

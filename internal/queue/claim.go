@@ -127,7 +127,7 @@ var errNotDue = errors.New("coord: the items were not due when they were claimed
 // returns errNotDue. faster reports whether another
 // consumer was faster with one of them. If the items were not read after a Sync
 // (fresh is false), claim returns errs.ErrAgain instead of continuing without one of them:
-// see W5 in queue.go. ctx bounds only the steps before the commit.
+// see W5 in rules.go. ctx bounds only the steps before the commit.
 func (q *Queue) claim(ctx context.Context, s *core.Session, found []layout.QueueEntry, reads []*readAhead, waiter string, fresh bool) (claims []*Claim, faster bool, err error) {
 	for i, e := range found {
 		cl, changed, err := q.prepare(ctx, s, e, fresh)

@@ -1,6 +1,7 @@
 // Package queue is the engine of the three queues, on bytes.
 //
-//	queue.go     nodes, protocol and rules; the options
+//	rules.go     nodes, protocol and rules
+//	queue.go     the queue and its options
 //	put.go       Put and PutAll; put_txn.go: Put as a part of a transaction
 //	buckets.go   which bucket a put uses, closes or makes
 //	limit.go     MaxLen

@@ -15,7 +15,7 @@ import (
 	"github.com/go-coord/coord/internal/serviceclock"
 )
 
-// This file has the keys of items. The rules are K1 to K7 in queue.go.
+// This file has the keys of items. The rules are K1 to K7 in rules.go.
 
 // maxKey is the maximum number of bytes of a key.
 const maxKey = 1024

@@ -17,7 +17,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 )
 
-// This file keeps MaxLen: see L1 to L6 in queue.go.
+// This file keeps MaxLen: see L1 to L6 in rules.go.
 
 // limit is what a queue with MaxLen knows of its length. One producer at a time has the turn: it
 // puts, or waits for room. So the producers of one queue value do not compete, and only one of

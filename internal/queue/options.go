@@ -14,7 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/parallel"
 )
 
-// This file has the options of single items. The rules are O1 to O4 in queue.go.
+// This file has the options of single items. The rules are O1 to O4 in rules.go.
 
 // PutOptions is coord.PutOptions.
 type PutOptions struct {

@@ -28,7 +28,7 @@ func (q *Queue) readNext(s *core.Session) {
 }
 
 // canPop reports whether a Pop can delete the first of the items without a claim: it was never claimed and has
-// no options, no reason, and no due time by the service's clock, see T9 in queue.go.
+// no options, no reason, and no due time by the service's clock, see T9 in rules.go.
 func canPop(s *core.Session, items []layout.QueueEntry) bool {
 	return len(items) > 0 && fresh(items[:1]) > 0 && !items[0].Reason && (items[0].Due <= 0 || !s.Clock().Exists())
 }
@@ -221,7 +221,7 @@ func (q *Queue) Pop(ctx context.Context, decode func([]byte) error) error {
 }
 
 // popAhead pops the next item if it was read ahead, by a Pop before or by this one: it deletes the
-// item without a claim, in one commit, see T9 in queue.go. If it reports false without an
+// item without a claim, in one commit, see T9 in rules.go. If it reports false without an
 // error, nothing was deleted, and the caller takes an item as others do.
 func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped bool, err error) {
 	if ctx.Err() != nil || q.c.IsClosing() || q.c.HasLeftovers(q.items) {
@@ -276,7 +276,7 @@ func (q *Queue) popAhead(ctx context.Context, decode func([]byte) error) (popped
 }
 
 // popUnclaimed pops the next item on a service that has no space for a claim: it reads the item and deletes
-// it in one commit, see T9 in queue.go. It cannot tell whether the item was due at the time of the commit
+// it in one commit, see T9 in rules.go. It cannot tell whether the item was due at the time of the commit
 // (W7): no service that reports a lack of space has a clock that counts. If popUnclaimed reports false
 // without an error, it has deleted nothing, and there is no item that it can pop.
 func (q *Queue) popUnclaimed(ctx context.Context, decode func([]byte) error) (popped bool, err error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/go-coord/coord/internal/parallel"
 )
 
-// This file takes items out of the order of priorities, for FairEvery. The rules are T11 in queue.go.
+// This file takes items out of the order of priorities, for FairEvery. The rules are T11 in rules.go.
 
 // fairTurn is the next turn of a priority behind the first one.
 type fairTurn struct {
