@@ -71,11 +71,11 @@ type ScheduleOptions struct {
 	// MissedLimit is the number of planned times that MissedAll runs. The default is 10, the maximum 1000.
 	MissedLimit int
 
-	// Grace is how late a run may begin under MissedSkip. It bridges the time until another process leads:
+	// Grace is how late the first attempt of a run may begin under MissedSkip. It bridges the time until another process leads:
 	// choose it greater than the session timeout. The default is one minute.
 	Grace time.Duration
 
-	// Overlap is the number of runs that may last at the same time. The default is 1: as long as a run
+	// Overlap is the number of runs that may last at the same time, 100 at most. The default is 1: as long as a run
 	// lasts, no other one begins, and planned times that pass meanwhile are missed.
 	Overlap int
 
@@ -194,7 +194,7 @@ func (s *Schedule) Run(ctx context.Context, f func(ctx context.Context, r *Run) 
 
 // RunNow asks the leader to call the function once, as soon as Overlap allows, also while the schedule is paused. It
 // returns the time that the Run will have as Planned. If no process leads, the next leader does it. RunNow does
-// not wait for the run. If ctx ends, or the session is lost, while the outcome is unknown, the error
+// not wait for the run. If 100 runs were asked for and did not begin yet, the error is ErrLimit. If ctx ends, or the session is lost, while the outcome is unknown, the error
 // matches ErrUncertain.
 func (s *Schedule) RunNow(ctx context.Context) (time.Time, error) { return s.s.RunNow(ctx) }
 
@@ -202,8 +202,8 @@ func (s *Schedule) RunNow(ctx context.Context) (time.Time, error) { return s.s.R
 // schedule is paused already. ErrUncertain is as of RunNow.
 func (s *Schedule) Pause(ctx context.Context) error { return s.s.Pause(ctx) }
 
-// Resume ends a Pause. The planned times that have passed meanwhile are left out, and do not count as missed. An
-// attempt that was put off is made. It is no error if the schedule is not paused.
+// Resume ends a Pause. The planned times that have passed until then are left out, and do not count as missed, also those
+// that were missed before the Pause. An attempt that was put off is made. It is no error if the schedule is not paused.
 func (s *Schedule) Resume(ctx context.Context) error { return s.s.Resume(ctx) }
 
 // A ScheduleState is the state of a Schedule.
@@ -212,7 +212,7 @@ type ScheduleState struct {
 	Asked  []time.Time // by RunNow, and not claimed yet
 	Runs   []RunRecord // those that last, and those that have ended last, in the order of their claims
 	Last   time.Time   // the latest planned time that was claimed; zero: none
-	Next   time.Time   // the first planned time after that of the latest claim, and after the time of the call; zero without a Timetable
+	Next   time.Time   // the first planned time after that of the latest claim, and after the time of the call; zero while paused, and without a Timetable
 }
 
 // State returns the state. It is a snapshot of a past moment, but not older than the call. The zero ScheduleState

@@ -46,7 +46,7 @@ type ScheduleState struct {
 	Runs    []ScheduleRun `json:"runs,omitempty"`    // in the order of their claims
 }
 
-// A TimeRange is a range of planned times, both included, of which none may be claimed again.
+// A TimeRange is the first and the last of planned times that must not be claimed again.
 type TimeRange [2]int64
 
 // ScheduleRun is the record of a run.
@@ -61,6 +61,7 @@ type ScheduleRun struct {
 	Outcome string `json:"outcome,omitempty"`
 	Error   string `json:"error,omitempty"`
 	Again   bool   `json:"again,omitempty"` // another claim is due
+	Ended   int64  `json:"ended,omitempty"` // grows from one end to the next
 }
 
 // Lasts reports whether the run has no outcome.
@@ -93,7 +94,7 @@ func (s *ScheduleState) sane() bool {
 		}
 	}
 	return !slices.ContainsFunc(s.Runs, func(r ScheduleRun) bool {
-		return !isTime(r.Planned) || r.Attempt < 1 || !IsRun(r.Node) || r.Took < 0 || !isTime(r.Began) || r.Again && r.Lasts()
+		return !isTime(r.Planned) || r.Attempt < 1 || !IsRun(r.Node) || r.Took < 0 || !isTime(r.Began) || r.Ended < 0 || r.Again && r.Lasts()
 	})
 }
 
@@ -130,19 +131,28 @@ func (s *ScheduleState) Claim(planned, follows int64) bool {
 	return true
 }
 
-// Trim forgets the oldest ended runs, so that history of them stay. It spares those of which another claim is due.
-func (s *ScheduleState) Trim(history int) {
-	ended := 0
+// End gives a run its outcome, as the one that has ended last.
+func (s *ScheduleState) End(r *ScheduleRun, outcome string) {
+	r.Outcome, r.Ended = outcome, 1
 	for i := range s.Runs {
-		if !s.Runs[i].Lasts() && !s.Runs[i].Again {
-			ended++
+		if o := &s.Runs[i]; o != r {
+			r.Ended = max(r.Ended, o.Ended+1)
 		}
 	}
-	s.Runs = slices.DeleteFunc(s.Runs, func(r ScheduleRun) bool {
-		if r.Lasts() || r.Again || ended <= history {
-			return false
+}
+
+// Trim forgets ended runs, until only the latest history of them are left. It keeps each run that is to be claimed again.
+func (s *ScheduleState) Trim(history int) {
+	var ended []int64
+	for i := range s.Runs {
+		if r := &s.Runs[i]; !r.Lasts() && !r.Again {
+			ended = append(ended, r.Ended)
 		}
-		ended--
-		return true
-	})
+	}
+	if len(ended) <= history {
+		return
+	}
+	slices.Sort(ended)
+	first := ended[len(ended)-history]
+	s.Runs = slices.DeleteFunc(s.Runs, func(r ScheduleRun) bool { return !r.Lasts() && !r.Again && r.Ended < first })
 }

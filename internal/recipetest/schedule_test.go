@@ -369,6 +369,7 @@ func TestSchedule_BadOptionsAndTimetablesAreRefused(t *testing.T) {
 		for name, s := range map[string]*coord.Schedule{
 			"no timetable": coord.NewSchedule(c, "/s", nil, nil),
 			"no interval":  coord.NewSchedule(c, "/s", coord.Every(0), nil),
+			"short":        coord.NewSchedule(c, "/s", coord.Every(time.Millisecond-1), nil),
 			"backwards":    coord.NewSchedule(c, "/s", timetable(func(t time.Time) time.Time { return t.Add(-time.Second) }), nil),
 			"panics":       coord.NewSchedule(c, "/s", timetable(func(time.Time) time.Time { panic("no time") }), nil),
 			"ID":           coord.NewSchedule(c, "/s", every, &coord.ScheduleOptions{ID: "\xff"}),

@@ -14,6 +14,7 @@ import (
 	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/serviceclock"
 	"github.com/go-coord/coord/internal/tracing"
+	"github.com/go-coord/coord/internal/usercode"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -123,10 +124,10 @@ func (cl *claim) run() {
 	switch {
 	case err == nil:
 		cl.end(done, "")
+	case usercode.As(err) != nil: // a panic, or the end of the goroutine
+		cl.end(failed, err.Error())
 	case r.ctx.Err() != nil:
 		cl.end(abandoned, text)
-	case text == "":
-		cl.end(failed, err.Error()) // of the Failure
 	default:
 		cl.end(failed, text)
 	}
@@ -237,11 +238,12 @@ func (cl *claim) commitEnd(ctx context.Context, path string, was *stored) error 
 	r.Took, r.Error = cl.took.Milliseconds(), clip(cl.text)
 	switch cl.outcome {
 	case abandoned:
-		s.abandon(r)
+		s.abandon(&st, r)
 	case returned:
-		r.Outcome, r.Again = string(returned), true
+		st.End(r, string(returned))
+		r.Again = true
 	default:
-		r.Outcome = string(cl.outcome)
+		st.End(r, string(cl.outcome))
 	}
 	cl.mu.Unlock()
 	write, err := s.write(was, &st)

@@ -32,14 +32,14 @@ type step struct {
 }
 
 // plan decides what the leader does next. now is the time, in milliseconds since 1970: the service's clock may have
-// reached it. origin is the time at which the leader began. gone has the names of the claims that no longer exist.
+// reached it. origin is the time at which the leader first saw the Since of the state. gone has the names of the claims that no longer exist.
 func (s *Schedule) plan(read *layout.ScheduleState, now, origin int64, gone map[string]bool) (step, error) {
 	x := step{state: read.Clone()}
 	lasting, noted := 0, false
 	for i := range x.state.Runs {
 		r := &x.state.Runs[i]
 		if r.Lasts() && gone[r.Node] {
-			s.abandon(r)
+			s.abandon(&x.state, r)
 			r.Took = max(now-r.Began, 0)
 			noted = true
 		}
@@ -118,15 +118,16 @@ func (s *Schedule) plan(read *layout.ScheduleState, now, origin int64, gone map[
 }
 
 // abandon records that the claim of a run has ended before its function returned.
-func (s *Schedule) abandon(r *layout.ScheduleRun) {
-	r.Outcome, r.Again = string(abandoned), r.Attempt < s.o.Attempts
+func (s *Schedule) abandon(st *layout.ScheduleState, r *layout.ScheduleRun) {
+	st.End(r, string(abandoned))
+	r.Again = r.Attempt < s.o.Attempts
 }
 
 // base returns the time after which planned times are open. It is the latest that was claimed, or the time at
 // which the schedule began or was resumed. Times after now come from a clock that was ahead: they are not claimed again, and do not
-// count otherwise. If there is no other, origin counts.
+// count otherwise. In place of such a Since, which the next claim replaces, origin counts.
 func (s *Schedule) base(st *layout.ScheduleState, now, origin int64) int64 {
-	base := int64(0)
+	base := min(origin, now)
 	if st.Since <= now {
 		base = st.Since
 	}
@@ -134,9 +135,6 @@ func (s *Schedule) base(st *layout.ScheduleState, now, origin int64) int64 {
 		if r[0] <= now {
 			base = max(base, r[1])
 		}
-	}
-	if base == 0 {
-		return min(origin, now)
 	}
 	return base
 }

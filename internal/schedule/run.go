@@ -137,7 +137,8 @@ type leader struct {
 	*runner
 	term   *core.Hold
 	s      *core.Session
-	origin int64 // the time of the first look
+	since  int64 // Since of the latest state
+	origin int64 // the time of the first look at that Since
 }
 
 // lead claims planned times until ctx ends, the term ends or is to end, or it fails.
@@ -199,12 +200,12 @@ func (l *leader) lookOnce(ctx context.Context) error {
 		}
 	}
 	now := moment.Most / int64(time.Millisecond)
-	if l.origin == 0 || l.origin > now {
-		l.origin = now
-	}
 	st := was.ScheduleState
 	if !was.exists {
 		st.Since = now
+	}
+	if st.Since != l.since || l.origin > now {
+		l.since, l.origin = st.Since, now
 	}
 	var x step
 	if err := l.runner.s.c.Call("Next of a Timetable", []any{"path", l.runner.s.path.Full()}, func() (err error) {

@@ -280,15 +280,17 @@ func (s *Schedule) record(r *layout.ScheduleRun) Record {
 }
 
 // previous returns the record of the run that ended last, or the zero Record.
-func (s *Schedule) previous(st *layout.ScheduleState) (last Record) {
+func (s *Schedule) previous(st *layout.ScheduleState) Record {
+	var last *layout.ScheduleRun
 	for i := range st.Runs {
-		if r := &st.Runs[i]; !r.Lasts() && r.Outcome != string(returned) {
-			if x := s.record(r); !x.Began.Add(x.Took).Before(last.Began.Add(last.Took)) {
-				last = x
-			}
+		if r := &st.Runs[i]; !r.Lasts() && r.Outcome != string(returned) && (last == nil || r.Ended > last.Ended) {
+			last = r
 		}
 	}
-	return last
+	if last == nil {
+		return Record{}
+	}
+	return s.record(last)
 }
 
 // State returns the state.
@@ -319,9 +321,9 @@ func (s *Schedule) State(ctx context.Context) (State, error) {
 	}
 	for i := range st.Runs {
 		x.Runs = append(x.Runs, s.record(&st.Runs[i]))
-		if r := &x.Runs[i]; !r.Asked {
-			x.Last = r.Planned
-		}
+	}
+	if n := len(st.Claimed); n > 0 {
+		x.Last = time.UnixMilli(st.Claimed[n-1][1])
 	}
 	if s.tt != nil && !st.Paused {
 		var first int64

@@ -18,7 +18,7 @@ type Every time.Duration
 
 // Next returns the first multiple of the interval after t.
 func (e Every) Next(t time.Time) time.Time {
-	if e <= 0 {
+	if e < Every(time.Millisecond) {
 		return t // refused by next
 	}
 	return t.Round(0).Truncate(time.Duration(e)).Add(time.Duration(e))
