@@ -351,9 +351,10 @@ workspace() {
 	GOWORK='' go run ./examples/tour
 }
 
-# plain runs the simulation and the models, which the race detector is too slow for. Nothing in
-# it waits, so it takes the processor time that the tests with servers leave.
+# plain runs the simulation and the models, which the race detector is too slow for, and counts allocations, to which
+# it adds its own. Nothing in it waits, so it takes the processor time that the tests with servers leave.
 plain() {
+	nice -n 3 go test -count=1 -vet=off -run 'KeepsItsAllocations$' ./internal/recipetest
 	nice -n 3 go test -v -count=1 -vet=off -timeout 60m ./internal/simulation 2>&1 | tee "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 	nice -n 3 go test ${long:+-v} -count=1 -vet=off -timeout 60m ./internal/model 2>&1 | tee -a "$1" |

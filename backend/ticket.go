@@ -7,7 +7,7 @@ import (
 )
 
 // A Ticket is what another process needs to end a session: see Reporter, and the function End of each backend.
-// Whoever has it can end the session. It formats without the password.
+// Each program with the ticket can end the session. A Ticket formats without the password.
 type Ticket struct {
 	Service  string        // "zookeeper", "etcd" or "postgres"
 	ID       int64         // Session.ID

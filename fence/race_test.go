@@ -12,7 +12,7 @@ import (
 	"github.com/go-coord/coord"
 )
 
-// TestTx_OfManyHolders lets many holders follow each other. Each holder goes on writing after the next one has begun. The ledger may
+// TestTx_OfManyHolders lets many holders follow each other. Each holder continues to write after the next one has begun. The ledger may
 // have no write of an earlier holder after one of a later holder. Without Check, such writes are in the ledger.
 func TestTx_OfManyHolders(t *testing.T) {
 	each(t, func(d *database) {

@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -20,6 +22,9 @@ type reporter struct {
 	fd       int // -1: none
 	sessions []session
 }
+
+// Format makes all verbs leave out the sessions, which contain their passwords.
+func (r *reporter) Format(f fmt.State, _ rune) { io.WriteString(f, "reporter to the supervisor") }
 
 // session is one that has not ended.
 type session struct {

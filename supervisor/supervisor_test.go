@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/supervise"
@@ -153,6 +154,18 @@ func TestReporter_SendsWhatDidNotFitLater(t *testing.T) {
 	for i := int64(5001 - supervise.Most); i <= 5000; i++ {
 		if !have[i] {
 			t.Errorf("session %d was not reported", i)
+		}
+	}
+}
+
+// A program that logs its options must not log passwords.
+func TestFromEnv_TheReporterFormatsWithoutPasswords(t *testing.T) {
+	t.Setenv(supervise.Env, "unix:"+filepath.Join(t.TempDir(), "none"))
+	r := supervisor.FromEnv()
+	r.Opened(backend.Ticket{Service: "zookeeper", ID: 1, Password: []byte("secret"), Timeout: time.Second, Server: "a:1"})
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%d"} {
+		if got := fmt.Sprintf(verb, r); got != "reporter to the supervisor" {
+			t.Errorf("%s: %s", verb, got)
 		}
 	}
 }

@@ -5,60 +5,21 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkproxy"
 )
 
-// reports is a Reporter that keeps what it learns.
-type reports struct {
-	before func() // called first by Opened
-
-	mu     sync.Mutex
-	opened []backend.Ticket
-	ended  []int64
-	news   chan struct{} // capacity 1: Ended was called
-}
-
-func newReports() *reports { return &reports{news: make(chan struct{}, 1)} }
-
-func (r *reports) Opened(t backend.Ticket) {
-	if r.before != nil {
-		r.before()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.opened = append(r.opened, t)
-}
-
-func (r *reports) Ended(service string, id int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if service == "etcd" {
-		r.ended = append(r.ended, id)
-	}
-	select {
-	case r.news <- struct{}{}:
-	default:
-	}
-}
-
-func (r *reports) list() (opened []backend.Ticket, ended []int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.opened), slices.Clone(r.ended)
-}
-
 // held opens a session with an ephemeral node on the server. gone reports whether its node is gone.
-func held(t *testing.T, addr string, o etcd.Options) (s backend.Session, r *reports, gone func() bool) {
+func held(t *testing.T, addr string, o etcd.Options) (s backend.Session, r *coordtest.Reports, gone func() bool) {
 	t.Helper()
 	o.Prefix = "end" + strconv.Itoa(int(time.Now().UnixNano()))
 	other := open(t, etcd.New([]string{addr}, &o))
-	r = newReports()
+	r = coordtest.NewReports("etcd")
 	o.Reporter = r
 	s = open(t, etcd.New([]string{addr}, &o))
 	if _, err := s.Commit(t.Context(), backend.Create("/held", nil, backend.Ephemeral)); err != nil {
@@ -78,12 +39,12 @@ func TestReporter_LearnsOfSessionsAndTheirEnds(t *testing.T) {
 	t.Parallel()
 	addr := shared.get(t)
 	s, r, _ := held(t, addr, etcd.Options{})
-	opened, ended := r.list()
+	opened, ended := r.List()
 	if len(opened) != 1 || opened[0].ID != s.ID() || opened[0].Timeout != s.Timeout() || opened[0].Server != addr || opened[0].Service != "etcd" || len(ended) != 0 {
 		t.Fatalf("reported %v and %v, want %v", opened, ended, s)
 	}
 	s.Close()
-	if _, ended := r.list(); !slices.Equal(slices.Compact(ended), []int64{s.ID()}) {
+	if _, ended := r.List(); !slices.Equal(slices.Compact(ended), []int64{s.ID()}) {
 		t.Errorf("ended %v after Close", ended)
 	}
 }
@@ -96,17 +57,17 @@ func TestReporter_KeepsASessionThatIsLostByItsClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { proxy.Close() })
-	r := newReports()
+	r := coordtest.NewReports("etcd")
 	b := etcd.New([]string{proxy.Addr()}, &etcd.Options{Prefix: "end" + strconv.Itoa(int(time.Now().UnixNano())), SessionTimeout: 2 * time.Second, Reporter: r})
 	s := open(t, b)
 	proxy.Blackhole(true)
 	<-s.Done()
-	if _, ended := r.list(); len(ended) != 0 {
+	if _, ended := r.List(); len(ended) != 0 {
 		t.Errorf("ended %v, and the servers may still have it", ended)
 	}
 	proxy.Blackhole(false)
 	next := open(t, b)
-	if opened, ended := r.list(); len(opened) != 2 || opened[1].ID != next.ID() || !slices.Equal(slices.Compact(ended), []int64{s.ID()}) {
+	if opened, ended := r.List(); len(opened) != 2 || opened[1].ID != next.ID() || !slices.Equal(slices.Compact(ended), []int64{s.ID()}) {
 		t.Errorf("opened %v, ended %v", opened, ended)
 	}
 }
@@ -115,7 +76,7 @@ func TestEnd_RevokesTheLease(t *testing.T) {
 	t.Parallel()
 	addr := shared.get(t)
 	s, r, gone := held(t, addr, etcd.Options{})
-	opened, _ := r.list()
+	opened, _ := r.List()
 	ticket := opened[0]
 	ticket.Server = "192.0.2.1:1" // is no endpoint, and is not dialed
 	endpoints := []string{"127.0.0.1:1", addr}
@@ -131,8 +92,8 @@ func TestEnd_RevokesTheLease(t *testing.T) {
 		}
 	}
 	<-s.Done()
-	<-r.news
-	if _, ended := r.list(); !slices.Equal(slices.Compact(ended), []int64{s.ID()}) {
+	<-r.News
+	if _, ended := r.List(); !slices.Equal(slices.Compact(ended), []int64{s.ID()}) {
 		t.Errorf("ended %v", ended)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -146,10 +107,10 @@ func TestEnd_NeedsAUserWhoMayWriteTheKeys(t *testing.T) {
 	t.Parallel()
 	addr, _ := startWithUsers(t, "coord", "coore")
 	alice := etcd.Options{Username: "alice", Password: "secret", SessionTimeout: time.Minute}
-	r := newReports()
+	r := coordtest.NewReports("etcd")
 	alice.Reporter = r
 	s := open(t, etcd.New([]string{addr}, &alice))
-	opened, _ := r.list()
+	opened, _ := r.List()
 	for name, o := range map[string]*etcd.Options{
 		"no user":          nil,
 		"a wrong password": {Username: "alice", Password: "other"},

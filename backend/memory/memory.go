@@ -263,6 +263,7 @@ func (st *Store) endSession(s *session) {
 		// Cannot fail: the nodes exist, and ephemerals have no children.
 		_ = st.apply(ops, nil, 0)
 	}
+	delete(st.tree.owned, s.id)
 }
 
 // apply applies all operations or none, and fires the watches that they affect. The caller

@@ -17,7 +17,7 @@ type tree struct {
 	zxid  int64
 	end   int64                         // the highest sequence number
 	nodes map[string]*node              // by path
-	owned map[int64]map[string]struct{} // the paths of the ephemeral nodes of each session that has any
+	owned map[int64]map[string]struct{} // the paths of the ephemeral nodes of each open session that has had any
 
 	revisions bool          // see Options.Revisions
 	spares    bool          // see Options.Spares
@@ -117,9 +117,6 @@ func (t *tree) put(path string, n *node) {
 func (t *tree) remove(path string, n *node) {
 	delete(t.nodes, path)
 	delete(t.owned[n.owner], path)
-	if len(t.owned[n.owner]) == 0 {
-		delete(t.owned, n.owner)
-	}
 }
 
 // ephemerals returns the paths of a session's ephemeral nodes in order.

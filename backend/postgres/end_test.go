@@ -3,49 +3,24 @@ package postgres_test
 import (
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
-
-// reports is a Reporter that keeps what it learns.
-type reports struct {
-	mu     sync.Mutex
-	opened []backend.Ticket
-	ended  []int64
-}
-
-func (r *reports) Opened(t backend.Ticket) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.opened = append(r.opened, t)
-}
-
-func (r *reports) Ended(_ string, id int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ended = append(r.ended, id)
-}
-
-func (r *reports) list() (opened []backend.Ticket, ended []int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.opened), slices.Clone(r.ended)
-}
 
 func TestEnd_DeletesTheNodesOfASession(t *testing.T) {
 	t.Parallel()
-	r := new(reports)
+	r := coordtest.NewReports("postgres")
 	s := used.newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute, Reporter: r})
 	session := opened(t, s.link("a"))
 	if _, err := session.Commit(t.Context(), backend.Create("/held", nil, backend.Ephemeral)); err != nil {
 		t.Fatal(err)
 	}
-	tickets, ended := r.list()
+	tickets, ended := r.List()
 	if len(tickets) != 1 || tickets[0].ID != session.ID() || tickets[0].Timeout != time.Minute || tickets[0].Service != "postgres" || len(ended) > 0 {
 		t.Fatalf("reported %v and %v, want %v", tickets, ended, session)
 	}
@@ -64,7 +39,7 @@ func TestEnd_DeletesTheNodesOfASession(t *testing.T) {
 	<-session.Done()
 	session.Close() // joins what reports the end
 	other.Close()
-	if _, ended := r.list(); !slices.Contains(ended, session.ID()) || !slices.Contains(ended, other.ID()) {
+	if _, ended := r.List(); !slices.Contains(ended, session.ID()) || !slices.Contains(ended, other.ID()) {
 		t.Errorf("ended %v", ended)
 	}
 	for _, url := range []string{"host=127.0.0.1 port=1 user=x", "no string"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// endServers are servers for End, on pipes. Each answers with the same function, which gets what was written first.
+// endServers are servers for End, on pipes. Each of them calls the same function with the first bytes of the client.
 type endServers struct {
 	answer func(conn net.Conn, first []byte)
 	refuse bool

@@ -3,63 +3,24 @@ package zookeeper_test
 import (
 	"errors"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
-// reports is a Reporter that keeps what it learns.
-type reports struct {
-	before func() // called first by Opened
-
-	mu     sync.Mutex
-	opened []backend.Ticket
-	ended  []int64
-	news   chan struct{} // capacity 1: Ended was called
-}
-
-func newReports() *reports { return &reports{news: make(chan struct{}, 1)} }
-
-func (r *reports) Opened(t backend.Ticket) {
-	if r.before != nil {
-		r.before()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.opened = append(r.opened, t)
-}
-
-func (r *reports) Ended(service string, id int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if service == "zookeeper" {
-		r.ended = append(r.ended, id)
-	}
-	select {
-	case r.news <- struct{}{}:
-	default:
-	}
-}
-
-func (r *reports) list() (opened []backend.Ticket, ended []int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.opened), slices.Clone(r.ended)
-}
-
 func TestReporter_LearnsOfASessionBeforeItsFirstRequestAndOfItsClose(t *testing.T) {
 	t.Parallel()
-	r := newReports()
+	r := coordtest.NewReports("zookeeper")
 	s := newScene(t, zookeeper.Options{Reporter: r})
 	early := -1
-	r.before = func() { early = s.link.Proxies[0].Count().AllRequests() }
+	r.Before = func() { early = s.link.Proxies[0].Count().AllRequests() }
 	session := s.open(s.link)
-	opened, ended := r.list()
+	opened, ended := r.List()
 	if len(opened) != 1 || opened[0].ID != session.ID() || opened[0].Timeout != session.Timeout() ||
 		string(opened[0].Password) != string(zktest.SessionPassword(session.ID())) || opened[0].Server != s.link.Addrs()[0] || opened[0].Service != "zookeeper" {
 		t.Fatalf("reported %v, want %v", opened, session)
@@ -74,24 +35,24 @@ func TestReporter_LearnsOfASessionBeforeItsFirstRequestAndOfItsClose(t *testing.
 	if err := session.Sync(s.ctx, "/"); err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := r.list(); len(again) != 1 || len(ended) != 0 {
+	if again, _ := r.List(); len(again) != 1 || len(ended) != 0 {
 		t.Errorf("reported %v, ended %v", again, ended)
 	}
 	session.Close()
-	if _, ended := r.list(); !slices.Equal(ended, []int64{session.ID()}) {
+	if _, ended := r.List(); !slices.Equal(ended, []int64{session.ID()}) {
 		t.Errorf("ended %v after Close", ended)
 	}
 }
 
 func TestReporter_LearnsOfAnExpiredSessionAndNotOfOneLostByItsClock(t *testing.T) {
 	t.Parallel()
-	r := newReports()
+	r := coordtest.NewReports("zookeeper")
 	s := newScene(t, zookeeper.Options{Reporter: r, SessionTimeout: 2 * time.Second})
 	lost := s.open(s.link)
 	s.link.Blackhole()
 	s.await(lost.Done(), "the loss")
 	lost.Close()
-	if _, ended := r.list(); len(ended) != 0 {
+	if _, ended := r.List(); len(ended) != 0 {
 		t.Errorf("ended %v, and the servers may still have it", ended)
 	}
 	s.link.Heal()
@@ -100,8 +61,8 @@ func TestReporter_LearnsOfAnExpiredSessionAndNotOfOneLostByItsClock(t *testing.T
 		t.Fatal(err)
 	}
 	s.await(expired.Done(), "the loss")
-	<-r.news
-	if _, ended := r.list(); !slices.Contains(ended, expired.ID()) || slices.Contains(ended, lost.ID()) {
+	<-r.News
+	if _, ended := r.List(); !slices.Contains(ended, expired.ID()) || slices.Contains(ended, lost.ID()) {
 		t.Errorf("ended %v, want %d", ended, expired.ID())
 	}
 }
@@ -120,17 +81,17 @@ func TestReporter_ThatPanicsHarmsNoSession(t *testing.T) {
 }
 
 // toEnd opens a session with an ephemeral node, and returns its ticket.
-func (s *scene) toEnd(r *reports) (backend.Session, backend.Ticket) {
+func (s *scene) toEnd(r *coordtest.Reports) (backend.Session, backend.Ticket) {
 	s.Helper()
 	session := s.open(s.link)
 	s.commit(session, backend.Create(s.path("held"), nil, backend.Ephemeral))
-	opened, _ := r.list()
+	opened, _ := r.List()
 	return session, opened[len(opened)-1]
 }
 
 func TestEnd_ClosesASessionAtOnce(t *testing.T) {
 	t.Parallel()
-	r := newReports()
+	r := coordtest.NewReports("zookeeper")
 	s := newScene(t, zookeeper.Options{Reporter: r})
 	session, ticket := s.toEnd(r)
 	s.link.Partition() // as a dead process, the owner makes no new connection, which would end that of End
@@ -173,7 +134,7 @@ func TestEnd_ClosesASessionAtOnce(t *testing.T) {
 // after its own, 40 s.
 func TestEnd_WhoseCloseIsLostShortensTheTimeout(t *testing.T) {
 	t.Parallel()
-	r := newReports()
+	r := coordtest.NewReports("zookeeper")
 	s := newScene(t, zookeeper.Options{Reporter: r})
 	session, ticket := s.toEnd(r)
 	s.link.Blackhole() // else the session continues on its connection, and renews its timeout
@@ -203,7 +164,7 @@ func TestEnd_WhereAnIdentityIsDemanded(t *testing.T) {
 		Config:            map[string]string{"minSessionTimeout": "40000"}, // which a refused End sets
 		JavaArgs:          []string{"-Dzookeeper.enforce.auth.enabled=true", "-Dzookeeper.enforce.auth.schemes=digest"},
 	})
-	r := newReports()
+	r := coordtest.NewReports("zookeeper")
 	o := zookeeper.Options{Reporter: r, SessionTimeout: 40 * time.Second, Digest: "app:secret"}
 	owner, err := zkproxy.New(e.Addrs()[0])
 	if err != nil {
@@ -241,7 +202,7 @@ func TestEnd_WhereAnIdentityIsDemanded(t *testing.T) {
 		defer p.Close()
 		proxies, addrs = append(proxies, p), append(addrs, p.Addr())
 	}
-	opened, _ := r.list()
+	opened, _ := r.List()
 	owner.Refuse(true) // as a dead process, the owner makes no new connection, which would end that of End
 	owner.Cut()
 	connects := func() (n int) {

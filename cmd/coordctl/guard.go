@@ -29,11 +29,13 @@ has the option Reporter: supervisor.FromEnv(). The servers and credentials of gu
 
 It passes signals, standard input, output and error, and the exit status on, and reaps orphans, so it can be the entry point of a
 container. When COMMAND has ended it kills the other processes of its process group, and as process 1 all others, and ends
-within about two seconds. At a terminal COMMAND stays in its process group, which the terminal sends its signals.
+within about two seconds and --delay. At a terminal COMMAND stays in the process group of guard, which the terminal sends its signals, and
+guard kills no other process of it.
 
 With --listen it runs no COMMAND, but ends the sessions of the processes that connect to the socket at that path: those with
 COORD_SUPERVISOR=unix:PATH in their environment, and of the same user. So it can run in a container beside theirs, and survives
-when all of theirs is killed. After SIGTERM it ends when no session is left, after a second signal at once.
+when all of theirs is killed. After SIGTERM it ends when no session is left, after a second signal at once. If it cannot listen, the
+exit status is 125.
 
 What the dead process has written to other services can arrive after the next holder has begun. Let them check a fencing
 token. --delay makes that rarer.
@@ -43,7 +45,7 @@ other systems it only runs COMMAND. If guard is killed, sessions end after their
 		example: `
 coordctl guard -- echo my sessions end with me
 coordctl guard --delay 500ms -- sh -c 'echo they would end half a second later'`,
-		exits: []int{exitFailed, exitCannotRun, exitNotFound},
+		exits: []int{exitCannotRun, exitNotFound},
 		check: t.checkGuard,
 		local: func(cmd *cobra.Command) error { return t.guard(cmd.Context()) },
 	})

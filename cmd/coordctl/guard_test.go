@@ -568,7 +568,7 @@ func lostByItsClock(t *testing.T, x *crash) {
 	if got := r.tell("again"); got != "lost" {
 		t.Fatal(got)
 	}
-	p.HoldUp(false) // what was held renews the session
+	p.HoldUp(false) // the requests that the proxy has held renew the session
 	if got := r.line(); got != "did again" {
 		t.Fatal(got)
 	}

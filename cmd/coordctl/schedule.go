@@ -52,7 +52,7 @@ schedule is paused. If no process leads, the next leader begins it.`,
 	})
 }
 
-// inspectSchedule returns what stands at the path. It is an error if that is no schedule: a verb makes none by mistake.
+// inspectSchedule returns the report of the schedule at the path. Without a schedule there it fails, so no verb creates one by mistake.
 func (t *tool) inspectSchedule(ctx context.Context, c *coord.Client) (*inspect.Report, error) {
 	in, err := inspect.Path(ctx, c, t.path, nil)
 	if err == nil && in.Schedule == nil {

@@ -52,7 +52,7 @@ func (p *Pauses) Reset() { p.n = 0 }
 // Count returns how many pauses there were since the latest reset.
 func (p *Pauses) Count() int { return p.n }
 
-// Wait makes the next pause. It reports false if one of the channels, of which there are three at most, is ready first.
+// Wait makes the next pause. It reports false if one of the channels, three at most, is ready first.
 func (p *Pauses) Wait(ends ...<-chan struct{}) bool {
 	d := time.Duration(0)
 	if p.n > 0 {

@@ -23,7 +23,7 @@ func (r *Reports) Opened(t backend.Ticket) {
 	_ = r.user.call("Opened of Options.Reporter", func() error { r.to.Opened(t); return nil })
 }
 
-// Ended reports a session of which the service has answered that it is over.
+// Ended reports a session that has ended by an answer of the service.
 func (r *Reports) Ended(id int64) {
 	if r == nil || r.to == nil {
 		return

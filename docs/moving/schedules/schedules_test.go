@@ -54,7 +54,7 @@ func leaderBefore(ctx context.Context, lock resourcelock.Interface, report func(
 		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(ctx context.Context) {
-				ticks := time.NewTicker(time.Hour) // begins anew with each leader
+				ticks := time.NewTicker(time.Hour) // each leader starts a new interval
 				defer ticks.Stop()
 				for {
 					select {
