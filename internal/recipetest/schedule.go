@@ -224,14 +224,15 @@ func (on scheduleTests) ARunCostsTwoCommits(t *testing.T) {
 			return nil
 		})
 		x.await(1)
+		waits := w.Waits.Load()
 		x.start(w.Open("b", count(&waiter, &waiter)), "b", nil)
-		const runs = 3
+		w.Eventually("the other process waits", func() bool { return w.Waits.Load() > waits })
+		idle := waiter.Load()
 		var counts []int64
-		for range runs {
+		for len(ended) > 0 {
 			counts = append(counts, <-ended)
 		}
-		idle := waiter.Load()
-		for len(counts) < 2*runs {
+		for range 6 {
 			counts = append(counts, <-ended)
 		}
 		perRun := float64(counts[len(counts)-1]-counts[1]) / float64(len(counts)-2)
