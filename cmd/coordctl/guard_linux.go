@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -49,9 +51,11 @@ func (t *tool) guard(ctx context.Context) error {
 	f, ok := t.stdin.(*os.File)
 	terminal := ok && isTerminal(f)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !terminal}
-	more := make(chan os.Signal, 8)
+	more, stops := make(chan os.Signal, 8), make(chan os.Signal, 8)
 	signal.Notify(more, furtherSignals(terminal)...)
 	defer signal.Stop(more)
+	signal.Notify(stops, unlessIgnored(stopSignals)...)
+	defer signal.Stop(stops)
 	if err := pair.Inherit(true); err != nil {
 		return err
 	}
@@ -68,7 +72,7 @@ func (t *tool) guard(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		reapUntil(pid)
+		reapUntil(pid, stopAs)
 	}()
 	for over := false; !over; {
 		var s os.Signal
@@ -81,6 +85,10 @@ func (t *tool) guard(ctx context.Context) error {
 				continue // the terminal has sent it to the command too
 			}
 		case s = <-more:
+		case s = <-stops:
+			if terminal {
+				continue // as above
+			}
 		}
 		_ = syscall.Kill(pid, s.(syscall.Signal)) // it is not reaped yet
 	}
@@ -106,14 +114,21 @@ func (t *tool) guard(ctx context.Context) error {
 }
 
 // furtherSignals are the signals to pass on beside those of main. Of a terminal the command gets its own.
-func furtherSignals(terminal bool) (all []os.Signal) {
+func furtherSignals(terminal bool) []os.Signal {
 	list := []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM}
 	if !terminal {
-		list = append(list, syscall.SIGWINCH, syscall.SIGTSTP, syscall.SIGCONT)
+		list = append(list, syscall.SIGWINCH, syscall.SIGCONT)
 	}
 	for n := syscall.Signal(34); n <= 64; n++ { // those of real time
 		list = append(list, n)
 	}
+	return unlessIgnored(list)
+}
+
+// stopSignals stop a process by default. Guard stops only when its command has stopped.
+var stopSignals = []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
+
+func unlessIgnored(list []syscall.Signal) (all []os.Signal) {
 	for _, s := range list {
 		if !signal.Ignored(s) {
 			all = append(all, s)
@@ -122,21 +137,50 @@ func furtherSignals(terminal bool) (all []os.Signal) {
 	return all
 }
 
-// reapUntil returns when the child has ended, which it does not reap. It reaps all others: as process 1, guard is the parent of orphans.
-func reapUntil(child int) {
-	const pAll, wExited, wNoWait = 0, 0x4, 0x1000000
+// stopAs stops this process by a signal that has stopped the command, so that a shell with job control sees the stop and can
+// continue both. Without such a shell the kernel discards the signal. It returns when this process has continued.
+func stopAs(s syscall.Signal) {
+	if signal.Ignored(s) || !slices.Contains(stopSignals, s) {
+		return // after SIGSTOP: no terminal sends it, and no shell continues the command
+	}
+	runtime.LockOSThread() // a signal to this thread stops the process before the call returns
+	defer runtime.UnlockOSThread()
+	var byDefault, handler [16]uint64 // struct sigaction; signal.Reset leaves the handler of the Go runtime in place
+	const setSize = 8
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&byDefault)), uintptr(unsafe.Pointer(&handler)), setSize, 0, 0)
+	_ = syscall.Tgkill(os.Getpid(), syscall.Gettid(), s)
+	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&handler)), 0, setSize, 0, 0)
+}
+
+// reapUntil returns when the child has ended, which it does not reap. It calls stopped when a signal has stopped the child. It reaps all
+// others: as process 1, guard is the parent of orphans.
+func reapUntil(child int, stopped func(syscall.Signal)) {
+	const pAll, pPid, wNoHang, wStopped, wExited, wNoWait, cldStopped = 0, 1, 0x1, 0x2, 0x4, 0x1000000, 5
 	for {
-		var info [32]int32 // siginfo_t
-		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info)), wExited|wNoWait, 0, 0)
-		pid := int(info[3+unsafe.Sizeof(uintptr(0))/8]) // behind three numbers, and a gap where pointers have 8 bytes
+		pid, code, _, errno := waitID(pAll, 0, wExited|wStopped|wNoWait)
 		switch {
 		case errno == syscall.EINTR:
-		case errno != 0 || pid == child:
+		case errno != 0:
+			return
+		case code == cldStopped:
+			// It may have continued meanwhile: then there is no event to take.
+			if taken, _, by, errno := waitID(pPid, pid, wStopped|wNoHang); errno == 0 && taken == child {
+				stopped(by)
+			}
+		case pid == child:
 			return
 		default:
 			_, _ = syscall.Wait4(pid, nil, 0, nil)
 		}
 	}
+}
+
+// waitID is waitid. It returns the child of the event, and what has happened to it; 0 without an event.
+func waitID(kind, id, options int) (pid, code int, by syscall.Signal, err syscall.Errno) {
+	const behind = 3 + unsafe.Sizeof(uintptr(0))/8 // three numbers, and a gap where pointers have 8 bytes
+	var info [32]int32                             // siginfo_t
+	_, _, err = syscall.Syscall6(syscall.SYS_WAITID, uintptr(kind), uintptr(id), uintptr(unsafe.Pointer(&info)), uintptr(options), 0, 0)
+	return int(info[behind]), int(info[2]), syscall.Signal(info[behind+2]), err
 }
 
 // guardListeners serves the processes that connect to the socket, until a signal has come and no session is left.

@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 			main()
 		case "-as-command":
 			beat(os.Args[2], os.Args[3:])
+		case "-as-signaled":
+			os.Exit(tellSignals())
 		case "-as-holder":
 			os.Exit(hold(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 		}

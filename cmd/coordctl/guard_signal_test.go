@@ -1,0 +1,171 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// tellSignals is a command that says which signals it gets. SIGUSR1 ends it.
+func tellSignals() int {
+	signals := make(chan os.Signal, 100)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+	fmt.Println("ready", os.Getpid(), os.Getppid())
+	for s := range signals {
+		if s == syscall.SIGUSR1 {
+			break
+		}
+		fmt.Println("got", s)
+	}
+	return 0
+}
+
+// guardOf is the command line of guard for a shell. It needs no servers unless the command reports sessions.
+func guardOf(command string) string {
+	return "'" + os.Args[0] + "' -as-coordctl -servers 127.0.0.1:1 guard " + command
+}
+
+// signaled is a command of guard that says which signals it gets.
+func signaled() string { return "-- '" + os.Args[0] + "' -as-signaled" }
+
+// runShell starts a shell for a script. With a terminal the shell is the leader of its session, and the operator types into r.in.
+func runShell(t *testing.T, terminal bool, script string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: exec.Command("sh", "-c", script), ended: make(chan struct{})}
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdout.Close()
+	if err := out.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	r.cmd.Stdout, r.cmd.Stderr, r.lines = stdout, &r.stderr, bufio.NewReader(out)
+	r.cmd.WaitDelay = time.Second
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if terminal {
+		operator, own := openTerminal(t)
+		r.in, r.cmd.Stdin, r.cmd.SysProcAttr.Setctty = operator, own, true
+		defer own.Close()
+	}
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(r.ended)
+		_ = r.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		// All of its session, also what is stopped.
+		list, _ := exec.Command("ps", "-o", "pid=", "-s", strconv.Itoa(r.cmd.Process.Pid)).Output()
+		for word := range strings.FieldsSeq(string(list)) {
+			if pid, err := strconv.Atoi(word); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		<-r.ended
+		out.Close()
+	})
+	return r
+}
+
+// says fails the test unless these are the next lines.
+func (r *running) says(lines ...string) {
+	r.t.Helper()
+	for _, want := range lines {
+		if got := r.line(); got != want {
+			r.t.Fatalf("it says %q, want %q", got, want)
+		}
+	}
+}
+
+// ready waits for tellSignals, and returns its process id and that of guard.
+func (r *running) ready() (command, guard int) {
+	r.t.Helper()
+	if line := r.line(); line == "" {
+		r.t.Fatal("the command does not begin")
+	} else if _, err := fmt.Sscanf(line, "ready %d %d", &command, &guard); err != nil {
+		r.t.Fatal(line, err)
+	}
+	return command, guard
+}
+
+func (r *running) types(text string) {
+	r.t.Helper()
+	if _, err := r.in.Write([]byte(text)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *running) send(pid int, s syscall.Signal) {
+	r.t.Helper()
+	if err := syscall.Kill(pid, s); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// Some servers take SIGTTIN and SIGTTOU for a larger and a smaller number of workers.
+func TestGuard_PassesOnSignalsThatStop(t *testing.T) {
+	t.Parallel()
+	r := runShell(t, false, "exec "+guardOf(signaled()))
+	_, guard := r.ready()
+	for _, s := range []syscall.Signal{syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGTSTP} {
+		r.send(guard, s)
+		r.says("got " + s.String())
+	}
+	r.send(guard, syscall.SIGUSR1)
+	if got := r.status(); got != 0 {
+		t.Errorf("status %d: %s", got, r.stderr.String())
+	}
+}
+
+// A shell with job control sees that the command has stopped, and continues it.
+func TestGuard_StopsAndContinuesWithItsCommand(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ jobs, key string }{
+		"^Z":                                 {guardOf("-- sh -c 'echo ready; read x; echo continued'") + "; echo stopped; fg >/dev/null", "\x1a"},
+		"input in the background":            {guardOf("-- sh -c 'echo ready; read x; echo continued'") + "& wait; echo stopped; fg >/dev/null", ""},
+		"no input, a stop in the background": {guardOf("-- sh -c 'echo ready; kill -TTIN $$; echo continued'") + "</dev/null & wait; echo stopped; fg >/dev/null", ""},
+		"the same, continued by a signal":    {guardOf("-- sh -c 'echo ready; kill -TTOU $$; echo continued'") + "</dev/null & wait; echo stopped; kill -CONT $!", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := runShell(t, true, "set -m; "+c.jobs+"; echo ended $?")
+			r.says("ready")
+			r.types(c.key)
+			r.says("stopped")
+			r.types("\n") // what the command reads, if it does
+			if last := []string{r.line(), r.line()}; !slices.Contains(last, "continued") || !slices.Contains(last, "ended 0") {
+				t.Errorf("at the end %q: %s", last, r.stderr.String())
+			}
+		})
+	}
+}
+
+// Guard does not stop when its command does not.
+func TestGuard_DoesNotStopBesideACommandThatRuns(t *testing.T) {
+	t.Parallel()
+	r := runShell(t, true, "set -m; "+guardOf(signaled())+"; echo ended $?")
+	_, guard := r.ready()
+	r.types("\x1a")
+	r.says("got " + syscall.SIGTSTP.String())
+	for _, s := range []syscall.Signal{syscall.SIGTTIN, syscall.SIGTTOU} {
+		r.send(-guard, s) // as a read or a write of the terminal by one of the process group
+		r.says("got " + s.String())
+	}
+	r.send(guard, syscall.SIGUSR2)
+	r.says("got " + syscall.SIGUSR2.String())
+	r.send(guard, syscall.SIGUSR1)
+	r.says("ended 0")
+}
