@@ -51,12 +51,16 @@ type QueueOptions[T any] struct {
 	// refused with ErrBadPath until it gets a DeadLetterPath.
 	DeadLetterPath string
 
-	// Prefetch is the number of items that All and Items claim at a time, at most
+	// Prefetch is the number of items that All, Items and Work claim at a time, at most
 	// 128. (Below a very long path fewer fit into a request.) The default is 1.
 	// A prefetched item is claimed at once: other consumers do not
 	// get it, although no work on it has begun, and if the consumer dies, the death
 	// counts as an attempt. When the loop ends or the client closes, the item is
 	// given back, which does not count as an attempt; see All.
+	//
+	// With Prefetch, Work begins the next handlers while it acknowledges the items of those that have returned nil, and
+	// their Acks share commits: short handlers need a fraction of a round trip for an item. If the session is lost, as many items as
+	// Prefetch can be delivered again whose handlers had returned.
 	//
 	// An item that was taken before is claimed alone. So if an item kills its
 	// consumers, the items that were prefetched with it do not become dead letters: after

@@ -91,7 +91,7 @@ func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] { return q.take
 //
 // If handle returns nil, Work acknowledges the item. If the client knows of a next item, the same
 // commit claims it for the handler, so an item of a backlog costs one round trip; if the service
-// refuses that, the Ack is sent alone. If handle fails, panics or ends its goroutine, Work gives the
+// refuses that, the Ack is sent alone. With Prefetch the next handlers do not wait for the Ack. If handle fails, panics or ends its goroutine, Work gives the
 // item back by Nack: for 100 ms, then twice as long with each attempt, up to a minute; RetryDelay of the
 // options replaces these delays. An error that contains one of [RetryAfter] has its delay, and one of
 // [Bury] moves the item to the dead letters. If handle has ended the claim itself, Work does nothing

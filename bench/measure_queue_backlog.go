@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/go-coord/coord"
 )
@@ -17,6 +20,11 @@ const (
 	queueLoops    = "queues without a backlog"
 
 	whatHandler = "Work with one handler"
+	whatStocked = "Work with one handler and Prefetch 16"
+	whatRawWork = "the commits of Work, without a queue and reads"
+	whatRawTake = "a read and a delete, without a queue"
+
+	stockOf = 16
 
 	loopConsumers = 8 // of queueLoops
 )
@@ -32,8 +40,10 @@ func backlogGroup(e *env, p *peers, consumers []int, items int) *group {
 		warm: 3, // a run is short, and the servers compile long commits later than those of one write
 
 		about: fmt.Sprintf("Another client has put %d items of %d bytes. The consumers, with a client each, take all of them, one by one. "+
-			"coord's Ack claims the next item in its commit. The figures are per item, without the put. "+
-			"A cell fails unless every item was taken exactly once.", items, len(payload)),
+			"coord's Ack claims the next item in its commit; with Prefetch it claims %d items at a time, and the Acks share commits. "+
+			"The raw client makes the commits of Work, one for an item, and the two requests of a queue that deletes an item when it hands it out. "+
+			"The figures are per item, without the put. "+
+			"A cell fails unless every item was taken exactly once.", items, len(payload), stockOf),
 		shown: []metric{mRate, mPackets, mServerCPU},
 	}
 	for _, n := range consumers {
@@ -71,10 +81,20 @@ func (g *group) addLoad(e *env, p *peers, l load, at func(c *cell)) {
 		return func(ctx context.Context, path string) (sample, error) { return l.run(ctx, open, path) }
 	}
 	const fast, slow = 2 * time.Millisecond, 8 * time.Millisecond
-	add(whatHandler, ours.who, ours.where, crashRedelivers, fast, own(e.direct.handlers(ours)))
+	backlog := l.producers == 0
+	if backlog && l.consumers == 1 {
+		add(whatRawWork, byRaw, onZooKeeper, crashNothing, fast, own(e.direct.rawDrainers(rawDrainer.work)))
+		add(whatRawTake, byRaw, onZooKeeper, crashNothing, fast, own(e.direct.rawDrainers(rawDrainer.take)))
+	}
+	us := []*contestant{ours}
 	if p.etcd != nil {
-		us := p.etcd.coord()
-		add(whatHandler, us.who, us.where, crashRedelivers, fast, own(e.direct.handlers(us)))
+		us = append(us, p.etcd.coord())
+	}
+	for _, x := range us {
+		add(whatHandler, x.who, x.where, crashRedelivers, fast, own(e.direct.handlers(x, 1)))
+		if backlog {
+			add(whatStocked, x.who, x.where, crashRedelivers, fast, own(e.direct.handlers(x, stockOf)))
+		}
 	}
 	peer := func(f *foreign, what, kind, crash string) {
 		add(what, f.name, f.where(), crash, slow, func(ctx context.Context, path string) (sample, error) { return f.drain(ctx, e, kind, path, l) })
@@ -85,7 +105,7 @@ func (g *group) addLoad(e *env, p *peers, l load, at func(c *cell)) {
 		peer(f, whatLocked, "locked", crashRedeliversLate)
 	}
 	if f := p.kazoo; f != nil {
-		if l.producers == 0 {
+		if backlog {
 			peer(f, whatQueue, "plain", crashLoses)
 		}
 		peer(f, whatLocking, "locking", crashRedelivers)
@@ -208,10 +228,10 @@ func (l load) run(ctx context.Context, open loader, path string) (sample, error)
 // handler is a consumer of coord that takes items by Work.
 type handler struct{ coordQueue }
 
-func (p *place) handlers(who *contestant) loader {
-	open := p.coordQueues(who, false, func(q coordQueue) consumer { return taker{q} })
+func (p *place) handlers(who *contestant, prefetch int) loader {
+	open := p.coordQueues(who, true, func(q coordQueue) consumer { return taker{q} })
 	return func(ctx context.Context, path string, n int) ([]drainer, error) {
-		consumers, err := open(ctx, path, n, 1)
+		consumers, err := open(ctx, path, n, prefetch)
 		var drainers []drainer
 		for _, c := range consumers {
 			drainers = append(drainers, handler{c.(taker).coordQueue})
@@ -231,6 +251,103 @@ func (x handler) drain(ctx context.Context, d *drainage) error {
 		return nil
 	})
 	return errors.Join(err, failed)
+}
+
+// rawDrainer takes items with the raw client, without a queue: what one consumer alone must send.
+type rawDrainer struct {
+	c      *zk.Conn
+	dir    string // its names are as long as those of coord
+	values map[string]string
+	step   func(x rawDrainer, before, item string) (string, error)
+}
+
+func (p *place) rawDrainers(step func(x rawDrainer, before, item string) (string, error)) loader {
+	return func(ctx context.Context, path string, n int) ([]drainer, error) {
+		conns, err := p.conns(ctx, goZK, n)
+		if err != nil {
+			return nil, err
+		}
+		dir := p.root + path
+		for _, d := range []string{"", "/items", "/b-0-0000000000"} {
+			dir += d
+			if _, err := conns[0].(*zkConn).c.Create(dir, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+				return nil, err
+			}
+		}
+		values := make(map[string]string)
+		var drainers []drainer
+		for _, conn := range conns {
+			drainers = append(drainers, rawDrainer{conn.(*zkConn).c, dir, values, step})
+		}
+		return drainers, nil
+	}
+}
+
+const rawID = "0123456789abcdef" // of the length of an id of coord
+
+func (x rawDrainer) put(_ context.Context, items []string) error {
+	for i, it := range items {
+		name := fmt.Sprintf("i-%s%06d-0-%010d", rawID, i, i)
+		x.values[name] = it
+		if _, err := x.c.Create(x.dir+"/"+name, []byte(it), 0, zk.WorldACL(zk.PermAll)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x rawDrainer) drain(_ context.Context, d *drainage) error {
+	names, _, err := x.c.Children(x.dir)
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	before := ""
+	for _, name := range append(names, "") {
+		value, err := x.step(x, before, name)
+		if err == nil && name != "" {
+			err = d.took(value)
+		}
+		if err != nil {
+			return err
+		}
+		before = name
+	}
+	return nil
+}
+
+// work acknowledges the item before, and claims an item, in one commit.
+func (x rawDrainer) work(before, item string) (string, error) {
+	state, mark := func(name string) string { return x.dir + "/s-" + name[2:24] }, func(name string) string { return x.dir + "/m-" + name[2:24] + "-" + rawID }
+	var ops []any
+	if before != "" {
+		ops = append(ops, &zk.DeleteRequest{Path: mark(before), Version: -1}, &zk.DeleteRequest{Path: state(before), Version: -1},
+			&zk.DeleteRequest{Path: x.dir + "/" + before, Version: -1})
+	}
+	if item != "" {
+		acl := zk.WorldACL(zk.PermAll)
+		ops = append(ops, &zk.CheckVersionRequest{Path: x.dir + "/" + item, Version: -1}, &zk.CreateRequest{Path: state(item), Data: []byte("1"), Acl: acl},
+			&zk.CreateRequest{Path: mark(item), Acl: acl, Flags: zk.FlagEphemeral})
+	}
+	_, err := x.c.Multi(ops...)
+	return x.values[item], err
+}
+
+// take reads an item and deletes it.
+func (x rawDrainer) take(_, item string) (string, error) {
+	if item == "" {
+		return "", nil
+	}
+	data, _, err := x.c.Get(x.dir + "/" + item)
+	if err != nil {
+		return "", err
+	}
+	return string(data), x.c.Delete(x.dir+"/"+item, -1)
+}
+
+func (x rawDrainer) left(context.Context) (int, error) {
+	names, _, err := x.c.Children(x.dir)
+	return len(names), err
 }
 
 func (x etcdQueue) drain(_ context.Context, d *drainage) error {

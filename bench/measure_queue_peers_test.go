@@ -146,7 +146,7 @@ func TestConsumersTakeALoad(t *testing.T) {
 	p := &place{where: onMemory, store: memory.New(&memory.Options{SessionTimeout: time.Minute})}
 	defer p.Close()
 	for i, l := range []load{{1, 0, 20}, {3, 0, 20}, {1, 1, 20}, {3, 2, 21}} {
-		if s, err := l.run(t.Context(), p.handlers(ours), fmt.Sprintf("/load-%d", i)); err != nil || s[mRate] <= 0 {
+		if s, err := l.run(t.Context(), p.handlers(ours, 1), fmt.Sprintf("/load-%d", i)); err != nil || s[mRate] <= 0 {
 			t.Errorf("%+v: %v, %v", l, s, err)
 		}
 	}
@@ -215,6 +215,9 @@ func TestQueuesAreJudgedByWhatACrashDoes(t *testing.T) {
 		queueRates(whatTake, byCoord, crashRedelivers, 8, 300),
 		queueRates(whatLocking, byKazoo, crashRedelivers, 8, 100),
 		backlogRates(whatHandler, byCoord, crashRedelivers, 1, 300),
+		backlogRates(whatStocked, byCoord, crashRedelivers, 1, 500),
+		backlogRates(whatRawWork, byRaw, crashNothing, 1, 400),
+		backlogRates(whatRawTake, byRaw, crashNothing, 1, 1000),
 		backlogRates(whatSimple, byCurator, crashLoses, 1, 200),
 		backlogRates(whatLocking, byKazoo, crashRedelivers, 1, 100),
 		backlogRates(whatHandler, byCoord, crashRedelivers, 8, 300),
@@ -237,6 +240,8 @@ func TestQueuesAreJudgedByWhatACrashDoes(t *testing.T) {
 		"items of a backlog, 1 consumers, times the fastest peer that can lose an item: 1.5, want ≥ 1.2: met",
 		"items of a backlog, 8 consumers, times the fastest peer that can lose an item: 1.5, want ≥ 1.7: NOT MET",
 		"items of a backlog, 8 consumers, times the fastest peer that never loses an item: 3, want ≥ 2: met",
+		"items of a backlog with Prefetch, 1 consumers, times the fastest peer that can lose an item: 2.5, want ≥ 1.2: met",
+		"items of a backlog, 1 consumers, as a part of its commits without a queue: 0.75, want ≥ 0.85: NOT MET",
 		"items one at a time, 1 consumers, as a part of the same requests without a queue: 0.75, want ≥ 0.85: NOT MET",
 		"items popped, 1 consumers, as a part of the same requests without a queue: 0.9, want ≥ 0.85: met",
 	}
@@ -259,7 +264,7 @@ func TestEachComparedQueueYieldsItsFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	// With 1 and 8 consumers, or with 1, 4 and 8 producers; coord on two services.
-	cells := map[string]int{byRaw: 6, byCoord: 12 + 4 + 6, byCurator: 12 + 6 + 9, byKazoo: 8 + 4 + 3, byEtcd: 4 + 2 + 3}
+	cells := map[string]int{byRaw: 6 + 2, byCoord: 12 + 8 + 6, byCurator: 12 + 6 + 9, byKazoo: 8 + 4 + 3, byEtcd: 4 + 2 + 3}
 	for _, x := range r.Missing {
 		delete(cells, x.Who)
 	}
@@ -276,8 +281,11 @@ func TestEachComparedQueueYieldsItsFigures(t *testing.T) {
 		if x.Group != queuesCompared {
 			delete(least, mP50)
 			least[mPackets] = 1.9 // a read and a deletion
-			if x.Who == byCoord {
+			switch x.What {
+			case whatHandler, whatRawWork:
 				least[mPackets] = 1 // a commit; many items are read in one request
+			case whatStocked:
+				least[mPackets] = 0.1
 			}
 		}
 		for m, least := range least {

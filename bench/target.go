@@ -82,6 +82,10 @@ func judge(results []*result) []target {
 		j.ratio(fmt.Sprintf("items of a backlog, %g consumers, times the fastest peer that %s an item", x.consumers, x.which), x.bound,
 			j.cell(queueBacklogs, whatHandler, byCoord, onZooKeeper, x.consumers), j.fastestQueue(queueBacklogs, x.loses, x.consumers))
 	}
+	j.ratio("items of a backlog with Prefetch, 1 consumers, times the fastest peer that can lose an item", 1.2,
+		j.cell(queueBacklogs, whatStocked, byCoord, onZooKeeper, 1), j.fastestQueue(queueBacklogs, true, 1))
+	j.ratio("items of a backlog, 1 consumers, as a part of its commits without a queue", 0.85,
+		j.cell(queueBacklogs, whatHandler, byCoord, onZooKeeper, 1), j.cell(queueBacklogs, whatRawWork, byRaw, onZooKeeper, 1))
 	j.ratio("items one at a time, 1 consumers, as a part of the same requests without a queue", 0.85,
 		j.cell(queuesCompared, whatTake, byCoord, onZooKeeper, 1), j.cell(queuesCompared, whatTaking, byRaw, onZooKeeper, 1))
 	j.ratio("items popped, 1 consumers, as a part of the same requests without a queue", 0.85,

@@ -33,7 +33,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 	busy := make(chan struct{}, n) // an element for each handler that has a place, and one for the item that is awaited
 	x := &crew{
 		ctx: ctx, q: q, in: &intake{q: q, done: ctx.Done(), over: make(chan struct{}), came: make(chan struct{}, 1)}, places: busy,
-		busy: make(map[*Claim]bool), hung: make(map[*Claim]bool),
+		late: make(chan struct{}, q.prefetch-1), busy: make(map[*Claim]bool), hung: make(map[*Claim]bool),
 	}
 	defer x.disbandLater(x.in.done, x.in.over, q.drainTimeout)()
 	defer q.awaitGivenBack() // what Acks have claimed, or have tried to
@@ -49,7 +49,6 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 			continue
 		}
 		running.Go(func() {
-			defer x.vacate(it.Claim)
 			defer x.limit(it.Claim)()
 			x.process(handlers, it.Claim, func(ctx context.Context) error { return handle(ctx, it.item) })
 		})
@@ -70,6 +69,7 @@ type crew struct {
 	q      *Queue
 	in     *intake
 	places chan struct{} // a handler with a place has an element in it
+	late   chan struct{} // an element for each Ack under way whose handler has left its place (T14)
 
 	mu   sync.Mutex
 	busy map[*Claim]bool // the items that handlers have; whether disband has ended the claim
@@ -115,8 +115,8 @@ func (x *crew) hang(cl *Claim) {
 	x.q.c.Log().Warn(msg, "path", cl.e.Path(), "attempt", cl.attempt, "after", x.q.claimTimeout)
 }
 
-// vacate is called when the handler of an item has returned, and Work has ended its claim. If the handler has
-// hung, it has no place to leave; but if more than n hung, another one leaves its place now.
+// vacate is called when the handler of an item has returned, and Work has ended its claim or is about to (T14). If the
+// handler has hung, it has no place to leave; but if more than n hung, another one leaves its place now.
 func (x *crew) vacate(cl *Claim) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -127,6 +127,18 @@ func (x *crew) vacate(cl *Claim) {
 		}
 	}
 	<-x.places
+}
+
+// vacateEarly vacates the place of a handler before its Ack, unless as many Acks are under way as Prefetch allows. It
+// reports whether it did; then the caller takes an element out of late after the Ack.
+func (x *crew) vacateEarly(cl *Claim) bool {
+	select {
+	case x.late <- struct{}{}:
+		x.vacate(cl)
+		return true
+	default: // always, without Prefetch
+		return false
+	}
 }
 
 // enter adds the handler of an item. After disband it gives the item back instead, and reports false.
@@ -208,7 +220,13 @@ func (x *crew) process(ctx context.Context, cl *Claim, handle func(context.Conte
 		// ended first, the attempt would count.
 		u := cl.q.c.BeginCleanUp()
 		defer u.End()
-		x.settle(cl, err, out, x.leave(cl))
+		disbanded := x.leave(cl)
+		if out.verb == verbAck && x.vacateEarly(cl) {
+			defer func() { <-x.late }()
+		} else {
+			defer x.vacate(cl)
+		}
+		x.settle(cl, err, out, disbanded)
 	}()
 	defer func() {
 		cl.q.c.LogFailure("the handler of Work", []any{"path", cl.e.Path(), "attempt", cl.attempt}, err)

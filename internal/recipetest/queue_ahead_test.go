@@ -78,7 +78,7 @@ func TestQueue_AnItemOfABacklogCostsLittleMoreThanOneRequest(t *testing.T) {
 		t.Run(fmt.Sprintf("%d clients with %d handlers of %v", test.clients, test.handlers, test.slow), func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				const items = 800
-				perItem, read := backlogCost(w, test.clients, test.handlers, items, test.slow, func(*coord.Item[int]) error { return nil })
+				perItem, read := backlogCost(w, test.clients, test.handlers, items, test.slow, nil, func(*coord.Item[int]) error { return nil })
 				w.T.Logf("figure: %d clients with %d handlers of up to %v: %.2f requests an item, which is read %.2f times", test.clients, test.handlers, test.slow, perItem, read)
 				if perItem > test.calls || read > test.reads {
 					w.T.Errorf("%.3f requests an item, which is read %.3f times; want %.2f and %.2f at most", perItem, read, test.calls, test.reads)
@@ -89,7 +89,7 @@ func TestQueue_AnItemOfABacklogCostsLittleMoreThanOneRequest(t *testing.T) {
 }
 
 // backlogCost returns how many requests an item of a backlog costs Work, and how often an item is read. A handler takes up to slow and returns the result of end.
-func backlogCost(w *world, clients, handlers, items int, slow time.Duration, end func(*coord.Item[int]) error) (perItem, read float64) {
+func backlogCost(w *world, clients, handlers, items int, slow time.Duration, o *coord.QueueOptions[int], end func(*coord.Item[int]) error) (perItem, read float64) {
 	w.T.Helper()
 	var r itemReads
 	var seen sync.Map
@@ -99,7 +99,7 @@ func backlogCost(w *world, clients, handlers, items int, slow time.Duration, end
 	var works []*working
 	for i := range clients {
 		name := fmt.Sprint("c", i)
-		q := w.hookedQueue(name, r.hooks(), nil)
+		q := w.hookedQueue(name, r.hooks(), o)
 		w.Link(name).(*memory.Link).SetLatency(time.Millisecond)
 		works = append(works, w.work(q, handlers, func(_ context.Context, it *coord.Item[int]) error {
 			if _, twice := seen.LoadOrStore(it.Value, true); twice {
@@ -124,7 +124,7 @@ func TestQueue_AnItemOfABacklogCostsMoreIfNoAckClaims(t *testing.T) {
 	for _, slow := range []time.Duration{18 * time.Millisecond, 50 * time.Millisecond} {
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
 			onMemory(t, func(w *world) {
-				perItem, _ := backlogCost(w, 1, 8, 800, slow, (*coord.Item[int]).Ack)
+				perItem, _ := backlogCost(w, 1, 8, 800, slow, nil, (*coord.Item[int]).Ack)
 				w.T.Logf("figure: 1 client with 8 handlers of up to %v that acknowledge their items themselves: %.2f requests an item", slow, perItem)
 				if perItem < 1.5 {
 					w.T.Errorf("%.2f requests an item, want 1.5 at least", perItem)

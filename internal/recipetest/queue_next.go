@@ -63,6 +63,17 @@ func newNextScene(w *world, o *coord.QueueOptions[int]) *nextScene {
 	return sc
 }
 
+// hold holds the next call that match reports, before it is made, until the returned function is called.
+func (sc *nextScene) hold(match func(backendtest.Call) bool) (held <-chan struct{}, goOn func()) {
+	at, proceed := make(chan struct{}), make(chan struct{})
+	sc.before.Arm(1, match, func(context.Context, backendtest.Call, error) error {
+		close(at)
+		<-proceed
+		return nil
+	})
+	return at, sync.OnceFunc(func() { close(proceed) })
+}
+
 // exact reports whether the counts are exact. A client remembers a list for a second. On a real server and a busy
 // machine more time can have passed, so that an Ack claims nothing.
 func (sc *nextScene) exact() bool { return sc.w.Fake || time.Since(sc.began) < time.Second }
