@@ -26,7 +26,8 @@ import (
 //	trips SERVERS PATH N                           N cycles of one caller
 //	share SERVERS PATH LOCKS EVERY MILLIS          N TOOK PERCENTILES of the cycles of a mix
 //	together SERVERS PATH LOCKS MILLIS             N TOOK PERCENTILES of cycles of several locks: at least one cycle
-//	hold SERVERS SERVERS PATH MILLIS               a holder and an heir with that session timeout
+//	hold SERVERS PATH MILLIS                       a client with that session timeout, which holds the lock
+//	heir SERVERS PATH MILLIS                       another, which waits for it
 //	granted                                        when the heir has the lock
 //	drop                                           ends both
 //	queue KIND SERVERS PATH CONSUMERS BATCH SIZE   a queue, each of whose consumers has a client and has had a turn
@@ -200,14 +201,17 @@ func (f *foreign) count(ctx context.Context, p *place, cycles int, run func(n in
 }
 
 func (f *foreign) failover(ctx context.Context, holder, heir *place, path string, timeout time.Duration, cut func()) (_ time.Duration, err error) {
-	if _, err := f.ask(ctx, "hold", servers(holder), servers(heir), path, timeout.Milliseconds()); err != nil {
-		return 0, err
-	}
 	defer func() {
 		if _, derr := f.ask(ctx, "drop"); err == nil {
 			err = derr
 		}
 	}()
+	if _, err := f.ask(ctx, "hold", servers(holder), path, timeout.Milliseconds()); err != nil {
+		return 0, err
+	}
+	if _, err := f.ask(ctx, "heir", servers(heir), path, timeout.Milliseconds()); err != nil {
+		return 0, err
+	}
 	began := time.Now()
 	cut()
 	_, err = f.ask(ctx, "granted")

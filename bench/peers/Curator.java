@@ -217,18 +217,24 @@ public final class Curator {
         }), millis);
     }
 
-    private CuratorFramework[] pair = new CuratorFramework[2];
+    private final List<CuratorFramework> opened = new ArrayList<>(); // by hold and heir
     private CountDownLatch granted;
     private volatile Exception refused;
 
-    private String hold(String holder, String heir, String path, int timeout) throws Exception {
-        pair[0] = open(holder, timeout);
-        pair[1] = open(heir, timeout);
-        new InterProcessMutex(pair[0], path).acquire();
+    private String hold(String servers, String path, int timeout) throws Exception {
+        CuratorFramework c = open(servers, timeout);
+        opened.add(c);
+        new InterProcessMutex(c, path).acquire();
+        return "";
+    }
+
+    private String heir(String servers, String path, int timeout) throws Exception {
+        CuratorFramework c = open(servers, timeout);
+        opened.add(c);
         CountDownLatch got = new CountDownLatch(1);
         granted = got;
         refused = null;
-        InterProcessMutex m = new InterProcessMutex(pair[1], path);
+        InterProcessMutex m = new InterProcessMutex(c, path);
         Thread t = new Thread(() -> {
             try {
                 m.acquire();
@@ -257,11 +263,12 @@ public final class Curator {
     }
 
     private String drop() {
-        for (CuratorFramework c : pair) {
+        for (CuratorFramework c : opened) {
             Thread t = new Thread(c::close); // without contact this is slow
             t.setDaemon(true);
             t.start();
         }
+        opened.clear();
         return "";
     }
 
@@ -688,7 +695,9 @@ public final class Curator {
             case "together":
                 return together(a[1], a[2], Integer.parseInt(a[3]), Long.parseLong(a[4]));
             case "hold":
-                return hold(a[1], a[2], a[3], Integer.parseInt(a[4]));
+                return hold(a[1], a[2], Integer.parseInt(a[3]));
+            case "heir":
+                return heir(a[1], a[2], Integer.parseInt(a[3]));
             case "granted":
                 return granted();
             case "drop":

@@ -20,7 +20,7 @@ from kazoo.recipe.partitioner import SetPartitioner
 from kazoo.recipe.queue import LockingQueue, Queue
 
 pools = {}
-pair = []
+opened = []  # clients of hold and heir
 waiter = {}
 
 
@@ -142,10 +142,16 @@ def share(servers, path, locks, every, millis):
     return hammer([one], millis)
 
 
-def hold(holder, heir, path, millis):
-    pair[:] = [connect(holder, int(millis) / 1000), connect(heir, int(millis) / 1000)]
-    Lock(pair[0], path).acquire()
-    lock = Lock(pair[1], path)
+def hold(servers, path, millis):
+    opened.append(connect(servers, int(millis) / 1000))
+    Lock(opened[-1], path).acquire()
+    return []
+
+
+def heir(servers, path, millis):
+    c = connect(servers, int(millis) / 1000)
+    opened.append(c)
+    lock = Lock(c, path)
     waiter.clear()
     waiter["granted"] = threading.Event()
     waiter["failed"] = None
@@ -160,7 +166,7 @@ def hold(holder, heir, path, millis):
             waiter["granted"].set()
 
     threading.Thread(target=wait, daemon=True).start()
-    while len(pair[1].get_children(path)) < 2:
+    while len(c.get_children(path)) < 2:
         time.sleep(0.005)
     time.sleep(0.2)  # it waits in the queue
     return []
@@ -174,8 +180,8 @@ def granted():
 
 
 def drop():
-    for c in pair:
-        threading.Thread(target=c.stop, daemon=True).start()  # without contact this is slow
+    while opened:
+        threading.Thread(target=opened.pop().stop, daemon=True).start()  # without contact this is slow
     return []
 
 
@@ -491,7 +497,7 @@ def uncache():
     return []
 
 
-COMMANDS = {f.__name__: f for f in (cycles, contend, trips, share, hold, granted, drop, queue, turns, fill, drain, unqueue, divide, start, join, leave, undivide, barrier, cache, heap, seen, uncache)}
+COMMANDS = {f.__name__: f for f in (cycles, contend, trips, share, hold, heir, granted, drop, queue, turns, fill, drain, unqueue, divide, start, join, leave, undivide, barrier, cache, heap, seen, uncache)}
 
 
 def main():
