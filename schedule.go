@@ -105,7 +105,7 @@ type ScheduleOptions struct {
 //	running   -> abandoned  the function returned an error after the ctx of Run had ended, or called Release. The
 //	                        same commit. Or: the node is gone, because the holder died, lost its session or was
 //	                        deleted. The leader's next commit records that
-//	abandoned -> running    with the next attempt, if Attempts allows
+//	abandoned -> running    with the next attempt, if Attempts allows, and not before the planned time
 //	returned  -> running    with the same attempt
 //	open      -> missed     a later planned time is claimed. Nothing is recorded of it
 //
@@ -193,7 +193,7 @@ func (s *Schedule) Run(ctx context.Context, f func(ctx context.Context, r *Run) 
 }
 
 // RunNow asks the leader to call the function once, as soon as Overlap allows, also while the schedule is paused. It
-// returns the time that the Run will have as Planned. If no process leads, the next leader does it. RunNow does
+// returns the time that the Run will have as Planned; the call does not wait for that time. If no process leads, the next leader does it. RunNow does
 // not wait for the run. If 100 runs were asked for and did not begin yet, the error is ErrLimit. If ctx ends, or the session is lost, while the outcome is unknown, the error
 // matches ErrUncertain.
 func (s *Schedule) RunNow(ctx context.Context) (time.Time, error) { return s.s.RunNow(ctx) }

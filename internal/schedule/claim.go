@@ -38,7 +38,7 @@ type claim struct {
 }
 
 // claim claims the planned time of x, and calls the function on a goroutine of its own. The error is ErrAgain
-// unless the claim failed. now is the time that x was planned for.
+// unless the claim failed. now is the time at which x was planned.
 func (l *leader) claim(ctx context.Context, was *stored, x *step, now int64) error {
 	s := l.runner.s
 	st := x.state.Clone()
@@ -49,7 +49,7 @@ func (l *leader) claim(ctx context.Context, was *stored, x *step, now int64) err
 		st.Since = min(st.Since, x.planned) // it may come from a clock that is ahead
 	}
 	cl := &claim{r: l.runner, s: l.s, previous: s.previous(&st), missed: x.missed, outcome: abandoned, record: layout.ScheduleRun{
-		Planned: x.planned, Asked: x.asked, Attempt: x.attempt, ID: s.o.ID, Began: max(now, x.planned),
+		Planned: x.planned, Asked: x.asked, Attempt: x.attempt, ID: s.o.ID, Began: now,
 		Node: layout.RunName(x.planned, x.attempt, s.c.NewGUID(s.path.Full())),
 	}}
 	path := s.path.Full() + "/" + cl.record.Node
@@ -133,9 +133,12 @@ func (cl *claim) run() {
 	}
 }
 
-// awaitDue waits until the planned time has come by the service's clock: the claim may have been made early. It reports false if ctx
-// ends first.
+// awaitDue waits until the planned time has come by the service's clock: the claim may have been made early. It does not
+// wait for the time of RunNow, which can be that of a clock that is ahead. It reports false if ctx ends first.
 func (cl *claim) awaitDue(ctx context.Context) bool {
+	if cl.record.Asked {
+		return ctx.Err() == nil
+	}
 	pause := core.NewPauses(cl.r.s.c)
 	for ctx.Err() == nil {
 		moment, err := cl.s.Clock().Now(), error(nil)

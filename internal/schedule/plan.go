@@ -1,8 +1,6 @@
 package schedule
 
 import (
-	"slices"
-
 	"github.com/go-coord/coord/internal/layout"
 )
 
@@ -47,8 +45,11 @@ func (s *Schedule) plan(read *layout.ScheduleState, now, origin int64, gone map[
 			lasting++
 		}
 	}
+	due := int64(0) // the earliest planned time, after now, of another attempt
 	wait := func(wake int64) step {
-		x.wake = wake
+		if x.wake = wake; due > 0 && (wake == 0 || due < wake) {
+			x.wake = due
+		}
 		if noted {
 			x.kind = stepNote
 		}
@@ -58,14 +59,23 @@ func (s *Schedule) plan(read *layout.ScheduleState, now, origin int64, gone map[
 		return wait(0), nil
 	}
 	x.kind = stepClaim
-	if i := slices.IndexFunc(x.state.Runs, func(r layout.ScheduleRun) bool { return r.Again && (r.Asked || !read.Paused) }); i >= 0 {
+	for i := range x.state.Runs {
 		r := &x.state.Runs[i]
-		r.Again = false
-		x.planned, x.asked, x.attempt = r.Planned, r.Asked, r.Attempt
-		if r.Outcome != string(returned) {
-			x.attempt++
+		switch {
+		case !r.Again || read.Paused && !r.Asked:
+		case r.Planned > now && !r.Asked:
+			// The clock of the process that claimed it is ahead. A claim would keep others from running until then.
+			if due == 0 || r.Planned < due {
+				due = r.Planned
+			}
+		default:
+			r.Again = false
+			x.planned, x.asked, x.attempt = r.Planned, r.Asked, r.Attempt
+			if r.Outcome != string(returned) {
+				x.attempt++
+			}
+			return x, nil
 		}
-		return x, nil
 	}
 	x.attempt = 1
 	if len(read.Asked) > 0 {
