@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -452,6 +453,42 @@ func (s Service) Item(t *testing.T) {
 	t.Logf("figure: an item of Work on %s: %.2f round trips on average of %d; requests of the client %v", x.Name, mean, items, requests)
 	if most := x.Most["item of Work"]; !(mean >= 1 && mean <= most) {
 		t.Errorf("an item of Work costs %.2f round trips, want 1 to %v", mean, most)
+	}
+
+	// Handlers of one Work share commits, and so do items with Prefetch.
+	for _, with := range []struct {
+		handlers, prefetch int
+		most               float64
+	}{{8, 1, 1.3}, {1, 16, 0.8}} {
+		q := coord.NewQueue(c.Client, fmt.Sprint("/shared", with.handlers), &coord.QueueOptions[int]{Prefetch: with.prefetch})
+		const items = 160
+		if _, err := q.PutAll(t.Context(), make([]int, items)...); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		x.quiet()
+		x.Trips.Reset()
+		var n atomic.Int32
+		if err := q.Work(ctx, with.handlers, func(context.Context, *coord.Item[int]) error {
+			if n.Add(1) == items {
+				cancel()
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		_, requests := x.Trips.of(c.trips)
+		sum := 0
+		for _, n := range requests {
+			sum += n
+		}
+		perItem := float64(sum) / items
+		t.Logf("figure: an item of Work with %d handlers and a Prefetch of %d on %s: %.2f requests on average of %d: %v",
+			with.handlers, with.prefetch, x.Name, perItem, items, requests)
+		if perItem > with.most {
+			t.Errorf("an item of Work with %d handlers and a Prefetch of %d costs %.2f requests, want %v at most", with.handlers, with.prefetch, perItem, with.most)
+		}
 	}
 
 	// A Pop reads the next item beside its deletion, so it is one commit. It lists the queue as often as Work.
