@@ -48,8 +48,7 @@ func (t *tool) guard(ctx context.Context) error {
 	cmd := exec.Command(t.dashed[0], t.dashed[1:]...)
 	cmd.Env = append(os.Environ(), supervise.Env+"="+pair.Env)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.stdin, t.stdout, t.stderr
-	f, ok := t.stdin.(*os.File)
-	terminal := ok && isTerminal(f)
+	terminal := t.atTerminal()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !terminal}
 	more, stops := make(chan os.Signal, 8), make(chan os.Signal, 8)
 	signal.Notify(more, furtherSignals(terminal)...)
@@ -81,7 +80,7 @@ func (t *tool) guard(ctx context.Context) error {
 			over = true
 			continue
 		case s = <-t.signals:
-			if terminal && (s == os.Interrupt || s == syscall.SIGQUIT) {
+			if terminal && (s == os.Interrupt || s == syscall.SIGQUIT || s == syscall.SIGHUP && !leadsSession()) {
 				continue // the terminal has sent it to the command too
 			}
 		case s = <-more:
@@ -111,6 +110,27 @@ func (t *tool) guard(ctx context.Context) error {
 		return &exit{status, nil}
 	}
 	return nil
+}
+
+// atTerminal reports whether a terminal sends its signals to the process group of this process: it is in the foreground, or a job with the
+// terminal as its input, which a shell can bring there.
+func (t *tool) atTerminal() bool {
+	fd, err := syscall.Open("/dev/tty", syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return false // there is none
+	}
+	defer syscall.Close(fd)
+	var group int32
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TIOCGPGRP, uintptr(unsafe.Pointer(&group)))
+	f, ok := t.stdin.(*os.File)
+	return errno == 0 && (int(group) == syscall.Getpgrp() || ok && isTerminal(f))
+}
+
+// leadsSession reports whether this process is the leader of its session. When the terminal hangs up, only the leader gets SIGHUP, and the
+// others when it has ended.
+func leadsSession() bool {
+	id, _, errno := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
+	return errno == 0 && int(id) == os.Getpid()
 }
 
 // furtherSignals are the signals to pass on beside those of main. Of a terminal the command gets its own.

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 // tellSignals is a command that says which signals it gets. SIGUSR1 ends it.
@@ -168,4 +169,98 @@ func TestGuard_DoesNotStopBesideACommandThatRuns(t *testing.T) {
 	r.says("got " + syscall.SIGUSR2.String())
 	r.send(guard, syscall.SIGUSR1)
 	r.says("ended 0")
+}
+
+// A terminal sends its signals to guard and to the command: each counts once. What is at standard input does not matter.
+func TestGuard_TheTerminalsSignalsComeOnce(t *testing.T) {
+	t.Parallel()
+	for name, script := range map[string]string{
+		"in a shell with job control":              "set -m; " + guardOf(signaled()) + "; true",
+		"with a pipe as input":                     "set -m; true | " + guardOf(signaled()) + "; true",
+		"in a script":                              "trap : INT QUIT; " + guardOf(signaled()) + " </dev/null; true",
+		"in the background, and then in the front": "set -m; " + guardOf(signaled()) + " & fg >/dev/null; true",
+		"as the first process of the terminal":     "exec " + guardOf(signaled()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := runShell(t, true, script)
+			command, guard := r.ready()
+			if groupOf(t, command) != groupOf(t, guard) {
+				t.Error("the command cannot read from the terminal: it is in another process group than guard")
+			}
+			if name == "in the background, and then in the front" {
+				eventually(t, "it is in the front", func() bool { return foreground(t, r.in.(*os.File)) == groupOf(t, guard) })
+			}
+			for range 3 {
+				for key, s := range map[string]syscall.Signal{"\x03": syscall.SIGINT, "\x1c": syscall.SIGQUIT} {
+					r.types(key)
+					r.says("got " + s.String())
+					r.send(guard, syscall.SIGUSR2)
+					r.says("got " + syscall.SIGUSR2.String())
+				}
+			}
+			if err := r.in.(*os.File).Close(); err != nil {
+				t.Fatal(err)
+			}
+			r.says("got " + syscall.SIGHUP.String())
+			r.send(guard, syscall.SIGUSR2)
+			r.says("got " + syscall.SIGUSR2.String())
+			r.send(guard, syscall.SIGUSR1)
+			r.says("")
+		})
+	}
+}
+
+// A command that the terminal does not send its signals gets all that guard gets, and has a process group of its own, whose processes end with it.
+func TestGuard_PassesOnAllSignalsWithoutATerminal(t *testing.T) {
+	t.Parallel()
+	_, other := openTerminal(t)
+	for name, c := range map[string]struct {
+		terminal bool
+		script   string
+	}{
+		"no terminal":                {false, "exec " + guardOf(signaled())},
+		"another session's as input": {false, "(exec " + guardOf(signaled()) + "<" + other.Name() + "); true"}, // a leader of a session would take it over
+		"a job in the background":    {true, "set -m; " + guardOf(signaled()) + "</dev/null & wait"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := runShell(t, c.terminal, c.script)
+			command, guard := r.ready()
+			if groupOf(t, command) != command {
+				t.Error("the command has no process group of its own")
+			}
+			for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGTERM} {
+				r.send(guard, s)
+				r.says("got " + s.String())
+			}
+			r.send(guard, syscall.SIGUSR1)
+			r.says("")
+		})
+	}
+}
+
+func groupOf(t *testing.T, pid int) int {
+	t.Helper()
+	group, err := syscall.Getpgid(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return group
+}
+
+// foreground returns the process group in the foreground of a terminal.
+func foreground(t *testing.T, operator *os.File) (group int) {
+	t.Helper()
+	raw, err := operator.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n int32
+	if err := raw.Control(func(fd uintptr) {
+		_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCGPGRP, uintptr(unsafe.Pointer(&n)))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
 }
