@@ -29,7 +29,8 @@ has the option Reporter: supervisor.FromEnv(). The servers and credentials of gu
 
 It passes signals, standard input, output and error, and the exit status on, and reaps orphans, so it can be the entry point of a
 container. When COMMAND has ended it kills the other processes of its process group, and as process 1 all others, and ends
-within about two seconds and --delay. At a terminal COMMAND stays in the process group of guard, and guard kills no other process of it. There
+within about two seconds and --delay. A signal in that time changes nothing, since it can be that which has ended COMMAND; a second one ends
+guard at once, and the sessions that it has not ended last for their timeout. At a terminal COMMAND stays in the process group of guard, and guard kills no other process of it. There
 the terminal, or the shell, sends SIGINT, SIGQUIT and SIGHUP to both, and guard passes on none of them. If the terminal stops COMMAND (^Z, input in the background), guard stops too, and the shell continues both.
 While guard is stopped it ends no session.
 

@@ -103,8 +103,8 @@ func (t *tool) guard(ctx context.Context) error {
 	_ = cmd.Wait()
 	idle, stop := context.WithTimeout(ctx, t.endDelay+endLimit)
 	defer stop()
-	if n := w.Idle(idle); n > 0 {
-		t.say("COMMAND has ended, and %d sessions of other processes have not: they end after their timeout if their processes die", n)
+	if n := t.awaitIdle(idle, w, 2); n > 0 {
+		t.say("COMMAND has ended, and %d sessions have not: they end after their timeout if their processes have died", n)
 	}
 	if status := (&process{cmd: cmd}).status(); status != 0 {
 		return &exit{status, nil}
@@ -266,16 +266,27 @@ func (t *tool) guardListeners(ctx context.Context, w *supervise.Watch) error {
 		return &exit{exitFailed, err}
 	case <-t.signals:
 	}
-	idle, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan struct{})
-	work.Go(func() {
-		defer close(done)
-		w.Idle(idle)
-	})
-	select {
-	case <-done:
-	case <-t.signals:
-	}
+	t.awaitIdle(ctx, w, 1)
 	return nil
+}
+
+// awaitIdle returns when no session is left, ctx ends, or that many signals have come. It returns the number of the sessions that are left.
+// One signal can be that which has ended the command, and comes only now.
+func (t *tool) awaitIdle(ctx context.Context, w *supervise.Watch, signals int) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	left := make(chan int, 1)
+	go func() { left <- w.Idle(ctx) }()
+	for {
+		select {
+		case n := <-left:
+			return n
+		case s := <-t.signals:
+			if signals--; signals > 0 {
+				t.say("%v: COMMAND has ended, and guard waits for its sessions to end, up to %v; another signal ends guard at once", s, t.endDelay+endLimit)
+				continue
+			}
+			cancel()
+		}
+	}
 }

@@ -15,10 +15,25 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/supervise"
+	"github.com/go-coord/coord/supervisor"
 )
 
-// tellSignals is a command that says which signals it gets. SIGUSR1 ends it.
-func tellSignals() int {
+// tellSignals is a command that says which signals it gets. SIGUSR1 ends it. With "report" it
+// reports a session of ZooKeeper that does not exist, after the malformed messages that follow.
+func tellSignals(args []string) int {
+	var fd int
+	_, _ = fmt.Sscanf(os.Getenv(supervise.Env), "fd:%d:", &fd)
+	if r := supervisor.FromEnv(); r != nil && len(args) > 0 {
+		for _, text := range args[1:] {
+			if err := syscall.Sendto(fd, []byte(text), 0, nil); err != nil {
+				return 1
+			}
+		}
+		r.Opened(backend.Ticket{Service: "zookeeper", ID: 1, Timeout: time.Minute})
+	}
 	signals := make(chan os.Signal, 100)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2,
 		syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
@@ -41,7 +56,8 @@ func guardOf(command string) string {
 func signaled() string { return "-- '" + os.Args[0] + "' -as-signaled" }
 
 // runShell starts a shell for a script. With a terminal the shell is the leader of its session, and the operator types into r.in.
-func runShell(t *testing.T, terminal bool, script string) *running {
+// Further files are descriptors 3 and on.
+func runShell(t *testing.T, terminal bool, script string, further ...*os.File) *running {
 	t.Helper()
 	r := &running{t: t, cmd: exec.Command("sh", "-c", script), ended: make(chan struct{})}
 	out, stdout, err := os.Pipe()
@@ -53,7 +69,7 @@ func runShell(t *testing.T, terminal bool, script string) *running {
 		t.Fatal(err)
 	}
 	r.cmd.Stdout, r.cmd.Stderr, r.lines = stdout, &r.stderr, bufio.NewReader(out)
-	r.cmd.WaitDelay = time.Second
+	r.cmd.WaitDelay, r.cmd.ExtraFiles = time.Second, further
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if terminal {
 		operator, own := openTerminal(t)
@@ -263,4 +279,25 @@ func foreground(t *testing.T, operator *os.File) (group int) {
 		t.Fatal(err)
 	}
 	return int(n)
+}
+
+// A signal that comes after the end of the command is not lost: the first one tells what guard waits for, the second one ends guard.
+func TestGuard_SignalsAfterTheEndOfItsCommand(t *testing.T) {
+	t.Parallel()
+	for _, signals := range [][]syscall.Signal{{syscall.SIGTERM, syscall.SIGTERM}, {syscall.SIGINT, syscall.SIGTERM}, {syscall.SIGHUP, syscall.SIGQUIT}} {
+		t.Run(fmt.Sprint(signals), func(t *testing.T) {
+			t.Parallel()
+			r := runShell(t, false, "exec "+guardOf("--delay 1h "+signaled())+" report 2>&1")
+			command, guard := r.ready()
+			r.send(command, syscall.SIGUSR1)
+			eventually(t, "the command is reaped", func() bool { return syscall.Kill(command, 0) == syscall.ESRCH })
+			r.send(guard, signals[0])
+			r.says(fmt.Sprintf("coordctl: %v: COMMAND has ended, and guard waits for its sessions to end, up to 1h0m2s; another signal ends guard at once", signals[0]))
+			r.send(guard, signals[1])
+			r.says("coordctl: COMMAND has ended, and 1 sessions have not: they end after their timeout if their processes have died")
+			if got := r.status(); got != 0 {
+				t.Errorf("status %d", got)
+			}
+		})
+	}
 }

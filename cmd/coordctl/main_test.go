@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		case "-as-command":
 			beat(os.Args[2], os.Args[3:])
 		case "-as-signaled":
-			os.Exit(tellSignals())
+			os.Exit(tellSignals(os.Args[2:]))
 		case "-as-holder":
 			os.Exit(hold(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
 		}
