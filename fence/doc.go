@@ -26,7 +26,7 @@
 //
 //   - each of them is a [Fence.Tx], or calls [Fence.Check] before its first read and its first write;
 //   - all of them go to one server, the primary: Galera, and a MySQL group replication with several primaries, keep the locks of rows
-//     on each server by itself;
+//     on each server by itself, and compare at the commit only rows that have changed. Check of a stored token changes none;
 //   - the table is used with one service. Tokens of two services, or of two schemas of PostgreSQL, do not compare;
 //   - no older state of the service is restored. Tokens then repeat: stop all holders, and delete the rows or raise the tokens
 //     of the service. The same holds for a move to another service.

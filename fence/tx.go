@@ -30,8 +30,8 @@ type Execer interface {
 //   - coord.ErrFenced and coord.ErrConflict: a later holder has written. fn was not called.
 //   - coord.ErrLost or coord.ErrReleased: the hold has ended, with ctx's own error if that was during the call;
 //   - coord.ErrInvalid: the arguments are invalid (a path also matches coord.ErrBadPath), or fn has called Commit or Rollback of tx;
-//   - coord.ErrUncertain: the commit failed in a way that does not tell whether it was applied. Read, before you write again;
-//     [Fence.Once] is a means to know.
+//   - coord.ErrUncertain: the commit failed in a way that does not tell whether it was applied. If fn calls [Fence.Once] with an ID of
+//     the write, a repetition of Tx applies it once.
 //
 // or are errors of the driver, as those in the package comment that ask for another run. Except with ErrUncertain, nothing is
 // applied, unless fn has committed. The transaction is rolled back too if fn panics or ends its goroutine.

@@ -39,4 +39,7 @@ var fenceMutants = []mutant{
 	{"an item is new for ever", "fence.Once",
 		"(n == 0) == (f.dialect == MySQL)", "n >= 0",
 		"TestOnce_ByManyAtOnce"},
+	{"an item that was handled is new", "fence.Once",
+		"(n == 0) == (f.dialect == MySQL)", "f.dialect == MySQL || n > 0",
+		"TestTx_WhoseCommitLosesItsReply"},
 }

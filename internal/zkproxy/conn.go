@@ -3,6 +3,7 @@ package zkproxy
 import (
 	"bufio"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -96,7 +97,11 @@ func (c *conn) run() {
 		return
 	}
 	dialer := net.Dialer{Timeout: dialLimit}
-	server, err := dialer.DialContext(c.proxy.ctx, "tcp", c.target)
+	network := "tcp"
+	if strings.HasPrefix(c.target, "/") {
+		network = "unix"
+	}
+	server, err := dialer.DialContext(c.proxy.ctx, network, c.target)
 	if err != nil {
 		if c.isBlack(Down) {
 			<-c.done // the refusal is lost too

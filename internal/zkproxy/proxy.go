@@ -48,7 +48,7 @@ type Proxy struct {
 // protocol is cut at its first malformed frame; that includes TLS and four-letter words.
 func New(target string) (*Proxy, error) { return start(target, false) }
 
-// NewRaw returns a proxy that does not decode the stream, for TLS. Cut, Refuse, Blackhole,
+// NewRaw returns a proxy that does not decode the stream, for TLS and other servers. The target can be the path of a Unix socket. Cut, Refuse, Blackhole,
 // Hold and SetDelay work on pieces of the stream instead of frames. Drop and OnFrame see
 // nothing; Count counts bytes and connections.
 func NewRaw(target string) (*Proxy, error) { return start(target, true) }
