@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/ensemble"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/proc"
 	"github.com/go-coord/coord/internal/zklog"
 	"github.com/go-coord/coord/internal/zktest"
@@ -411,6 +412,9 @@ func (r *run) ghosts() string {
 				dirs = append(dirs, buckets...)
 				for i := range max(clients, togetherLocks) {
 					dirs = append(dirs, fmt.Sprint(homePath, "/", i), fmt.Sprint(togetherPath, "/", i))
+				}
+				for _, p := range plans {
+					dirs = append(dirs, p.path, p.path+"/"+layout.LeaderName)
 				}
 				for i := range shardCount {
 					dirs = append(dirs, fmt.Sprint(shardsPath, "/shards/", i))

@@ -37,11 +37,11 @@ type clientSpec struct {
 }
 
 // The workloads, by the names in histories and in the summary.
-var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "priority", "delay", "value", "counter", "cache", "txn", "keep", "lockall", "shards"}
+var works = []string{"mutex", "rwmutex", "semaphore", "election", "queue", "priority", "delay", "value", "counter", "cache", "txn", "keep", "lockall", "shards", "schedule", "overlap"}
 
 // A client is such a process. It reads commands from standard input:
 //
-//	linger  the next holder of the mutex, and the next leader, keep their holds, and report it
+//	linger  the next holder of the mutex, the next leader and the next run of each schedule keep their holds, and report it
 //	go      they write to the resource without a check, and continue
 //	finish  every worker makes one more successful call, and ends; reported when all have ended
 //	drain   finishes the rest of the queue and of the transactions; reported when done
@@ -53,7 +53,7 @@ type client struct {
 	rec  *recorder
 	c    *coord.Client
 
-	out      proc.Output
+	out      *proc.Output             // nil on memory
 	done     map[string]*atomic.Int64 // successful calls, by workload
 	finish   atomic.Bool
 	ahead    atomic.Int64   // values put, less items taken
@@ -93,6 +93,7 @@ func newClient() *client {
 
 func clientMain(task []byte) int {
 	x := newClient()
+	x.out = new(proc.Output)
 	err := json.Unmarshal(task, &x.spec)
 	if err == nil {
 		err = x.run()
@@ -130,7 +131,7 @@ func (x *client) run() (err error) {
 	var workers, servers sync.WaitGroup
 	for i, work := range []func(ctx context.Context, w *worker){
 		x.mutex, x.rwmutex, x.semaphore, x.election, x.producer, x.value, x.counter, x.churn, x.proposer, x.home, x.home, x.lockAll,
-		x.urge, x.postpone,
+		x.urge, x.postpone, x.operate,
 	} {
 		w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(i)))}
 		workers.Go(func() {
@@ -140,7 +141,7 @@ func (x *client) run() (err error) {
 	}
 	consuming, stopConsuming := context.WithCancel(ctx)
 	defer stopConsuming()
-	for i, consume := range []func(ctx context.Context, w *worker){x.consumer, x.serve, x.work, x.collect} {
+	for i, consume := range []func(ctx context.Context, w *worker){x.consumer, x.serve, x.work, x.collect, x.exclusive, x.overlapping} {
 		w := &worker{x: x, rand: rand.New(rand.NewPCG(x.spec.Seed, uint64(100+i)))}
 		servers.Go(func() { consume(consuming, w) })
 	}
@@ -208,7 +209,11 @@ func (x *client) beat(ctx context.Context) {
 	}
 }
 
-func (x *client) report(r report) { x.out.Report(r) }
+func (x *client) report(r report) {
+	if x.out != nil {
+		x.out.Report(r)
+	}
+}
 
 func (x *client) trace(_ context.Context, e trace.Event) {
 	if e, ok := e.(trace.StateChanged); ok {
@@ -228,7 +233,9 @@ func (x *client) linger(on bool) {
 	x.lingerMu.Lock()
 	defer x.lingerMu.Unlock()
 	if on {
-		x.lingers["mutex"], x.lingers["election"] = true, true
+		for _, work := range []string{"mutex", "election", "schedule", "overlap"} {
+			x.lingers[work] = true
+		}
 		return
 	}
 	clear(x.lingers)

@@ -76,7 +76,7 @@ func (r *run) compareServers() string {
 	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
 	defer cancel()
 	d, err := coordtest.CompareServers(ctx, servers, "", 1,
-		treePath, queuePath, txnPath, "/values", "/locks", electionPath, groupPath, shardsPath, queuePaths["priority"], queuePaths["delay"])
+		treePath, queuePath, txnPath, "/values", "/locks", "/jobs", electionPath, groupPath, shardsPath, queuePaths["priority"], queuePaths["delay"])
 	if err != nil {
 		r.t.Error(err)
 	}

@@ -297,7 +297,7 @@ func (x *client) drain(ctx context.Context) error {
 			left, err = co.List(ctx)
 		}
 		if err == nil && n == 0 && len(left) == 0 {
-			return nil
+			return x.awaitAsked(ctx)
 		}
 		if err == nil && n+len(left) < least {
 			least = n + len(left)

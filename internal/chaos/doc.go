@@ -17,8 +17,9 @@
 // permits have the owners that they report, that the fence refuses late writes (a resource
 // without a fence must show overlaps), that values and counters are linearizable, that items are
 // neither lost nor delivered after their Ack, that limits, delays, attempts and dead letters are
-// right, and that copies of a tree agree. A run fails if no commit has acknowledged an item and claimed the next one.
-// Checkers are tested with histories that are wrong.
+// right, and that copies of a tree agree. Schedules leave out no planned time but those of a pause and those beyond their
+// limit, claim none twice, and run once what RunNow asks for. A run fails if no commit has acknowledged an item and claimed the
+// next one, or if no run of a schedule has lost its claim. Checkers are tested with histories that are wrong.
 //
 // It does not show a promise about time beyond the bounds that summary_test.go derives. It does
 // not choose the request that a fault hits; internal/sweep does. ZooKeeper 3.8.0 can lose

@@ -37,13 +37,14 @@ type findings struct {
 	noSpace    int     // calls that the service refused because it had no space
 	txns       int     // transactions in the servers' logs
 	tenures    map[string]int
-	outcomes   map[string]int // outcomes of transactions
+	runs       map[string]*runCount // of the schedules
+	outcomes   map[string]int       // outcomes of transactions
 	outages    []outage
 }
 
 // judge checks the histories against the servers' logs.
 func judge(all []*process, log []zklog.Txn) *findings {
-	f := &findings{tallies: make(map[string]*tally), tenures: make(map[string]int), outcomes: make(map[string]int)}
+	f := &findings{tallies: make(map[string]*tally), tenures: make(map[string]int), runs: make(map[string]*runCount), outcomes: make(map[string]int)}
 	l := newLedger(log)
 	f.txns = l.txns
 	f.add("settling", settle(all, l))
@@ -115,6 +116,7 @@ func judge(all []*process, log []zklog.Txn) *findings {
 			f.add(h.work, checkLock(h.work, of))
 		}
 	}
+	f.judgeSchedules(all, l)
 	f.reused = reused(all)
 	for work := range queuePaths {
 		takes := callsOf(all, work, "take")

@@ -154,13 +154,18 @@ type ledger struct {
 	log      []zklog.Txn
 	lengths  []lengthAt // of the queue with a limit
 	longest  int
-	nexts    int // commits of Acks that claimed the next items
+	nexts    int              // commits of Acks that claimed the next items
+	books    map[string]*book // of the schedules
 }
 
 func newLedger(log []zklog.Txn) *ledger {
 	l := &ledger{
 		written: make(map[string][]change), created: make(map[string][]change), deleted: make(map[string][]change),
 		owned: make(map[int64][]change), proposed: make(map[string][]attempt), txns: len(log), log: log,
+		books: make(map[string]*book),
+	}
+	for work, p := range plans {
+		l.books[work] = bookOf(log, p)
 	}
 	length := 0
 	for i := range log {

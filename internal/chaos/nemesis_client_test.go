@@ -56,8 +56,8 @@ func (n *nemesis) lose(r *rand.Rand, about *event, what func(p *zkproxy.Proxy, o
 }
 
 // linger makes a client keep the mutex and the leadership until the test lets it continue.
-func (a *actor) linger() error {
-	kinds := []string{"lingering mutex", "lingering election"}
+func (a *actor) linger(more ...string) error {
+	kinds := append([]string{"lingering mutex", "lingering election"}, more...)
 	before := make(map[string]int)
 	for _, k := range kinds {
 		before[k] = a.heard(k)
@@ -116,7 +116,7 @@ func (n *nemesis) delay(r *rand.Rand, about *event) error {
 // both. When the client resumes, its first step is a write.
 func (n *nemesis) stopClient(r *rand.Rand, about *event) error {
 	a := n.client(r, about)
-	if err := a.linger(); err != nil {
+	if err := a.linger("lingering schedule", "lingering overlap"); err != nil {
 		return err
 	}
 	if err := a.worker().Signal(syscall.SIGSTOP); err != nil {

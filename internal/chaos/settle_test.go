@@ -71,9 +71,15 @@ func settle(all []*process, l *ledger) (wrong []string) {
 					applied += n
 				}
 				c.verdict(applied > 0)
+			case "schedule runnow", "overlap runnow":
+				n := l.books[c.Work].asked[c.Num]
+				if n > 1 || n == 0 && c.outcome == "ok" {
+					errorf("asked for %d times: %v", n, c)
+				}
+				c.verdict(n > 0)
 			case "txn propose":
 				c.verdict(len(l.proposed[c.ID]) > 0)
-			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "keep acquire", "lockall acquire", "shards acquire",
+			case "mutex acquire", "rwmutex acquire", "semaphore acquire", "election acquire", "keep acquire", "lockall acquire", "shards acquire", "schedule acquire", "overlap acquire",
 				"queue take", "priority take", "delay take":
 				if c.outcome != "ok" {
 					c.verdict(l.unreturned(c, sessions, held))
@@ -85,7 +91,7 @@ func settle(all []*process, l *ledger) (wrong []string) {
 				}
 			case "rwmutex downgrade":
 				c.verdict(l.deletes(c.ID) != nil)
-			case "mutex release", "rwmutex release", "semaphore release", "election release", "keep release", "lockall release", "shards release":
+			case "mutex release", "rwmutex release", "semaphore release", "election release", "keep release", "lockall release", "shards release", "schedule release", "overlap release":
 				// The session's end can delete the node too, if the session ends meanwhile.
 				if gone := l.deletes(c.Value); gone != nil {
 					c.zxid = gone.zxid

@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -112,6 +113,12 @@ func (r *run) summarize(f *findings, n *nemesis, raged time.Duration) {
 	figure("chaos: %d commits acknowledged items and claimed the next ones", f.nexts)
 	if f.nexts == 0 {
 		t.Error("no commit has acknowledged an item and claimed the next one")
+	}
+	for _, work := range slices.Sorted(maps.Keys(f.runs)) {
+		figure("chaos: %s: %v", work, f.runs[work])
+		if text := f.runs[work].missing(); text != "" {
+			t.Errorf("%s: %s", work, text)
+		}
 	}
 	figure("chaos: violations with the fence and in all other checks %d; without the fence %d overlaps, and the fence refused %d late writes", len(f.wrong), f.overlaps, f.refused)
 	fmt.Fprintf(&md, "\nSessions lost by clients: %d. Violations: %d. Without the fence: %d overlaps; with it %d late writes refused. Transactions: %v. Reads after a Sync that were stale, which ZooKeeper allows: %d.\n",
