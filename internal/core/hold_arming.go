@@ -12,7 +12,7 @@ import (
 // watch is armed.
 const (
 	armDelay   = 20 * time.Millisecond  // the age of a hold at which its watch is armed
-	claimDelay = 100 * time.Millisecond // the same for a claim, see Hold.SetClaim
+	claimDelay = 250 * time.Millisecond // the same for a claim, see Hold.SetClaim
 )
 
 // toArm holds the holds of a session that were granted without a watch on their node. It is guarded by Session.mu.

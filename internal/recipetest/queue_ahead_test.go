@@ -72,6 +72,7 @@ func TestQueue_AnItemOfABacklogCostsLittleMoreThanOneRequest(t *testing.T) {
 		{1, 8, 5 * time.Millisecond, 1.3, 1.15},
 		{1, 8, 18 * time.Millisecond, 1.3, 1.15},
 		{1, 8, 50 * time.Millisecond, 1.3, 1.15},
+		{1, 8, 200 * time.Millisecond, 1.3, 1.15},
 		{8, 1, 0, 5.2, 1.85},
 		{8, 1, 50 * time.Millisecond, 9.5, 3},
 	} {

@@ -66,7 +66,7 @@ func TestQueue_ADeletedClaimOfASlowHandlerIsTold(t *testing.T) {
 				}
 				time.Sleep(50 * time.Millisecond)
 				end(3)
-				time.Sleep(150 * time.Millisecond)
+				time.Sleep(450 * time.Millisecond)
 				w.Settle()
 				if err := items[3].Err(); !errors.Is(err, coord.ErrDeleted) {
 					w.T.Errorf("the first: %v", err)
@@ -97,7 +97,7 @@ func TestQueue_ADeletedClaimOfASlowHandlerIsTold(t *testing.T) {
 
 // Claims that are short get no watch, and those of slow handlers share requests.
 func TestQueue_WatchesOnClaimsCostLittle(t *testing.T) {
-	for slow, most := range map[time.Duration]float64{50 * time.Millisecond: 0, 100 * time.Millisecond: 0.05, 200 * time.Millisecond: 0.2, time.Second: 0.6} {
+	for slow, most := range map[time.Duration]float64{50 * time.Millisecond: 0, 200 * time.Millisecond: 0.01, 500 * time.Millisecond: 0.2, time.Second: 0.4} {
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
 			onMemory(t, func(w *world) {
 				const items, handlers = 400, 8
