@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -18,8 +19,33 @@ import (
 	"github.com/go-coord/coord/supervisor"
 )
 
-// guard runs the command, or listens, until that is over.
+// guard runs the command, or listens, until that is over. Its messages delay nothing.
 func (t *tool) guard(ctx context.Context) error {
+	// Otherwise a message ends guard when nothing can read its standard error any more. Not ignored, since the command would inherit that.
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
+	stderr := t.stderr
+	m := newMessages(stderr)
+	t.stderr = m
+	defer func() {
+		m.close()
+		t.stderr = stderr
+	}()
+	err := t.guardUntilOver(ctx, stderr)
+	var e *exit
+	switch {
+	case errors.As(err, &e) && e.err != nil:
+		t.say("%v", e.err)
+		return &exit{e.status, nil}
+	case err != nil && e == nil:
+		t.say("%v", err)
+		return &exit{exitFailed, nil}
+	}
+	return err
+}
+
+func (t *tool) guardUntilOver(ctx context.Context, stderr io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	end, err := t.ender(ctx)
@@ -47,7 +73,7 @@ func (t *tool) guard(ctx context.Context) error {
 
 	cmd := exec.Command(t.dashed[0], t.dashed[1:]...)
 	cmd.Env = append(os.Environ(), supervise.Env+"="+pair.Env)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.stdin, t.stdout, t.stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = t.stdin, t.stdout, stderr
 	terminal := t.atTerminal()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !terminal}
 	more, stops := make(chan os.Signal, 8), make(chan os.Signal, 8)

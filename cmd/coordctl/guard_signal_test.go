@@ -47,9 +47,11 @@ func tellSignals(args []string) int {
 	return 0
 }
 
-// guardOf is the command line of guard for a shell. It needs no servers unless the command reports sessions.
-func guardOf(command string) string {
-	return "'" + os.Args[0] + "' -as-coordctl -servers 127.0.0.1:1 guard " + command
+// guardOf is the command line of guard for a shell, with servers that do not exist.
+func guardOf(command string) string { return guardWith("127.0.0.1:1", command) }
+
+func guardWith(servers, command string) string {
+	return "'" + os.Args[0] + "' -as-coordctl -servers " + servers + " guard " + command
 }
 
 // signaled is a command of guard that says which signals it gets.

@@ -529,7 +529,7 @@ func (x *crash) sidecar() (r *running, env string) {
 	x.t.Helper()
 	path := filepath.Join(x.t.TempDir(), "guard.sock")
 	r = x.launch(nil, nil, x.guard("--listen", path)...)
-	eventually(x.t, "it listens", func() bool { _, err := os.Stat(path); return err == nil })
+	dialGuard(x.t, path).Close()
 	return r, "COORD_SUPERVISOR=unix:" + path
 }
 

@@ -18,7 +18,7 @@ const mostSessions = 1024
 type Watch struct {
 	// End ends a session whose process has died. It is called on a goroutine of its own, and returns after a bounded time.
 	End func(backend.Ticket)
-	// Say tells the user what cannot be done.
+	// Say tells the user what cannot be done. It does not block: reports wait for it.
 	Say func(text string)
 
 	mu       sync.Mutex
