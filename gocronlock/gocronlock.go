@@ -110,7 +110,7 @@ func (l *Locker) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	var h *coord.Hold
 	defer func() { // also after a panic
 		if h == nil {
-			l.end(name)
+			l.end(name, nil)
 		}
 	}()
 	h, err := coord.NewMutex(l.c, l.path+"/"+url.PathEscape(name), &coord.MutexOptions{ID: l.id}).TryLock(ctx)
@@ -123,10 +123,13 @@ func (l *Locker) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	return &lock{l, name, h, time.Now()}, nil
 }
 
-func (l *Locker) end(name string) {
+// end ends the run with this hold. A second Unlock finds the next run.
+func (l *Locker) end(name string, h *coord.Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.runs, name)
+	if l.runs[name] == h {
+		delete(l.runs, name)
+	}
 }
 
 // Hold returns the hold of the run of the job with this name in this process, or nil if no run has begun under this Locker. During a
@@ -147,7 +150,7 @@ type lock struct {
 
 // Unlock gets a context that gocron ends when the scheduler stops, also before the job has returned.
 func (x *lock) Unlock(ctx context.Context) error {
-	defer x.l.end(x.name)
+	defer x.l.end(x.name, x.h)
 	rest := time.NewTimer(x.l.atLeast - time.Since(x.granted))
 	defer rest.Stop()
 	select {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/coordtest"
 	"github.com/go-coord/coord/gocronlock"
 )
@@ -215,6 +218,32 @@ func TestLocker_WithoutContactRunsWait(t *testing.T) {
 	})
 }
 
+// While a run waits for contact, the next one of this process is refused at once.
+func TestLocker_OneRunWaitsForContact(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		locker := gocronlock.NewLocker(s.Client("a", nil), "/jobs", nil)
+		s.Link("a").Refuse(true)
+		time.Sleep(s.SessionTimeout())
+		done := make(chan error, 1)
+		go func() {
+			lock, err := locker.Lock(t.Context(), "report")
+			if err == nil {
+				err = lock.Unlock(canceled())
+			}
+			done <- err
+		}()
+		synctest.Wait()
+		began := time.Now()
+		if _, err := locker.Lock(t.Context(), "report"); !errors.Is(err, coord.ErrLocked) || time.Since(began) > 0 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		s.Link("a").Refuse(false)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A closed client ends the lock of a run, and refuses others.
 func TestLocker_AClosedClient(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
@@ -363,6 +392,118 @@ func TestElector_AClosedClient(t *testing.T) {
 		}
 		if err := <-done; !errors.Is(err, coord.ErrClosed) {
 			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// A Lock that fails leaves the name free for the next run of this process.
+func TestLocker_ALockThatFails(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		a, b := gocronlock.NewLocker(s.Client("a", nil), "/jobs", nil), gocronlock.NewLocker(s.Client("b", nil), "/jobs", nil)
+		lock, err := b.Lock(t.Context(), "report")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ctx := range []context.Context{t.Context(), canceled()} {
+			if _, err := a.Lock(ctx, "report"); !errors.Is(err, coord.ErrLocked) && !errors.Is(err, context.Canceled) {
+				t.Errorf("error %v", err)
+			}
+		}
+		lock.Unlock(canceled())
+		lock, err = a.Lock(t.Context(), "report")
+		if err != nil {
+			t.Fatalf("after it: %v", err)
+		}
+		lock.Unlock(canceled())
+	})
+}
+
+// A second Unlock of a run leaves the lock of the next run alone.
+func TestLocker_UnlockTwice(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		locker := gocronlock.NewLocker(s.Client("a", nil), "/jobs", nil)
+		first, err := locker.Lock(t.Context(), "report")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Unlock(canceled()); err != nil {
+			t.Fatal(err)
+		}
+		second, err := locker.Lock(t.Context(), "report")
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Unlock(canceled())
+		for range 2 {
+			if h := locker.Hold("report"); h == nil || h.Err() != nil {
+				t.Errorf("the hold of the next run is %v", h)
+			}
+			if _, err := locker.Lock(t.Context(), "report"); !errors.Is(err, coord.ErrLocked) {
+				t.Errorf("a third run beside it: %v", err)
+			}
+		}
+		if err := second.Unlock(canceled()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// paused is a service for a client whose process was paused for longer than its lease: the first session is lost when the
+// client compares the lease with the clock, and nothing else tells of it.
+type paused struct {
+	backend.Backend
+	opened, over atomic.Bool
+}
+
+type pausedSession struct {
+	backend.Session
+	b    *paused
+	once sync.Once
+	done chan struct{}
+}
+
+func (b *paused) Open(ctx context.Context) (backend.Session, error) {
+	s, err := b.Backend.Open(ctx)
+	if err != nil || b.opened.Swap(true) {
+		return s, err
+	}
+	return &pausedSession{Session: s, b: b, done: make(chan struct{})}, nil
+}
+
+func (s *pausedSession) Err() error {
+	if s.b.over.Load() {
+		s.once.Do(func() { close(s.done) })
+		return &backend.Error{Op: "session", Err: backend.ErrSessionLost}
+	}
+	return s.Session.Err()
+}
+
+func (s *pausedSession) Done() <-chan struct{} { return s.done }
+
+// A process that resumes after its lease does not begin a job as the leader.
+func TestElector_AfterAPause(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		b := &paused{Backend: s.Link("a")}
+		c, err := coord.Open(t.Context(), b, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		e := gocronlock.NewElector(coord.NewElection(c, "/leader", nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- e.Run(ctx) }()
+		synctest.Wait()
+		if err := e.IsLeader(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.over.Store(true)
+		if err := e.IsLeader(t.Context()); err == nil {
+			t.Error("it leads")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -93,7 +93,7 @@ type run struct {
 func NewHook(t Task, ended func(error)) *Hook { return &Hook{task: t, ended: ended} }
 
 // Start begins the task on a goroutine and returns. The context of the task has the values of ctx, and ends with Stop, since the ctx of
-// a start ends with it. A panic of the task ends the process.
+// a start ends with it. A panic of the task ends the process, and ended is not called.
 func (h *Hook) Start(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,12 +105,19 @@ func (h *Hook) Start(ctx context.Context) error {
 	h.run = r
 	go func() {
 		defer close(r.done)
+		returned := false
 		defer func() {
+			if !returned {
+				if v := recover(); v != nil {
+					panic(v) // before ended, which can end the process without a word of it
+				}
+			}
 			if h.ended != nil && ctx.Err() == nil {
 				h.ended(r.err)
 			}
 		}()
 		r.err = h.task(ctx)
+		returned = true
 	}()
 	return nil
 }
@@ -129,7 +136,11 @@ func (h *Hook) Stop(ctx context.Context) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		return fmt.Errorf("lifecycle: the task has not returned: %w", context.Cause(ctx))
+		select {
+		case <-r.done: // select chooses at random if both have ended
+		default:
+			return fmt.Errorf("lifecycle: the task has not returned: %w", context.Cause(ctx))
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

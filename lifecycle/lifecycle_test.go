@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -314,4 +318,94 @@ func TestHook_StopWaitsAsLongAsItsContext(t *testing.T) {
 			t.Errorf("Stop: %v", err)
 		}
 	})
+}
+
+// Many calls of Stop wait for one task. The first that returns lets the application start again, and the other calls leave that start alone.
+func TestHook_StopsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running, end := 0, make(chan struct{})
+		hook := lifecycle.NewHook(func(ctx context.Context) error {
+			running++
+			<-ctx.Done()
+			<-end
+			return nil
+		}, nil)
+		if err := hook.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		var again sync.Once
+		for range 100 {
+			all.Go(func() {
+				if err := hook.Stop(t.Context()); err != nil {
+					t.Error(err)
+				}
+				again.Do(func() {
+					if err := hook.Start(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+		synctest.Wait() // all of them wait
+		close(end)
+		all.Wait()
+		synctest.Wait()
+		if err := hook.Start(t.Context()); err == nil {
+			t.Error("a Stop has forgotten the task of another Start")
+		}
+		if err := hook.Stop(t.Context()); err != nil || running != 2 {
+			t.Errorf("error %v, the task has run %d times", err, running)
+		}
+	})
+}
+
+// An application whose deadline has passed learns how its task has ended, if it has.
+func TestHook_StopAfterItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 50 {
+			hook := lifecycle.NewHook(func(context.Context) error { return errWork }, nil)
+			if err := hook.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if err := hook.Stop(late); !errors.Is(err, errWork) {
+				t.Fatalf("Stop: %v", err)
+			}
+		}
+		stopped := make(chan struct{})
+		hook := lifecycle.NewHook(func(ctx context.Context) error {
+			<-ctx.Done()
+			close(stopped)
+			return nil
+		}, nil)
+		if err := hook.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := hook.Stop(late); !errors.Is(err, context.Canceled) {
+			t.Errorf("Stop: %v", err)
+		}
+		<-stopped // it was told
+		if err := hook.Stop(t.Context()); err != nil {
+			t.Errorf("another Stop: %v", err)
+		}
+	})
+}
+
+// A panic ends the process, and is not told as an end of the task: an application that exits then would hide it.
+func TestHook_APanicIsNotTold(t *testing.T) {
+	const child = "COORD_LIFECYCLE_PANICS"
+	if os.Getenv(child) != "" {
+		hook := lifecycle.NewHook(func(context.Context) error { panic(errWork) }, func(error) { os.Exit(0) })
+		_ = hook.Start(t.Context())
+		select {}
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "panic: the work failed") {
+		t.Errorf("%v\n%s", err, out)
+	}
 }

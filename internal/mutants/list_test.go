@@ -23,4 +23,4 @@ type mutant struct {
 }
 
 // list has the mutants of all recipes, one file for each area.
-var list = slices.Concat(lineMutants, keepMutants, lockAllMutants, nodeMutants, directoryMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, shardsMutants, scheduleMutants, txnMutants, backendMutants, etcdMutants, postgresMutants, fenceMutants, coordtestMutants, statusMutants, operatorMutants, superviseMutants, zklogMutants)
+var list = slices.Concat(lineMutants, keepMutants, lockAllMutants, nodeMutants, directoryMutants, holdMutants, electionMutants, valueMutants, barrierMutants, queueMutants, shardsMutants, scheduleMutants, txnMutants, backendMutants, etcdMutants, postgresMutants, fenceMutants, coordtestMutants, statusMutants, operatorMutants, superviseMutants, zklogMutants, adapterMutants)

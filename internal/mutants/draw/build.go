@@ -18,18 +18,19 @@ import (
 )
 
 // packages are the directories of the packages in which mutants are made: those of package coord, and
-// the backends.
+// the backends and the adapters.
 var packages = []string{
 	".", "inspect", "internal/layout", "internal/core", "internal/line", "internal/cell", "internal/queue", "internal/mirror",
 	"internal/semaphore", "internal/election", "internal/barrier", "internal/doublebarrier", "internal/group", "internal/assign", "internal/shards", "internal/schedule", "internal/txn", "internal/twophase",
 	"internal/backoff", "internal/carry", "internal/contender", "internal/errs", "internal/follow", "internal/holdset", "internal/kinds", "internal/latest", "internal/nodepath",
 	"internal/outbox", "internal/parallel", "internal/queuestat", "internal/serviceclock", "internal/tracing", "internal/usercode",
 	"backend", "backend/memory", "backend/zookeeper", "backend/etcd", "backend/postgres",
+	"lifecycle", "gocronlock", "grpcresolver", "grpcresolver/grpchealth",
 }
 
-// served are those of the packages whose tests start servers. Only these tests try the mutants of
+// served are those of the packages whose tests start servers, or which no suite imports. Only their own tests try the mutants of
 // such a package.
-var served = []string{"backend/zookeeper", "backend/etcd", "backend/postgres"}
+var served = []string{"backend/zookeeper", "backend/etcd", "backend/postgres", "lifecycle", "gocronlock", "grpcresolver", "grpcresolver/grpchealth"}
 
 // suites are the directories of the packages whose tests try the mutants of the other packages.
 var suites = []string{".", "internal/recipetest", "inspect", "internal/hostile", "internal/simulation"}

@@ -13,7 +13,7 @@
 // that reach the changed place, the fast ones first. The first run measures which tests
 // reach which place, which takes minutes; -dir keeps the result as long as the sources are
 // unchanged. Mutants of memory are first tried with its own tests. Mutants of a backend with
-// servers are tried with its own tests only, which for ZooKeeper need its jars. Of these tests
+// servers, and of an adapter, are tried with its own tests only, which for ZooKeeper need its jars. Of these tests
 // it is measured which files of tests reach a place.
 //
 //	go run ./internal/mutants/draw -n 60 -seed 39 -in '^backend/(zookeeper|etcd)/' -dir /tmp/draw

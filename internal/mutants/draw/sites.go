@@ -345,6 +345,7 @@ var areas = map[string]string{
 	"txn": "transactions", "twophase": "transactions", "internal/txn/": "transactions", "internal/twophase/": "transactions",
 	"inspect/": "inspection", "internal/layout/": "layout",
 	"backend/memory/": "memory", "backend/zookeeper/": "zookeeper", "backend/etcd/": "etcd", "backend/postgres/": "postgres",
+	"lifecycle/": "adapters", "gocronlock/": "adapters", "grpcresolver/": "adapters",
 }
 
 func areaOf(file string) string {
