@@ -29,15 +29,17 @@ has the option Reporter: supervisor.FromEnv(). The servers and credentials of gu
 
 It passes signals, standard input, output and error, and the exit status on, and reaps orphans, so it can be the entry point of a
 container. When COMMAND has ended it kills the other processes of its process group, and as process 1 all others, and ends
-within about two seconds and --delay. A signal in that time changes nothing, since it can be that which has ended COMMAND; a second one ends
-guard at once, and the sessions that it has not ended last for their timeout. At a terminal COMMAND stays in the process group of guard, and guard kills no other process of it. There
-the terminal, or the shell, sends SIGINT, SIGQUIT and SIGHUP to both, and guard passes on none of them. If the terminal stops COMMAND (^Z, input in the background), guard stops too, and the shell continues both.
-While guard is stopped it ends no session.
+within about two seconds and --delay. A signal in that time changes nothing, since it can be the signal that has ended COMMAND. A
+second one ends guard at once: then the sessions that have not ended last for their timeout.
+
+At a terminal COMMAND stays in the process group of guard, and guard kills no other process of it. The terminal or the shell sends
+SIGINT, SIGQUIT and SIGHUP to both, so guard does not pass them on. If the terminal stops COMMAND (^Z, or input in the
+background), guard stops too, and the shell continues both. While guard is stopped it ends no session.
 
 With --listen it runs no COMMAND, but ends the sessions of the processes that connect to the socket at that path: those with
 COORD_SUPERVISOR=unix:PATH in their environment, and of the same user. So it can run in a container beside theirs, and survives
 when all of theirs is killed. After SIGTERM it ends when no session is left, after a second signal at once. If it cannot listen, the
-exit status is 125.
+exit status is 125. Of each process it keeps the latest 64 sessions and 8 connections, and of all as many as it has descriptors for.
 
 What the dead process has written to other services can arrive after the next holder has begun. Let them check a fencing
 token. --delay makes that rarer.

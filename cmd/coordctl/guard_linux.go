@@ -52,11 +52,12 @@ func (t *tool) guardUntilOver(ctx context.Context, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	w := &supervise.Watch{End: end, Say: func(text string) { t.say("%s", text) }}
+	sessions, connections := supervise.Room()
+	w := &supervise.Watch{End: end, Say: func(text string) { t.say("%s", text) }, Room: sessions}
 	defer w.Close()
 	defer cancel() // before Close, which waits for what ends with ctx
 	if t.listen != "" {
-		return t.guardListeners(ctx, w)
+		return t.guardListeners(ctx, w, connections)
 	}
 	if err := findCommand(t.dashed[0]); err != nil {
 		return err
@@ -229,8 +230,11 @@ func waitID(kind, id, options int) (pid, code int, by syscall.Signal, err syscal
 	return int(info[behind]), int(info[2]), syscall.Signal(info[behind+2]), err
 }
 
+// mostOfProcess bounds the connections of a process. Package supervisor makes one.
+const mostOfProcess = 8
+
 // guardListeners serves the processes that connect to the socket, until a signal has come and no session is left.
-func (t *tool) guardListeners(ctx context.Context, w *supervise.Watch) error {
+func (t *tool) guardListeners(ctx context.Context, w *supervise.Watch, most int) error {
 	l, err := supervise.Listen(ctx, t.listen)
 	if err != nil {
 		return &exit{exitFailed, err}
@@ -238,16 +242,27 @@ func (t *tool) guardListeners(ctx context.Context, w *supervise.Watch) error {
 	var (
 		work  sync.WaitGroup
 		mu    sync.Mutex
-		conns = make(map[*net.UnixConn]struct{})
+		conns = make(map[*net.UnixConn]supervise.Process)
 		over  bool
 	)
-	keep := func(conn *net.UnixConn) bool {
+	keep := func(conn *net.UnixConn, from supervise.Process) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		if !over {
-			conns[conn] = struct{}{}
+		has := 0
+		for _, other := range conns {
+			if other == from && from.Known() {
+				has++
+			}
 		}
-		return !over
+		switch {
+		case over:
+			return false
+		case has >= mostOfProcess || len(conns) >= most:
+			w.SayOnce("too many connections, refusing further ones: sessions that they would report end after their timeout")
+			return false
+		}
+		conns[conn] = from
+		return true
 	}
 	defer work.Wait()
 	defer func() {
@@ -271,16 +286,19 @@ func (t *tool) guardListeners(ctx context.Context, w *supervise.Watch) error {
 				failed <- err
 				return
 			}
-			if err := supervise.SameUser(conn); err != nil {
-				t.say("%v", err)
+			from, err := supervise.PeerOf(conn)
+			if err != nil {
+				w.SayOnce(err.Error())
+				conn.Close()
+				continue
+			}
+			if !keep(conn, from) {
 				conn.Close()
 				continue
 			}
 			work.Go(func() {
 				defer conn.Close()
-				if keep(conn) {
-					w.Source(conn).Receive()
-				}
+				w.Source(conn).Receive()
 				mu.Lock()
 				defer mu.Unlock()
 				delete(conns, conn)

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -154,3 +155,45 @@ func TestGuard_MessagesThatCannotBePrintedAreCounted(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// A process that makes many connections leaves room for the others.
+func TestGuard_AProcessHasFewConnections(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	path := filepath.Join(t.TempDir(), "s")
+	side := runShell(t, false, "exec "+guardWith(l.Addr().String(), "--listen "+path)+" 2>&1")
+	for range mostOfProcess {
+		dialGuard(t, path)
+	}
+	for range 3 {
+		conn := dialGuard(t, path)
+		if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := conn.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("%d, %v: the connection is not closed", n, err)
+		}
+	}
+	side.says("coordctl: too many connections, refusing further ones: sessions that they would report end after their timeout")
+	r := runShell(t, false, "COORD_SUPERVISOR=unix:"+path+" exec '"+os.Args[0]+"' -as-signaled report")
+	command, _ := r.ready()
+	r.send(command, syscall.SIGKILL)
+	if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal("guard has not tried to end the session:", err)
+	}
+	conn.Close()
+	if err := side.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := side.status(); got != 0 {
+		t.Errorf("status %d", got)
+	}
+}

@@ -9,7 +9,7 @@
 //   - On older kernels only the direct child of the supervisor counts: its process id is its own until the supervisor has reaped it.
 //   - Each session keeps the pidfd of the report that named it. So a report that arrives after the death of its process has the proof with it.
 //     When the process has died, all its reports are read before a session is ended, so that one which it has closed needs no request.
-//   - Reports are untrusted. Their length and the number of sessions are bounded, and no address in them is dialed unless the
+//   - Reports are untrusted. Their length, and the sessions and connections of each process and of all, are bounded. No address in them is dialed unless the
 //     supervisor's own configuration has it.
 //   - Nothing blocks the reporting process. If the supervisor does not run, the service ends the sessions after their timeout.
 package supervise

@@ -14,6 +14,7 @@ import (
 // Numbers that package syscall does not have.
 const (
 	soPassPidfd = 76 // since Linux 6.5
+	soPeerPidfd = 77 // the same
 	scmPidfd    = 4
 	pollIn      = 1
 )
@@ -127,28 +128,58 @@ func abandoned(path string) bool {
 	return errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// SameUser returns an error unless a process of this user, or root, has made the connection.
-func SameUser(conn *net.UnixConn) error {
+// A Process identifies a process as well as the kernel lets it: pidfds have inodes of their own since Linux 6.9. Before, a process of another PID
+// namespace has no identity.
+type Process struct {
+	inode uint64
+	pid   int
+}
+
+// Known reports whether the process can be told from others.
+func (p Process) Known() bool { return p != Process{} }
+
+// PeerOf returns the process that has made a connection, and an error unless it is of this user, or root.
+func PeerOf(conn *net.UnixConn) (p Process, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return err
+		return Process{}, err
 	}
 	var peer *syscall.Ucred
+	from := sender{pidfd: -1}
 	if e := raw.Control(func(fd uintptr) {
 		peer, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		if pidfd, e := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, soPeerPidfd); e == nil {
+			from.pidfd = pidfd
+			defer syscall.Close(pidfd)
+		}
+		if err == nil {
+			from.pid = int(peer.Pid)
+		}
+		p = from.process()
 	}); e != nil {
-		return e
+		return Process{}, e
 	}
 	if err == nil && peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
 		err = fmt.Errorf("reports of user %d are refused: this process has user %d", peer.Uid, os.Geteuid())
 	}
-	return err
+	return p, err
 }
 
 // sender is the process that has sent a message.
 type sender struct {
 	pid   int // in the PID namespace of this process, 0 if it is not visible there
 	pidfd int // -1 if there is none
+}
+
+// process returns the identity of the sender.
+func (s sender) process() Process {
+	const pidfs = 0x50494446
+	var fs syscall.Statfs_t
+	var st syscall.Stat_t
+	if s.pidfd >= 0 && syscall.Fstatfs(s.pidfd, &fs) == nil && uint32(fs.Type) == pidfs && syscall.Fstat(s.pidfd, &st) == nil {
+		return Process{inode: st.Ino}
+	}
+	return Process{pid: s.pid}
 }
 
 // senderOf returns the sender of a message. Descriptors that the message passes are closed.

@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"slices"
@@ -11,8 +12,20 @@ import (
 	"github.com/go-coord/coord/backend"
 )
 
-// mostSessions bounds the sessions of all processes. Each needs a descriptor.
-const mostSessions = 1024
+// Bounds of a supervisor. Each session and each connection needs a descriptor.
+const (
+	mostSessions    = 16384 // of all processes
+	mostConnections = 4096
+	reserve         = 256 // descriptors to reach the servers, and for what is open otherwise
+)
+
+// Room returns the number of sessions and of connections for which this process has descriptors, and enough others to end the sessions.
+func Room() (sessions, connections int) {
+	limit := syscall.Rlimit{Cur: 1024}
+	_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+	room := int(min(limit.Cur, mostSessions+mostConnections+reserve)) - reserve
+	return min(mostSessions, max(Most, room*3/4)), min(mostConnections, max(Most, room/4))
+}
 
 // A Watch keeps the sessions that processes report, until they have ended or their process has. Then it ends them.
 type Watch struct {
@@ -20,6 +33,8 @@ type Watch struct {
 	End func(backend.Ticket)
 	// Say tells the user what cannot be done. It does not block: reports wait for it.
 	Say func(text string)
+	// Room is the largest number of sessions of all processes. Each process has at most Most.
+	Room int
 
 	mu       sync.Mutex
 	child    int // the direct child, not reaped yet, whose reports count without a pidfd; 0: none
@@ -31,10 +46,11 @@ type Watch struct {
 
 // watched is a session, and the proof of the death of its process: the pidfd that has come with its report.
 type watched struct {
-	ticket backend.Ticket
-	from   *Source
-	pid    int
-	pidfd  *os.File // nil: that of the direct child, which has no pidfd
+	ticket  backend.Ticket
+	from    *Source
+	pid     int
+	process Process
+	pidfd   *os.File // nil: that of the direct child, which has no pidfd
 }
 
 // A Source is a socket from which a Watch reads reports.
@@ -93,7 +109,7 @@ func (x *Source) handle(message []byte, from sender) {
 	taken := false
 	switch {
 	case err != nil:
-		x.watch.once("a report is malformed, ignoring it")
+		x.watch.SayOnce("a report is malformed, ignoring it")
 	case kind == Opened:
 		taken = x.watch.opened(x, from, ticket)
 	case kind == Ended:
@@ -106,10 +122,11 @@ func (x *Source) handle(message []byte, from sender) {
 	}
 }
 
-// once says something the first time.
-func (w *Watch) once(text string) {
+// SayOnce says something the first time.
+func (w *Watch) SayOnce(text string) {
+	const most = 100 // other users can choose from many texts
 	w.mu.Lock()
-	first := !slices.Contains(w.told, text)
+	first := len(w.told) < most && !slices.Contains(w.told, text)
 	if first {
 		w.told = append(w.told, text)
 	}
@@ -119,12 +136,32 @@ func (w *Watch) once(text string) {
 	}
 }
 
-// opened keeps a session, and reports whether it has taken over the pidfd.
+// opened keeps a session, and reports whether it has taken over the pidfd. A session that its process reports again, by a new connection, is
+// replaced. Of more than Most sessions of a process the latest are kept: reports of ends can have been lost.
 func (w *Watch) opened(x *Source, from sender, t backend.Ticket) bool {
-	s := &watched{ticket: t, from: x, pid: from.pid}
+	s := &watched{ticket: t, from: x, pid: from.pid, process: from.process()}
 	w.mu.Lock()
-	full, proven := len(w.sessions) >= mostSessions, from.pidfd >= 0 || w.child != 0 && from.pid == w.child
-	if !full && proven {
+	has, replaced := 0, -1
+	for i, o := range slices.Backward(w.sessions) {
+		if o.process != s.process || o.from != x && o.process.inode == 0 {
+			continue // of another process; on older kernels perhaps of the same
+		}
+		has++
+		if o.ticket.Service == t.Service && o.ticket.ID == t.ID {
+			replaced, has = i, 0
+			break
+		}
+		if has == Most {
+			replaced = i
+		}
+	}
+	proven := from.pidfd >= 0 || w.child != 0 && from.pid == w.child
+	many, full := has == Most, replaced < 0 && len(w.sessions) >= w.Room
+	if proven && !full {
+		if replaced >= 0 {
+			w.sessions[replaced].close()
+			w.sessions = slices.Delete(w.sessions, replaced, replaced+1)
+		}
 		if from.pidfd >= 0 {
 			_ = syscall.SetNonblock(from.pidfd, true) // so that the runtime waits for it
 			s.pidfd = os.NewFile(uintptr(from.pidfd), "pidfd")
@@ -134,12 +171,20 @@ func (w *Watch) opened(x *Source, from sender, t backend.Ticket) bool {
 	}
 	w.mu.Unlock()
 	switch {
-	case full:
-		w.once("too many sessions were reported, ignoring further ones: they end after their timeout")
 	case !proven:
-		w.once("a session was reported without a proof of its process, ignoring it: it ends after its timeout")
+		w.SayOnce("a session was reported without a proof of its process, ignoring it: it ends after its timeout")
+	case full:
+		w.SayOnce("too many sessions were reported, ignoring further ones: they end after their timeout")
+	case many:
+		w.SayOnce(fmt.Sprintf("a process has reported more than %d sessions, ignoring the oldest: they end after their timeout", Most))
 	}
 	return s.pidfd != nil
+}
+
+func (s *watched) close() {
+	if s.pidfd != nil {
+		s.pidfd.Close()
+	}
 }
 
 // await ends a session when its process has died. It returns earlier when the session has ended.
@@ -172,8 +217,8 @@ func (w *Watch) remove(which func(*watched) bool) {
 	n := len(w.sessions)
 	w.sessions = slices.DeleteFunc(w.sessions, func(s *watched) bool {
 		gone := which(s)
-		if gone && s.pidfd != nil {
-			s.pidfd.Close()
+		if gone {
+			s.close()
 		}
 		return gone
 	})

@@ -115,7 +115,8 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	s := &scene{T: t, ended: make(chan int64, 1000)}
 	s.watch = &supervise.Watch{
-		End: func(t backend.Ticket) { s.ended <- t.ID },
+		Room: 1000,
+		End:  func(t backend.Ticket) { s.ended <- t.ID },
 		Say: func(text string) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -181,7 +182,7 @@ func (s *scene) accept(l *net.UnixListener) <-chan struct{} {
 	s.Helper()
 	conn, err := l.AcceptUnix()
 	if err == nil {
-		err = supervise.SameUser(conn)
+		_, err = supervise.PeerOf(conn)
 	}
 	if err != nil {
 		s.Fatal(err)
@@ -483,7 +484,7 @@ func TestWatch_RefusesWhatIsNoReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 1100 { // of this process, which lives
+	for range 2 * supervise.Most { // of this process, which lives
 		if _, err := p.Theirs.Write(good); err != nil {
 			t.Fatal(err)
 		}
@@ -492,7 +493,7 @@ func TestWatch_RefusesWhatIsNoReport(t *testing.T) {
 		}
 	}
 	s.source.Drain()
-	if n := openFiles(t) - before; n > 1024 {
+	if n := openFiles(t) - before; n > 1 {
 		t.Errorf("%d more descriptors are open", n)
 	}
 	last, err := supervise.Encode(supervise.Ended, ticket(1))
@@ -509,7 +510,51 @@ func TestWatch_RefusesWhatIsNoReport(t *testing.T) {
 	s.wantNone()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.says) != 2 {
+	if len(s.says) != 1 {
+		t.Errorf("says %q", s.says)
+	}
+}
+
+// A process that reports what it likes, also by several connections, leaves room for the others.
+func TestListen_OneProcessDoesNotUseUpTheRoom(t *testing.T) {
+	s := newScene(t)
+	s.watch.Room = supervise.Most + 1
+	l := s.listen()
+	before := openFiles(t)
+	for n := range 3 {
+		conn, err := net.Dial("unixpacket", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		s.accept(l)
+		for i := range supervise.Most {
+			report, err := supervise.Encode(supervise.Opened, ticket(int64(1000*(n+1)+i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Write(report); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.source.Drain()
+	}
+	if n := openFiles(t) - before; n > supervise.Most+6 { // both ends of the connections
+		t.Errorf("%d more descriptors are open", n)
+	}
+	one, two := s.start(), s.start()
+	one.tell("begin", "open 1")
+	s.accept(l)
+	s.source.Drain()
+	two.tell("begin", "open 2") // there is no room
+	s.accept(l)
+	s.source.Drain()
+	two.Kill()
+	one.Kill()
+	s.wantEnded(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.says) != 2 || !strings.Contains(s.says[0], "more than 64") || !strings.Contains(s.says[1], "too many") {
 		t.Errorf("says %q", s.says)
 	}
 }
