@@ -38,12 +38,14 @@ func TestProcessesAreKilledPausedAndCutOffOnEtcd(t *testing.T) {
 }
 
 // Programs as users write them: a leader that is killed in the middle of a job, a queue service
-// that is stopped by SIGTERM, and the shards of a paused process.
+// that is stopped by SIGTERM, runs of a schedule whose processes are killed and paused, and the shards of a paused process.
 func TestProgramsOnEtcd(t *testing.T) {
 	t.Parallel()
 	onMembers(t, "^TestPrograms$", "^$",
 		"TestPrograms/a_leader_that_is_killed_in_the_middle_of_a_job_is_followed_by_another",
 		"TestPrograms/a_service_that_is_stopped_gives_its_items_back_without_an_attempt",
+		"TestPrograms/a_run_of_a_schedule_whose_process_is_killed_is_repeated_by_another",
+		"TestPrograms/a_run_of_a_schedule_whose_process_is_paused_is_abandoned",
 		"TestPrograms/the_shards_of_a_paused_process_move_and_come_back")
 }
 

@@ -17,6 +17,8 @@
 //   - Shards: members come, leave and lose their sessions while the leader of the servers is
 //     killed; each shard is written under a fence.
 //   - Programs: a leader, a queue service and the owners of shards as users write them.
+//   - Schedules: a process is killed, or paused beyond its session, in the middle of a run; the
+//     planned time is repeated or abandoned as docs/schedules.md says, and late writes are refused.
 //   - Costs: round trips, requests and woken clients of a lock, a change of leader, an item and
 //     a transaction, counted in frames; failed attempts leave no watch, node or goroutine.
 //

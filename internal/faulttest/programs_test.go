@@ -24,6 +24,8 @@ func TestPrograms(t *testing.T) {
 	together(t,
 		subtest{"a leader that is killed in the middle of a job is followed by another", func(t *testing.T) { leaderKilledInAJob(t, e) }},
 		subtest{"a service that is stopped gives its items back without an attempt", func(t *testing.T) { serviceStopped(t, e) }},
+		subtest{"a run of a schedule whose process is killed is repeated by another", func(t *testing.T) { runnerKilled(t, e) }},
+		subtest{"a run of a schedule whose process is paused is abandoned", func(t *testing.T) { runnerPaused(t, e) }},
 		subtest{"the shards of a paused process move and come back", func(t *testing.T) { shardsOfAPausedProcess(t, e) }},
 	)
 }

@@ -49,7 +49,7 @@ type workerSpec struct {
 //	failed               the worker gives up
 //
 // For elections see candidacy, for queues queueing and obeyFleet, for transactions obeyCommit,
-// for small programs obeyProgram.
+// for small programs obeyProgram, for schedules obeySchedule.
 type line struct {
 	At      time.Duration
 	Kind    string
@@ -82,6 +82,7 @@ type worker struct {
 	hold *coord.Hold // the latest
 	out  proc.Output
 
+	proceed   chan struct{} // of a schedule
 	candidacy candidacy
 	queueing  queueing
 }
@@ -150,6 +151,9 @@ func (w *worker) obey(ctx context.Context, work *sync.WaitGroup, command string)
 		return err
 	}
 	if known, err := w.obeyProgram(ctx, work, command); known {
+		return err
+	}
+	if known, err := w.obeySchedule(ctx, work, command); known {
 		return err
 	}
 	if w.obeyCommit(ctx, work, command) || w.obeyElection(ctx, work, command) {
