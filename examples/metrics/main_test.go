@@ -119,6 +119,7 @@ func export(t *testing.T) (e exposition) {
 		x.locks()
 		x.queues(o)
 		x.groups()
+		x.schedules()
 		x.transactions()
 		x.trouble(o)
 
@@ -240,6 +241,27 @@ func (x *player) groups() {
 	entry, err := coord.NewDoubleBarrier(x.a, "/double", 1, nil).Enter(ctx)
 	x.must(err)
 	x.must(entry.Leave(ctx))
+}
+
+// schedules runs a schedule: one run is done, one fails and lasts over a planned time, one is given up.
+func (x *player) schedules() {
+	ran := 0
+	x.in(func(ctx context.Context) {
+		coord.NewSchedule(x.a, "/schedule", coord.Every(time.Minute), nil).Run(ctx, func(ctx context.Context, r *coord.Run) error {
+			switch ran++; ran {
+			case 2:
+				time.Sleep(3*time.Minute - time.Second)
+				return errors.New("failed")
+			case 3:
+				return r.Release()
+			}
+			return nil
+		})
+	})
+	time.Sleep(6*time.Minute + 30*time.Second)
+	if ran < 4 {
+		x.t.Fatalf("%d runs", ran)
+	}
 }
 
 func (x *player) transactions() {
