@@ -11,7 +11,7 @@ import (
 
 // A Timetable says when the runs of a Schedule are planned. Next returns the first planned time
 // after t, or the zero time if there is none. It must be a pure function: all processes compute the
-// same times. A cron expression of github.com/robfig/cron/v3 or github.com/netresearch/go-cron is a
+// same times. It must return soon: until then the leader claims nothing, and Run does not end. A cron expression of github.com/robfig/cron/v3 or github.com/netresearch/go-cron is a
 // Timetable; [Every] makes one for an interval.
 //
 // Planned times are moments, in whole milliseconds, and not readings of a clock on a wall. So the
@@ -81,7 +81,7 @@ type ScheduleOptions struct {
 
 	// Attempts is how often a planned time is claimed at most, if the holder of the claim dies, loses
 	// its session or stops before the function has returned. The default is 1: no planned time is
-	// claimed again. A function that returns an error has failed, and is not called again.
+	// claimed again. The maximum is 1000. A function that returns an error has failed, and is not called again.
 	Attempts int
 
 	// History is the number of ended runs that are kept. The default is 20, the maximum 100.
@@ -125,6 +125,9 @@ type ScheduleOptions struct {
 //   - If the service was restored to an older state, the claims since then are forgotten.
 //     These planned times count as missed.
 //
+// Planned times count from the first Run that led, by its clock, or from an earlier RunNow or Pause. A new Timetable counts from
+// the latest claim: those of its planned times that have passed since then are missed, also if the Timetable before did not have them.
+//
 // On a service with a clock the function is not called before the planned time. The claim can be made earlier, by 0.02 % of the
 // time since the session has written last, since two clocks can differ in speed.
 //
@@ -166,7 +169,7 @@ type RunRecord struct {
 	Began   time.Time
 	Took    time.Duration
 	Outcome trace.RunOutcome
-	Error   string // the beginning of the function's error
+	Error   string // of the function, 200 bytes at most
 }
 
 // Run makes the process a candidate, and calls f for each planned time that it claims while it leads, each call on a goroutine of its
@@ -216,7 +219,8 @@ type ScheduleState struct {
 }
 
 // State returns the state. It is a snapshot of a past moment, but not older than the call. The zero ScheduleState
-// means that no process has run the schedule. State costs two requests.
+// means that no process has run the schedule. If the Timetable fails as described at Run, the error is ErrInvalid, and only
+// Next is missing. State costs two requests.
 func (s *Schedule) State(ctx context.Context) (ScheduleState, error) {
 	st, err := s.s.State(ctx)
 	return ScheduleState{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/trace"
 )
 
 // A fullUse is one complete use of a recipe by two clients; the second client has to wait for the
@@ -239,6 +240,38 @@ func fullUses() []fullUse {
 				}()
 			}
 			return errors.Join(<-errs, <-errs)
+		}},
+		{"schedule", []string{"", "/leader"}, []string{"run-1%[1]s00-1-%[2]s", "_c_%[2]s-latch-%[1]s"}, func(ctx context.Context, x *useRun) error {
+			running, stop := context.WithCancel(ctx)
+			ended, called := make(chan error, 2), make(chan time.Time, 1)
+			for _, c := range []*coord.Client{x.a, x.b} {
+				go func() {
+					ended <- coord.NewSchedule(c, x.path, coord.Every(24*365*time.Hour), nil).Run(running, func(_ context.Context, r *coord.Run) error {
+						called <- r.Planned
+						return errors.New(x.payload)
+					})
+				}()
+			}
+			s := coord.NewSchedule(x.b, x.path, nil, nil)
+			at, err := s.RunNow(ctx)
+			if err == nil {
+				select {
+				case ran := <-called:
+					if !ran.Equal(at) {
+						err = fmt.Errorf("%v ran, and %v was asked for", ran, at)
+					}
+				case err = <-ended:
+					ended <- err
+				}
+			}
+			if err == nil {
+				err = x.until(ctx, "the run has failed", func() (bool, error) {
+					st, err := s.State(ctx)
+					return err == nil && len(st.Runs) > 0 && st.Runs[len(st.Runs)-1].Outcome == trace.RunFailed, err
+				})
+			}
+			stop()
+			return errors.Join(err, <-ended, <-ended)
 		}},
 		{"queue", items, itemForms, func(ctx context.Context, x *useRun) error {
 			o := &coord.QueueOptions[string]{MaxAttempts: 2}

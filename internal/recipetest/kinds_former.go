@@ -121,6 +121,24 @@ func (on kindsTests) AClientThatRemembersAnotherKindMakesNoDirectory(t *testing.
 					return e.Leave(ctx)
 				}
 			}},
+			{"schedule", "runnow", func(c *coord.Client, path string) func() error {
+				s := coord.NewSchedule(c, path, nil, nil)
+				return func() error {
+					_, err := s.RunNow(ctx)
+					return err
+				}
+			}},
+			{"schedule", "run", func(c *coord.Client, path string) func() error {
+				s := coord.NewSchedule(c, path, coord.Every(24*365*time.Hour), nil)
+				return func() error {
+					return briefly(func(ctx context.Context) error {
+						if err := s.Run(ctx, func(context.Context, *coord.Run) error { return nil }); err != nil {
+							return err
+						}
+						return ctx.Err()
+					})
+				}
+			}},
 			{"queue", "put", func(c *coord.Client, path string) func() error {
 				q := coord.NewQueue[string](c, path, nil)
 				return func() error {
@@ -281,6 +299,12 @@ func (w *world) usesInPart() map[string]func(path string, c *coord.Client) (kind
 				_, err := coord.NewPriorityQueue[string](c, path, nil).Put(ctx, 1, "x")
 				return err
 			}
+		},
+		"a schedule that nothing runs": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
+			if err := coord.NewSchedule(c, path, nil, nil).Pause(ctx); err != nil {
+				w.T.Fatal(err)
+			}
+			return "schedule", func(c *coord.Client) error { return coord.NewSchedule(c, path, nil, nil).Resume(ctx) }
 		},
 		"a double barrier before its round": func(path string, c *coord.Client) (string, func(*coord.Client) error) {
 			n := w.Waits.Load()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -391,6 +392,26 @@ func TestSchedule_BadOptionsAndTimetablesAreRefused(t *testing.T) {
 		defer cancel()
 		if err := never.Run(ctx, nop); err != nil {
 			w.T.Error(err)
+		}
+	})
+}
+
+// State has all but Next if the Timetable fails.
+func TestSchedule_StateOfATimetableThatFails(t *testing.T) {
+	onMemory(t, func(w *world) {
+		c := w.Open("a", nil)
+		if _, err := coord.NewSchedule(c, "/s", nil, nil).RunNow(w.T.Context()); err != nil {
+			w.T.Fatal(err)
+		}
+		for name, tt := range map[string]timetable{
+			"backwards": func(t time.Time) time.Time { return t.Add(-time.Second) },
+			"panics":    func(time.Time) time.Time { panic("no time") },
+			"exits":     func(time.Time) time.Time { runtime.Goexit(); panic("unreachable") },
+		} {
+			st, err := coord.NewSchedule(c, "/s", tt, nil).State(w.T.Context())
+			if !errors.Is(err, coord.ErrInvalid) || len(st.Asked) != 1 || !st.Next.IsZero() {
+				w.T.Errorf("%s: %+v, %v", name, st, err)
+			}
 		}
 	})
 }

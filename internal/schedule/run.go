@@ -11,7 +11,6 @@ import (
 	"github.com/go-coord/coord/internal/core"
 	"github.com/go-coord/coord/internal/errs"
 	"github.com/go-coord/coord/internal/layout"
-	"github.com/go-coord/coord/internal/usercode"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -208,13 +207,10 @@ func (l *leader) lookOnce(ctx context.Context) error {
 		l.since, l.origin = st.Since, now
 	}
 	var x step
-	if err := l.runner.s.c.Call("Next of a Timetable", []any{"path", l.runner.s.path.Full()}, func() (err error) {
+	if err := l.runner.s.useTimetable(func() (err error) {
 		x, err = l.runner.s.plan(&st, now, l.origin, gone)
 		return err
 	}); err != nil {
-		if usercode.As(err) != nil {
-			err = fmt.Errorf("%w: Timetable: %w", backend.ErrInvalid, err)
-		}
 		return err
 	}
 	if !was.exists && x.kind == stepWait {

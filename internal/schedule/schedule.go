@@ -184,6 +184,11 @@ func (s *Schedule) tryUpdate(ctx context.Context, ss *core.Session, change func(
 	if err != nil {
 		return err
 	}
+	if !was.exists { // the path may have been deleted, and created again by another recipe
+		if err := ss.ClaimKindAnew(ctx, s.recipeDir()); err != nil {
+			return err
+		}
+	}
 	now, err := learn(ctx, ss)
 	if err != nil {
 		return err
@@ -327,7 +332,7 @@ func (s *Schedule) State(ctx context.Context) (State, error) {
 	}
 	if s.tt != nil && !st.Paused {
 		var first int64
-		err = s.c.Call("Next of a Timetable", []any{"path", s.path.Full()}, func() (err error) {
+		err = s.useTimetable(func() (err error) {
 			first, err = s.nextOpen(&st.ScheduleState, max(now, s.base(&st.ScheduleState, now, now)))
 			return err
 		})

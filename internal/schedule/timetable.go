@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/serviceclock"
+	"github.com/go-coord/coord/internal/usercode"
 )
 
 // A Timetable is coord.Timetable.
@@ -94,4 +95,13 @@ func latest(tt Timetable, after, until int64) (int64, error) {
 		return 0, failed
 	}
 	return next(tt, low)
+}
+
+// useTimetable calls f, which calls the Timetable, a method of the program.
+func (s *Schedule) useTimetable(f func() error) error {
+	err := s.c.Call("Next of a Timetable", []any{"path", s.path.Full()}, f)
+	if usercode.As(err) != nil {
+		return fmt.Errorf("%w: Timetable: %w", backend.ErrInvalid, err)
+	}
+	return err
 }
