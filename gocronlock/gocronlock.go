@@ -65,7 +65,8 @@ type Options struct {
 // one that has lost its lock. This process begins none before the job has returned: until then Lock fails.
 //
 // gocron calls Unlock when the job has returned. This waits for the rest of AtLeast, or for the stop of the scheduler,
-// and releases the lock. It also does if the job panics or ends its goroutine. Stop the scheduler before the client is
+// and releases the lock. It also does if the job panics or ends its goroutine: without an AfterJobRunsWithPanic the panic ends
+// the process after that wait only. Stop the scheduler before the client is
 // closed. When the client is closed, the holds of running jobs are lost, and Lock returns coord.ErrClosed.
 //
 // A Locker is safe for concurrent use, has no goroutines and needs no closing.

@@ -507,3 +507,66 @@ func TestElector_AfterAPause(t *testing.T) {
 		}
 	})
 }
+
+// Jobs that last longer than their interval, in each way in which gocron starts them, run in one process at a time. A loss ends
+// the run that works under its hold, and an outage does not keep later ones from running.
+func TestLocker_LongJobs(t *testing.T) {
+	for name, c := range map[string]struct {
+		of  []gocron.SchedulerOption
+		job []gocron.JobOption
+	}{
+		"plain":             {nil, nil},
+		"singleton, leaves": {nil, []gocron.JobOption{gocron.WithSingletonMode(gocron.LimitModeReschedule)}},
+		"singleton, queues": {nil, []gocron.JobOption{gocron.WithSingletonMode(gocron.LimitModeWait)}},
+		"one job at a time": {[]gocron.SchedulerOption{gocron.WithLimitConcurrentJobs(1, gocron.LimitModeWait)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+				var running, runs, lost atomic.Int32
+				for _, process := range []string{"a", "b"} {
+					locker := gocronlock.NewLocker(s.Client(process, nil), "/jobs", nil)
+					scheduler, err := gocron.NewScheduler(append(c.of, gocron.WithDistributedLocker(locker), gocron.WithLocation(time.UTC))...)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer scheduler.Shutdown()
+					job := gocron.NewTask(func(ctx context.Context) {
+						if n := running.Add(1); n > 1 {
+							t.Errorf("%d runs at a time", n)
+						}
+						defer running.Add(-1)
+						runs.Add(1)
+						held := locker.Hold("report").Context(ctx)
+						select {
+						case <-time.After(150 * time.Second):
+						case <-held.Done():
+							if errors.Is(context.Cause(held), coord.ErrLost) {
+								lost.Add(1)
+							}
+						}
+					})
+					if _, err := scheduler.NewJob(gocron.CronJob("* * * * *", false), job, append(c.job, gocron.WithName("report"))...); err != nil {
+						t.Fatal(err)
+					}
+					scheduler.Start()
+				}
+				minutes(10)
+				before := runs.Load()
+				for _, process := range []string{"a", "b"} {
+					s.Link(process).Expire()
+				}
+				minutes(5)
+				after := runs.Load()
+				for _, on := range []bool{true, false} {
+					for _, process := range []string{"a", "b"} {
+						s.Link(process).Refuse(on)
+					}
+					minutes(5)
+				}
+				if before < 3 || after <= before || runs.Load() <= after || lost.Load() == 0 {
+					t.Errorf("%d runs, %d after the loss, %d after the outage, %d lost", before, after, runs.Load(), lost.Load())
+				}
+			})
+		})
+	}
+}

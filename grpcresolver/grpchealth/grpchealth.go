@@ -54,6 +54,8 @@ func Session(ctx context.Context, s *health.Server, service string, c *coord.Cli
 // SERVING and calls work. The status is NOT_SERVING again when the context ends, because the term is lost or the process
 // stops, or when work returns, panics or ends its goroutine.
 //
+// Each election needs a service of its own: the end of a term sets the status, whatever the process leads besides.
+//
 // The status changes a moment after the loss; the next leader can be SERVING meanwhile. A leader that must prepare first calls the function
 // of Leading when it is ready, from the function that it gives to Run.
 func Leading(s *health.Server, service string, work func(ctx context.Context, t *coord.Term) error) func(ctx context.Context, t *coord.Term) error {

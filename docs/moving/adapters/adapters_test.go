@@ -215,6 +215,98 @@ func TestHook_InFx(t *testing.T) {
 	})
 }
 
+// Work that does not return before the deadline of the stop leads on, with an open client. If the deadline has passed before the
+// stop, fx calls no hook: the context of the work does not end.
+func TestHook_ThatStopsTooLate(t *testing.T) {
+	onZooKeeper(t, func(s *coordtest.Service) {
+		for name, told := range map[string]bool{"was told": true, "was not told": false} {
+			events, works, end := make(chan string, 10), make(chan context.Context, 1), make(chan struct{})
+			var c *coord.Client
+			app := fx.New(fx.NopLogger,
+				fx.Supply(fx.Annotate(s.Link("a"), fx.As(new(backend.Backend)))),
+				fx.Provide(newClient, func() func(context.Context, *coord.Term) error {
+					return func(ctx context.Context, _ *coord.Term) error {
+						works <- ctx
+						events <- "leads"
+						<-end
+						if ctx.Err() != nil {
+							events <- "was told"
+						} else {
+							events <- "was not told"
+						}
+						return ctx.Err()
+					}
+				}),
+				fx.Populate(&c), fx.Invoke(leadInFx))
+			if err := app.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			want(t, events, "leads")
+			ctx, cancel := context.WithCancel(t.Context())
+			if told {
+				context.AfterFunc(<-works, cancel) // the deadline passes during the stop
+			} else {
+				cancel()
+			}
+			if err := app.Stop(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: Stop: %v", name, err)
+			}
+			cancel()
+			if l, err := coord.NewElection(c, "/leader", nil).Leader(t.Context()); err != nil || l.Vacant() {
+				t.Errorf("%s: the leader is %v, error %v", name, l, err)
+			}
+			close(end)
+			want(t, events, name)
+			if err := c.Close(); err != nil {
+				t.Errorf("%s: Close: %v", name, err)
+			}
+		}
+	})
+}
+
+// A Runnable of the Manager that cannot continue ends the term: the work returns, and the process resigns before the Manager does.
+func TestTask_EndsWithItsSiblings(t *testing.T) {
+	onZooKeeper(t, func(s *coordtest.Service) {
+		m, events, failed, c := newManager(t, 10*time.Second), make(chan string, 10), errors.New("the sibling failed"), s.Client("a", nil)
+		if err := m.Add(lifecycle.Lead(coord.NewElection(c, "/leader", nil), work(events))); err != nil {
+			t.Fatal(err)
+		}
+		for _, sibling := range []manager.RunnableFunc{
+			func(context.Context) error { return nil },              // its work is done, and nothing ends
+			func(context.Context) error { <-events; return failed }, // when the process leads
+		} {
+			if err := m.Add(sibling); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Start(t.Context()); !errors.Is(err, failed) {
+			t.Error(err)
+		}
+		want(t, events, "stops")
+		if l, err := coord.NewElection(c, "/leader", nil).Leader(t.Context()); err != nil || !l.Vacant() {
+			t.Errorf("the leader is %v, error %v", l, err)
+		}
+	})
+}
+
+// A task of an errgroup that fails ends the term, waits for the work, and the client is closed after both.
+func TestServe_EndsWithItsSiblings(t *testing.T) {
+	onZooKeeper(t, func(s *coordtest.Service) {
+		events, failed := make(chan string, 10), errors.New("the sibling failed")
+		err := serve(t.Context(), s.Link("a"), work(events), func(context.Context) error {
+			<-events // it leads
+			return failed
+		})
+		if !errors.Is(err, failed) {
+			t.Error(err)
+		}
+		want(t, events, "stops")
+		if l, err := coord.NewElection(s.Client("b", nil), "/leader", nil).Leader(t.Context()); err != nil || !l.Vacant() {
+			t.Errorf("the leader is %v, error %v", l, err)
+		}
+	})
+}
+
 // The application ends when the work cannot continue.
 func TestHook_ItsErrorEndsTheApplication(t *testing.T) {
 	onZooKeeper(t, func(s *coordtest.Service) {
