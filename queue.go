@@ -59,8 +59,9 @@ type QueueOptions[T any] struct {
 	// given back, which does not count as an attempt; see All.
 	//
 	// With Prefetch, Work begins the next handlers while it acknowledges the items of those that have returned nil, and
-	// their Acks share commits: short handlers need a fraction of a round trip for an item. If the session is lost, as many items as
-	// Prefetch can be delivered again whose handlers had returned.
+	// their Acks share commits: short handlers need a fraction of a round trip for an item. If the session is lost, up to
+	// Prefetch + n - 1 items can be delivered again whose handlers had returned. While an item that has no attempt left is
+	// acknowledged, its handler keeps its place.
 	//
 	// An item that was taken before is claimed alone. So if an item kills its
 	// consumers, the items that were prefetched with it do not become dead letters: after

@@ -19,7 +19,8 @@ import (
 //	Take, TryTake   the item is redelivered                      nothing is lost
 //	All             the same, and the prefetched items too       nothing is lost
 //	Items           the same, and the item not yet received      nothing is lost
-//	Work            the item of each handler is redelivered      nothing is lost
+//	Work            the items of the handlers are redelivered,   nothing is lost
+//	                and the prefetched items too
 //	Pop             the item is redelivered                      the item is lost
 //
 // So only Pop can lose an item, and only Pop never delivers an item twice. A redelivery

@@ -238,10 +238,12 @@ package queue
 //   - It reads at most 64 KiB, if the items are no larger than the largest one of the latest read, and drops what exceeds that.
 //   - Only claims and Pops of these items wait for the read. The waits end as those for other reads do. Close joins it.
 //
-// T14. With Prefetch, a handler of Work that has returned nil leaves its place before its Ack, as long as fewer Acks than Prefetch are
-// under way. So the next handlers begin meanwhile, and their Acks share the next commit (ack.go). The items are those of the stock, which
-// are claimed already, so their order does not change, and no Ack waits longer than before. A handler that has failed leaves
-// its place when its item is given back, since that item precedes those that the feeder claims next.
+// T14. With Prefetch, a handler of Work that has returned nil leaves its place before its Ack, as long as fewer than Prefetch - 1 such
+// Acks are under way. So the next handlers begin meanwhile, and their Acks share the next commit (ack.go). The items are those of the
+// stock, which are claimed already, so their order does not change, and no Ack waits longer than before. A handler that has failed leaves
+// its place when its item is given back, since that item precedes those that the feeder claims next. A handler of an item that has no
+// attempt left keeps its place until the Ack: if the session is lost first, the item becomes a dead letter although the handler has
+// succeeded, and no further item shares that.
 //
 // # Options of an item
 //

@@ -129,9 +129,12 @@ func (x *crew) vacate(cl *Claim) {
 	<-x.places
 }
 
-// vacateEarly vacates the place of a handler before its Ack, unless as many Acks are under way as Prefetch allows. It
-// reports whether it did; then the caller takes an element out of late after the Ack.
+// vacateEarly vacates the place of a handler before its Ack, unless as many Acks are under way as Prefetch allows, or the
+// item has no attempt left (T14). It reports whether it did; then the caller takes an element out of late after the Ack.
 func (x *crew) vacateEarly(cl *Claim) bool {
+	if cl.failure() == verbBury {
+		return false
+	}
 	select {
 	case x.late <- struct{}{}:
 		x.vacate(cl)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +90,81 @@ func TestQueue_ItemsWhoseAckWasLostAreDeliveredAgain(t *testing.T) {
 		if got := h.String(); got != "1/1 2/1 3/1 4/1 1/2 2/2 3/2 4/2" {
 			w.T.Errorf("delivered %s", got)
 		}
+		w.drained(&sc.q.Consumer)
+	})
+}
+
+// If the session is lost during the Ack of an item that has no attempt left, the item becomes a dead letter although its
+// handler has succeeded. So the next handler waits for that Ack. With MaxAttempts 1 Prefetch has no effect.
+func TestQueue_TheNextHandlerWaitsForTheAckOfALastAttempt(t *testing.T) {
+	for name, test := range map[string]struct {
+		attempts int // of the queue
+		options  *coord.PutOptions
+		failures int // of each item, before its handler succeeds
+	}{
+		"MaxAttempts 1":          {attempts: 1},
+		"MaxAttempts 1 of items": {options: &coord.PutOptions{MaxAttempts: 1}},
+		"MaxAttempts 2":          {attempts: 2, failures: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				sc := newNextScene(w, &coord.QueueOptions[int]{Prefetch: 4, MaxAttempts: test.attempts, RetryDelay: func(int, error) time.Duration { return 0 }})
+				for n := range 4 {
+					if _, err := sc.q.PutWith(context.Background(), n, test.options); err != nil {
+						w.T.Fatal(err)
+					}
+				}
+				held, goOn := sc.hold(onlyAcks)
+				succeeded := make(chan *coord.Item[int], 8)
+				x := w.work(sc.q, 1, func(_ context.Context, it *coord.Item[int]) error {
+					if it.Attempt <= test.failures {
+						return errors.New("bad")
+					}
+					succeeded <- it
+					return nil
+				})
+				<-held
+				w.Settle()
+				it := <-succeeded
+				if more := len(succeeded); more > 0 {
+					w.T.Errorf("while an Ack is under way %d further handlers have succeeded", more)
+				}
+				w.Link("a").Expire(it.Session())
+				goOn()
+				w.Eventually("an empty queue", func() bool { return mustLen(w.T, &w.queue("b", nil).Consumer) == 0 })
+				x.finish()
+				var dead []string
+				for letter, err := range sc.q.Dead(context.Background()) {
+					if err != nil {
+						w.T.Fatal(err)
+					}
+					dead = append(dead, letter.ID)
+				}
+				if len(dead) != 1 || dead[0] != it.ID {
+					w.T.Errorf("dead letters %q, want that of the item whose Ack was lost, %s", dead, it.ID)
+				}
+			})
+		})
+	}
+}
+
+// With several handlers, each of them can wait for its Ack beside those that Prefetch allows.
+func TestQueue_AcksUnderWayAreThoseOfTheHandlersAndOfPrefetch(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const handlers, prefetch = 3, 4
+		sc, h := newNextScene(w, &coord.QueueOptions[int]{Prefetch: prefetch}), newHandled()
+		putTogether(w.T, sc.q, 1, 20)
+		held, goOn := sc.hold(onlyAcks)
+		x := w.work(sc.q, handlers, func(_ context.Context, it *coord.Item[int]) error { h.note(it); return nil })
+		<-held
+		w.Settle()
+		if got := len(strings.Fields(h.String())); got != handlers+prefetch-1 {
+			w.T.Errorf("while an Ack is under way %d handlers have returned, want %d", got, handlers+prefetch-1)
+		}
+		goOn()
+		h.await(w, 20)
+		w.Settle()
+		x.finish()
 		w.drained(&sc.q.Consumer)
 	})
 }
