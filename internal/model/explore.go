@@ -3,7 +3,7 @@
 // themselves are in the tests: the queue of contenders of locks and elections, also with readers
 // and writers; the callers of one client that share a place in it; kept locks; LockAll; the
 // semaphore; the double barrier; the consumers of a queue that wait with slots, the Acks of Work that
-// claim the next item, and the keys of items; the moves of shards; and the two-phase commit.
+// claim the next item, and the keys of items; the moves of shards; the claims of a schedule; and the two-phase commit.
 //
 // A step is one request to the service or one decision of a client. Servers lag, replies are
 // lost, clients crash, give up, and lose their sessions, and writes of dead processes arrive

@@ -91,7 +91,7 @@ func (r *runner) campaign(ctx context.Context) error {
 // awaitLost waits for the calls whose claim was lost. As long as one of them runs, the process must not begin another.
 func (r *runner) awaitLost(ctx context.Context) error {
 	for {
-		if !r.hasLost() {
+		if _, lost := r.own(); !lost {
 			return nil
 		}
 		select {
@@ -102,18 +102,6 @@ func (r *runner) awaitLost(ctx context.Context) error {
 			return backend.ErrClosed
 		}
 	}
-}
-
-// hasLost reports whether a function runs whose claim was lost.
-func (r *runner) hasLost() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for cl := range r.live {
-		if errors.Is(cl.hold.Err(), errs.ErrLost) {
-			return true
-		}
-	}
-	return false
 }
 
 // change wakes the leader.
@@ -171,7 +159,8 @@ func (l *leader) over(ctx context.Context) (bool, error) {
 	case <-l.term.Revoked():
 		return true, nil
 	default:
-		return l.hasLost(), nil
+		_, lost := l.own()
+		return lost, nil
 	}
 }
 
@@ -183,7 +172,10 @@ func (l *leader) lookOnce(ctx context.Context) error {
 	case <-l.changed: // this look shows it
 	default:
 	}
-	own := l.own() // before the read, which then shows the outcomes of the others
+	own, lost := l.own() // before the read, which then shows the outcomes of the others
+	if lost {
+		return errs.ErrAgain // over ends the term
+	}
 	was, err := l.runner.s.readOrAwait(ctx, l.s, ws)
 	if err != nil {
 		return err
@@ -280,17 +272,17 @@ func (l *leader) findGone(ctx context.Context, was *stored, own map[string]bool,
 	return gone, nil
 }
 
-// own returns the names of the claims of this runner that stand, or end with an outcome.
-func (r *runner) own() map[string]bool {
+// own returns the names of the claims of this runner that stand, or end with an outcome. lost reports whether a function runs whose
+// claim was lost. If the leader looked for a claim that is lost meanwhile, it would claim the planned time again beside its function.
+func (r *runner) own() (own map[string]bool, lost bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := make(map[string]bool)
+	own = make(map[string]bool)
 	for cl := range r.live {
-		if !errors.Is(cl.hold.Err(), errs.ErrLost) {
-			own[cl.record.Node] = true
-		}
+		own[cl.record.Node] = true
+		lost = lost || errors.Is(cl.hold.Err(), errs.ErrLost)
 	}
-	return own
+	return own, lost
 }
 
 // note writes the state, under the guard of the term.
