@@ -31,6 +31,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/etcd"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func TestInvalidOptionsAreReportedByOpen(t *testing.T) {
@@ -577,6 +578,22 @@ func TestTLS(t *testing.T) {
 	if _, err := etcd.New([]string{srv.addr}, &etcd.Options{TLS: &tls.Config{RootCAs: ca.pool}}).Open(limit); err == nil {
 		t.Error("a session without a certificate was opened")
 	}
+
+	r := coordtest.NewReports("etcd")
+	s := open(t, etcd.New([]string{srv.addr}, &etcd.Options{TLS: good, SessionTimeout: time.Minute, Reporter: r}))
+	tickets, _ := r.List()
+	for name, cfg := range map[string]*tls.Config{"no TLS": nil, "no certificate": {RootCAs: ca.pool}, "another authority": {Certificates: good.Certificates}} {
+		if err := etcd.End(t.Context(), []string{srv.addr}, &etcd.Options{TLS: cfg}, tickets[0]); err == nil {
+			t.Errorf("%s: End has ended the session", name)
+		}
+	}
+	if err := s.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	if err := etcd.End(t.Context(), []string{"https://" + srv.addr}, &etcd.Options{TLS: good}, tickets[0]); err != nil {
+		t.Fatal(err)
+	}
+	<-s.Done()
 }
 
 type authority struct {

@@ -2,14 +2,21 @@ package postgres_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/zktest"
 )
 
 func TestEnd_DeletesTheNodesOfASession(t *testing.T) {
@@ -47,4 +54,78 @@ func TestEnd_DeletesTheNodesOfASession(t *testing.T) {
 			t.Errorf("without a server: %s", url)
 		}
 	}
+}
+
+func TestEnd_OverTLS(t *testing.T) {
+	t.Parallel()
+	e := pgtest.Start(t, &pgtest.Options{Settings: map[string]string{"fsync": "off"}})
+	authority, foreign := certificates(t), certificates(t)
+	if err := serveTLS(t, e, authority.KeyStore); err != nil {
+		t.Fatal(err)
+	}
+	url := func(a *zktest.TLSOptions) string {
+		return strings.Replace(e.URL(""), "sslmode=disable", "sslmode=verify-full&sslrootcert="+a.TrustStore, 1)
+	}
+	r := coordtest.NewReports("postgres")
+	// Nothing tells when the server has read its new settings.
+	for limit := time.Now().Add(time.Minute); ; {
+		conn, err := pgconn.Connect(t.Context(), url(authority))
+		if err == nil {
+			conn.Close(t.Context())
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s := opened(t, postgres.New(url(authority), &postgres.Options{SessionTimeout: time.Minute, Reporter: r}))
+	tickets, _ := r.List()
+	if err := postgres.End(t.Context(), url(foreign), nil, tickets[0]); err == nil {
+		t.Error("End has ended the session at a server of another authority")
+	}
+	if err := s.Sync(t.Context(), "/"); err != nil {
+		t.Fatal(err)
+	}
+	if err := postgres.End(t.Context(), url(authority), nil, tickets[0]); err != nil {
+		t.Fatal(err)
+	}
+	<-s.Done()
+}
+
+func certificates(t *testing.T) *zktest.TLSOptions {
+	t.Helper()
+	c, err := zktest.NewCertificates(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.ServerTLS()
+}
+
+// serveTLS gives a server a key with its certificate.
+func serveTLS(t *testing.T, e *pgtest.Server, file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	own := filepath.Join(e.DataDir(), "own.pem")
+	if err := os.WriteFile(own, data, 0o600); err != nil {
+		return err
+	}
+	info, err := os.Stat(e.DataDir())
+	if err != nil {
+		return err
+	}
+	user := info.Sys().(*syscall.Stat_t)
+	if err := os.Chown(own, int(user.Uid), int(user.Gid)); err != nil {
+		return err
+	}
+	for _, command := range []string{
+		"ALTER SYSTEM SET ssl_cert_file = 'own.pem'", "ALTER SYSTEM SET ssl_key_file = 'own.pem'", "ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()",
+	} {
+		if _, err := e.Exec(t.Context(), "", command); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/zookeeper"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -60,6 +61,27 @@ func TestTLS(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
+	})
+	t.Run("End", func(t *testing.T) {
+		r := coordtest.NewReports("zookeeper")
+		s, err := zookeeper.New(e.SecureAddrs(), &zookeeper.Options{TLS: certs.ClientConfig(), SessionTimeout: time.Minute, Reporter: r}).Open(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		tickets, _ := r.List()
+		for name, cfg := range map[string]*tls.Config{"no TLS": nil, "another authority": foreign.ClientConfig()} {
+			if err := zookeeper.End(ctx, e.SecureAddrs(), &zookeeper.Options{TLS: cfg}, tickets[0]); err == nil {
+				t.Errorf("%s: the session was ended", name)
+			}
+		}
+		if err := s.Sync(ctx, "/"); err != nil {
+			t.Fatal(err)
+		}
+		if err := zookeeper.End(ctx, e.SecureAddrs(), &zookeeper.Options{TLS: certs.ClientConfig()}, tickets[0]); err != nil {
+			t.Fatal(err)
+		}
+		<-s.Done()
 	})
 	t.Run("with another authority", func(t *testing.T) {
 		_, err := open(e.SecureAddrs(), foreign.ClientConfig())

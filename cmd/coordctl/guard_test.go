@@ -58,6 +58,7 @@ func hold(service, servers, path, timeout string) int {
 		return 1
 	}
 	fmt.Println("held", os.Getpid())
+	v := coord.NewValue(c, path+"-value", &coord.ValueOptions[string]{Codec: coord.Text()})
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		switch command, rest, _ := strings.Cut(in.Text(), " "); command {
 		case "panic":
@@ -91,8 +92,12 @@ func hold(service, servers, path, timeout string) int {
 				fmt.Println("failed", err)
 				return 1
 			}
-		case "write":
-			v := coord.NewValue(c, path+"-value", &coord.ValueOptions[string]{Codec: coord.Text()})
+		case "set":
+			if _, err := v.Set(ctx, rest); err != nil {
+				fmt.Println("failed", err)
+				return 1
+			}
+		case "write": // without waiting for the reply
 			go v.Set(ctx, rest)
 		case "interrupts":
 			fmt.Println(len(interrupts))
@@ -322,6 +327,54 @@ func TestGuard_ACrashHandsOverAtOnce(t *testing.T) {
 	})
 }
 
+// Fencing by the service: what a dead process has sent to it is refused after the grant. Without the grant it is a write like others.
+func TestGuard_AWriteInFlightDoesNotArriveAfterTheGrant(t *testing.T) {
+	onEach(t, func(t *testing.T, v *servers) {
+		inFlight := strings.Repeat("x", 20_000)
+		for name, guarded := range map[string]bool{"with guard": true, "as a control without": false} {
+			p, err := v.proxy(v.addrs[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { p.Close() })
+			x := newCrash(t, v)
+			command := x.holder(p.Addr())
+			if guarded {
+				command = slices.Concat(x.guard(), []string{"--"}, command)
+			}
+			r := x.start(command...)
+			granted := x.wait()
+			value := coord.NewValue(x.next, x.path+"-value", &coord.ValueOptions[string]{Codec: coord.Text()})
+			r.tell("set before") // the next one needs no read
+			p.HoldUp(true)
+			before := p.Count().BytesUp
+			r.tell("write " + inFlight)
+			eventually(t, "the write is at the proxy", func() bool { return p.Count().BytesUp >= before+int64(len(inFlight)) })
+			begin := r.kill()
+			if guarded {
+				x.soon(begin, granted)
+			}
+			p.HoldUp(false)
+			if guarded {
+				eventually(t, "the connections are over", func() bool { return p.Open() == 0 })
+				for range 20 {
+					if err := x.sync(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got, err := value.Get(t.Context()); err != nil || got.Value != "before" {
+					t.Errorf("%s: the value has %d bytes, %v", name, len(got.Value), err)
+				}
+				continue
+			}
+			eventually(t, "the write arrives", func() bool {
+				got, err := value.Get(t.Context())
+				return err == nil && got.Value == inFlight
+			})
+		}
+	})
+}
+
 // The cases that were found with a prototype, on one service.
 func TestGuard_Cases(t *testing.T) {
 	for name, f := range map[string]func(t *testing.T, x *crash){
@@ -336,7 +389,7 @@ func TestGuard_Cases(t *testing.T) {
 		"a delay":                                                         delayed,
 		"guard is process 1":                                              processOne,
 		"guard beside a container that is killed":                         besideAContainer,
-		"a write in flight does not arrive after the grant":               writeInFlight,
+		"all of a container is killed, and guard with it":                 containerIsKilled,
 		"another service":                                                 otherService,
 		"guard cannot reach the servers":                                  serversAway,
 		"the nodes have an ACL, and guard has no user":                    nodesWithACL,
@@ -361,6 +414,7 @@ func (r *running) kill() time.Time {
 }
 
 func guardDiesFirst(t *testing.T, x *crash) {
+	x.timeout = 4 * time.Second
 	r := x.start(x.guarded()...)
 	granted := x.wait()
 	_ = r.cmd.Process.Kill()
@@ -369,6 +423,49 @@ func guardDiesFirst(t *testing.T, x *crash) {
 		t.Errorf("the hold is %s", got)
 	}
 	x.held(granted)
+	x.waitedOut(r.kill(), granted)
+}
+
+// waitedOut waits for a grant that only the session timeout makes.
+func (x *crash) waitedOut(from time.Time, granted <-chan time.Time) {
+	x.t.Helper()
+	select {
+	case at := <-granted:
+		x.t.Logf("granted after %v, as without guard", at.Sub(from))
+	case <-time.After(limit):
+		x.t.Fatal("never granted")
+	}
+}
+
+// Guard dies with the processes of its container, also if it is not process 1: what covers that is guard beside it.
+func containerIsKilled(t *testing.T, x *crash) {
+	x.timeout = 4 * time.Second
+	r := x.contain(nil, x.guarded()...)
+	granted := x.wait()
+	begin := time.Now()
+	_ = r.cmd.Process.Kill()
+	x.waitedOut(begin, granted)
+
+	y := newCrash(t, x.servers)
+	_, beside := y.sidecar()
+	r = y.contain([]string{beside}, y.holder()...)
+	granted = y.wait()
+	begin = time.Now()
+	_ = r.cmd.Process.Kill()
+	y.soon(begin, granted)
+}
+
+// contain starts a command in a PID namespace of its own, as process 1, and returns when its holder has the lock.
+func (x *crash) contain(env []string, command ...string) *running {
+	x.t.Helper()
+	r := x.launch(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, env, command...)
+	var inside int
+	if _, err := fmt.Sscanf(r.line(), "held %d", &inside); err != nil {
+		_ = r.cmd.Process.Kill()
+		<-r.ended
+		x.t.Fatalf("no lock in a PID namespace: %v: %s", err, r.stderr.String())
+	}
+	return r
 }
 
 func guardIsStopped(t *testing.T, x *crash) {
@@ -504,11 +601,7 @@ func delayed(t *testing.T, x *crash) {
 // In a PID namespace guard reaps the orphans, and its status is that of its command.
 func processOne(t *testing.T, x *crash) {
 	script := `sh -c 'sleep 0 & exec true'; "$@"`
-	r := x.launch(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, nil, append(append(x.guard(), "--", "sh", "-c", script, "sh"), x.holder()...)...)
-	var inside int
-	if _, err := fmt.Sscanf(r.line(), "held %d", &inside); err != nil {
-		t.Skip("no PID namespace:", err, r.stderr.String())
-	}
+	r := x.contain(nil, append(append(x.guard(), "--", "sh", "-c", script, "sh"), x.holder()...)...)
 	granted := x.wait()
 	eventually(t, "no orphan is left", func() bool {
 		out, err := exec.Command("ps", "-o", "state=", "--ppid", strconv.Itoa(r.cmd.Process.Pid)).Output()
@@ -536,11 +629,7 @@ func (x *crash) sidecar() (r *running, env string) {
 // All of the holder's container is killed, its process 1 and the holder: guard is in another one.
 func besideAContainer(t *testing.T, x *crash) {
 	side, env := x.sidecar()
-	r := x.launch(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, []string{env}, append([]string{"sh", "-c", `"$@"; true`, "sh"}, x.holder()...)...)
-	var inside int
-	if _, err := fmt.Sscanf(r.line(), "held %d", &inside); err != nil {
-		t.Skip("no PID namespace:", err, r.stderr.String())
-	}
+	r := x.contain([]string{env}, append([]string{"sh", "-c", `"$@"; true`, "sh"}, x.holder()...)...)
 	granted := x.wait()
 	begin := time.Now()
 	_ = r.cmd.Process.Kill()
@@ -575,40 +664,6 @@ func lostByItsClock(t *testing.T, x *crash) {
 	x.soon(r.kill(), granted)
 	if got := r.status(); got != 137 || strings.Count(r.stderr.String(), "ended zookeeper session") != 2 {
 		t.Errorf("status %d: %s", got, r.stderr.String())
-	}
-}
-
-// Fencing by the service: what the dead process has sent to it is refused.
-func writeInFlight(t *testing.T, x *crash) {
-	p, err := zkproxy.New(x.addrs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
-	r := x.start(slices.Concat(x.guard(), []string{"--"}, x.holder(p.Addr()))...)
-	granted := x.wait()
-	v := coord.NewValue(x.next, x.path+"-value", &coord.ValueOptions[string]{Codec: coord.Text()})
-	if _, err := v.Set(t.Context(), "before"); err != nil {
-		t.Fatal(err)
-	}
-	arrived := p.Drop(func(f zkproxy.Frame) bool {
-		return f.Dir == zkproxy.Up && strings.HasSuffix(f.Path, "-value") && (f.Opcode == zkproxy.OpSetData || f.Opcode == zkproxy.OpMulti)
-	}, zkproxy.HoldRequest)
-	r.tell("write after")
-	select {
-	case <-arrived.Hit():
-	case <-time.After(limit):
-		t.Fatal("the write does not arrive at the proxy")
-	}
-	x.soon(r.kill(), granted)
-	arrived.Release()
-	for range 20 { // meanwhile it arrives, or the server closes its connection
-		if err := x.sync(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := v.Get(t.Context()); err != nil || got.Value != "before" {
-		t.Errorf("the value is %q, %v", got.Value, err)
 	}
 }
 
