@@ -398,11 +398,30 @@ func TestABadTargetIsRefused(t *testing.T) {
 		if b.Scheme() != "coord" {
 			t.Error(b.Scheme())
 		}
-		for _, target := range []string{"coord://zk1:2181/g", "coord:///g?x=1", "coord:///", "coord:///a//b", "coord:///g/"} {
+		for _, target := range []string{"coord://zk1:2181/g", "coord:///g?x=1", "coord:///g#x", "coord:///", "coord:///a//b", "coord:///g/"} {
 			if r, err := build(t, b, target, &conn{}); err == nil {
 				r.Close()
 				t.Errorf("%s is a target", target)
 			}
+		}
+	})
+}
+
+// A missing client or function is found where it is given, and not on a goroutine of gRPC.
+func TestNew_RefusesNil(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		for name, f := range map[string]func(){
+			"client":   func() { grpcresolver.New(nil, grpcresolver.Value, nil) },
+			"function": func() { grpcresolver.New[string](s.Client("caller", nil), nil, nil) },
+		} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("a nil %s is accepted", name)
+					}
+				}()
+				f()
+			}()
 		}
 	})
 }

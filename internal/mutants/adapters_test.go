@@ -53,4 +53,13 @@ var adapterMutants = []mutant{
 	{"the end of a term makes the next one unhealthy", "grpchealth.Leading",
 		"<-ended", "",
 		"TestLeading_EndsWithItsWork"},
+	{"a resolver forgets the addresses of members that cannot be read", "grpcresolver.update",
+		"if a, ok := r.known[m.ID]; ok {", "if a, ok := r.known[m.ID]; ok && false {",
+		"TestTheAddressComesFromTheValue"},
+	{"a resolver takes a target with a fragment", "grpcresolver.Build",
+		`|| target.URL.Fragment != ""`, "",
+		"TestABadTargetIsRefused"},
+	{"the resolver of a nil client fails later", "grpcresolver.New",
+		"c == nil || address == nil", "false",
+		"TestNew_RefusesNil"},
 }
