@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/memory"
@@ -187,6 +188,36 @@ func BenchmarkDoubleBarrierOnMemory(b *testing.B) {
 		}
 		return e.Leave(ctx)
 	})
+}
+
+// A run that is asked for: the request, the claim, the call and the outcome.
+func BenchmarkScheduleOnMemory(b *testing.B) {
+	ctx, c := onStore(b)
+	s := coord.NewSchedule(c, "/jobs", coord.Every(100*365*24*time.Hour), nil)
+	running, stop := context.WithCancel(ctx)
+	called, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- s.Run(running, func(context.Context, *coord.Run) error {
+			called <- struct{}{}
+			return nil
+		})
+	}()
+	repeat(b, func() error {
+		if _, err := s.RunNow(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-called:
+			return nil
+		case err := <-ended:
+			ended <- err
+			return fmt.Errorf("ended: %w", err)
+		}
+	})
+	stop()
+	if err := <-ended; err != nil {
+		b.Error(err)
+	}
 }
 
 // textQueue is a queue at /jobs with some items in it.
