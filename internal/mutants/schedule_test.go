@@ -32,7 +32,7 @@ var scheduleMutants = []mutant{
 		"case r.ctx.Err() != nil:", "case false:",
 		"TestSchedule_AProcessThatStopsHandsItsRunOver"},
 	{"a process leads beside a function that has lost its claim", "over",
-		"return lost, nil", "return false, nil",
+		"return lost, nil", "return lost && false, nil",
 		"TestSchedule_AFunctionThatDoesNotReturnBlocksOnlyItsProcess"},
 	{"a missed planned time runs however late", "schedule.plan",
 		"if now-last > s.o.Grace.Milliseconds() {", "if false {",

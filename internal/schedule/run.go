@@ -172,10 +172,7 @@ func (l *leader) lookOnce(ctx context.Context) error {
 	case <-l.changed: // this look shows it
 	default:
 	}
-	own, lost := l.own() // before the read, which then shows the outcomes of the others
-	if lost {
-		return errs.ErrAgain // over ends the term
-	}
+	own, _ := l.own() // before the read, which then shows the outcomes of the others
 	was, err := l.runner.s.readOrAwait(ctx, l.s, ws)
 	if err != nil {
 		return err
@@ -272,8 +269,8 @@ func (l *leader) findGone(ctx context.Context, was *stored, own map[string]bool,
 	return gone, nil
 }
 
-// own returns the names of the claims of this runner that stand, or end with an outcome. lost reports whether a function runs whose
-// claim was lost. If the leader looked for a claim that is lost meanwhile, it would claim the planned time again beside its function.
+// own returns the names of the claims of this runner whose functions have not returned, or that end with an outcome. lost reports whether
+// one of them was lost. If the leader looked for such a claim, it could claim the planned time again beside its function.
 func (r *runner) own() (own map[string]bool, lost bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
