@@ -81,7 +81,7 @@ func fill(t *testing.T, w *os.File) {
 // A message in the background does not stop guard, also if the terminal is set to stop what prints there.
 func TestGuard_AMessageInTheBackgroundStopsNothing(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "s")
+	path := filepath.Join(socketDir(t), "s")
 	r := runShell(t, true, "set -m; stty tostop; "+guardOf("--listen "+path)+" 2>/dev/tty & echo $!; wait $!; echo over $?")
 	var guard int
 	if _, err := fmt.Sscan(r.line(), &guard); err != nil {
@@ -164,7 +164,7 @@ func TestGuard_AProcessHasFewConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	path := filepath.Join(t.TempDir(), "s")
+	path := filepath.Join(socketDir(t), "s")
 	side := runShell(t, false, "exec "+guardWith(l.Addr().String(), "--listen "+path)+" 2>&1")
 	for range mostOfProcess {
 		dialGuard(t, path)

@@ -620,7 +620,7 @@ func processOne(t *testing.T, x *crash) {
 // sidecar starts guard --listen, and returns it and the variable for the processes beside it.
 func (x *crash) sidecar() (r *running, env string) {
 	x.t.Helper()
-	path := filepath.Join(x.t.TempDir(), "guard.sock")
+	path := filepath.Join(socketDir(x.t), "guard.sock")
 	r = x.launch(nil, nil, x.guard("--listen", path)...)
 	dialGuard(x.t, path).Close()
 	return r, "COORD_SUPERVISOR=unix:" + path

@@ -190,6 +190,17 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
+// socketDir returns a directory whose path is short enough for sockets: that of T.TempDir has the name of the test.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // sessionTimeout is the session timeout of coordctl in the tests. coordctl notices the loss
 // of contact a third of it earlier than the servers.
 const sessionTimeout = 5 * time.Second

@@ -28,11 +28,7 @@ func (s *scene) terminal(width, height int, line string) *terminal {
 	if _, err := exec.LookPath("tmux"); err != nil {
 		zktest.Missing(s.t, err)
 	}
-	dir, err := os.MkdirTemp("", "tmux") // the path of a socket is short
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := socketDir(s.t)
 	x := &terminal{s.t, filepath.Join(dir, "s"), append(s.shell("").Env, "LC_ALL=C.UTF-8")}
 	// With -D it is a child of this process, and no daemon.
 	server := exec.Command("tmux", "-S", x.socket, "-u", "-f", os.DevNull, "-D")

@@ -168,7 +168,12 @@ func (s *scene) receive(conn *net.UnixConn) <-chan struct{} {
 // listen makes a socket for processes that are started then.
 func (s *scene) listen() *net.UnixListener {
 	s.Helper()
-	path := filepath.Join(s.TempDir(), "s")
+	dir, err := os.MkdirTemp("", "s") // TempDir has the name of the test, which is too long for the path of a socket
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "s")
 	l, err := supervise.Listen(s.Context(), path)
 	if err != nil {
 		s.Fatal(err)
