@@ -388,14 +388,14 @@ func TestHook_StopAfterItsDeadline(t *testing.T) {
 		if err := hook.Stop(late); !errors.Is(err, context.Canceled) {
 			t.Errorf("Stop: %v", err)
 		}
-		<-stopped // it was told
+		<-stopped // ended has been called
 		if err := hook.Stop(t.Context()); err != nil {
 			t.Errorf("another Stop: %v", err)
 		}
 	})
 }
 
-// A panic ends the process, and is not told as an end of the task: an application that exits then would hide it.
+// A panic ends the process. The hook does not call ended for it: an application that exits in ended would hide the panic.
 func TestHook_APanicIsNotTold(t *testing.T) {
 	const child = "COORD_LIFECYCLE_PANICS"
 	if os.Getenv(child) != "" {

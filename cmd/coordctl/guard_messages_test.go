@@ -41,14 +41,7 @@ func TestGuard_StandardErrorDelaysNothing(t *testing.T) {
 			r := runShell(t, false, "exec "+guardWith(l.Addr().String(), signaled()+" report garbage 2>&3 3>&-"), stderr)
 			command, _ := r.ready()
 			r.send(command, syscall.SIGKILL)
-			if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(limit)); err != nil {
-				t.Fatal(err)
-			}
-			conn, err := l.Accept()
-			if err != nil {
-				t.Fatal("guard has not tried to end the session:", err)
-			}
-			conn.Close()
+			awaitEnding(t, l)
 			if got := r.status(); got != 137 {
 				t.Errorf("status %d", got)
 			}
@@ -182,6 +175,18 @@ func TestGuard_AProcessHasFewConnections(t *testing.T) {
 	r := runShell(t, false, "COORD_SUPERVISOR=unix:"+path+" exec '"+os.Args[0]+"' -as-signaled report")
 	command, _ := r.ready()
 	r.send(command, syscall.SIGKILL)
+	awaitEnding(t, l)
+	if err := side.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := side.status(); got != 0 {
+		t.Errorf("status %d", got)
+	}
+}
+
+// awaitEnding waits until guard connects to a server that listens at l, to end a session.
+func awaitEnding(t *testing.T, l net.Listener) {
+	t.Helper()
 	if err := l.(*net.TCPListener).SetDeadline(time.Now().Add(limit)); err != nil {
 		t.Fatal(err)
 	}
@@ -190,10 +195,4 @@ func TestGuard_AProcessHasFewConnections(t *testing.T) {
 		t.Fatal("guard has not tried to end the session:", err)
 	}
 	conn.Close()
-	if err := side.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if got := side.status(); got != 0 {
-		t.Errorf("status %d", got)
-	}
 }

@@ -107,7 +107,7 @@ func bookOf(log []zklog.Txn, p plan) *book {
 	return b
 }
 
-// follows checks a claim against the one before it of the same planned time, by their records.
+// follows compares the record of a claim with that of the claim before it of the same planned time.
 func (b *book) follows(c, before *claimed) {
 	want := 0
 	switch {

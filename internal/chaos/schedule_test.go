@@ -151,7 +151,7 @@ func (x *client) operate(ctx context.Context, w *worker) {
 	w.loop(ctx, 2*time.Second/x.spec.Slowness, func(ctx context.Context) bool {
 		last, all := x.finish.Load(), true
 		for _, work := range []string{"schedule", "overlap"} {
-			pauses := rounds%32 == 4*x.spec.Index // a Resume also drops what was missed before the pause
+			pauses := rounds%32 == 4*x.spec.Index // seldom: after a Resume, planned times that were missed before the Pause do not run
 			if pauses {
 				call(work, "pause", func(ctx context.Context, s *coord.Schedule, _ *event) error { return s.Pause(ctx) })
 				w.pause(ctx, planEvery)

@@ -309,7 +309,7 @@ func (s *jobState) call(i int8) {
 	}
 }
 
-// has reports whether the claim of a running function stands.
+// has reports whether the process runs a function whose claim still exists.
 func (s *jobState) has(i int8) bool {
 	p := &s.p[i]
 	if p.runs == 0 || !p.live || p.lost {

@@ -115,7 +115,7 @@ func TestSchedule_TheHistoryHasTheRunsThatEndedLast(t *testing.T) {
 	})
 }
 
-// Another process does not repeat a run that has panicked, also if it was told to end before.
+// The function panics after the ctx of Run has ended. The run has failed, and no other process repeats it.
 func TestSchedule_APanicAfterTheEndOfTheContextHasFailed(t *testing.T) {
 	onMemory(t, func(w *world) {
 		x := w.roster(coord.Every(time.Hour), coord.ScheduleOptions{Attempts: 2})

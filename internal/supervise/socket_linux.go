@@ -135,7 +135,7 @@ type Process struct {
 	pid   int
 }
 
-// Known reports whether the process can be told from others.
+// Known reports whether the process has an identity.
 func (p Process) Known() bool { return p != Process{} }
 
 // PeerOf returns the process that has made a connection, and an error unless it is of this user, or root.
