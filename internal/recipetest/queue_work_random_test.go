@@ -367,6 +367,8 @@ func (r *workRun) open(name string) (*coord.Client, *coord.Consumer[int]) {
 		}
 	}}, hook.Hooks{})
 	q, _ := r.consumer(c, r.o)
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.closers = append(r.closers, func() {
 		c.Close()
 		r.mu.Lock()
@@ -720,9 +722,9 @@ func (r *workRun) play() {
 	close(calm)
 	workers.Wait()
 	r.judge()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if t.Failed() || len(r.wrong) > 0 {
-		r.mu.Lock()
-		defer r.mu.Unlock()
 		t.Logf("%v\n%s", r, strings.Join(r.history, "\n"))
 		for _, text := range r.wrong {
 			t.Error(text)
