@@ -199,20 +199,31 @@ func (h *Hold) Context(parent context.Context) context.Context {
 	outer, _ := parent.Value(heldKey{}).(*heldContext)
 	// The cancel function of a context calls methods of the context's parent, which can be of a
 	// type of the user's. So the parent of ctx is link, and no goroutine that others wait for
-	// calls leave.
-	link, leave := context.WithCancel(context.WithValue(parent, heldKey{}, &heldContext{h, outer}))
+	// calls leave. If the parent never ends, there is nothing to leave.
+	held := context.WithValue(parent, heldKey{}, &heldContext{h, outer})
+	link, leave := context.WithoutCancel(held), context.CancelFunc(nil)
+	if held.Done() != nil {
+		link, leave = context.WithCancel(held)
+	}
 	ctx, cancel := context.WithCancelCause(link)
 	e := &onEnd{f: cancel}
 	h.mu.Lock()
 	err := h.err
 	if err == nil {
 		h.ends = append(h.ends, e)
-		h.s.c.contexts.Add(1) // before the end of the hold, and so before Close waits
+		if leave != nil {
+			h.s.c.contexts.Add(1) // before the end of the hold, and so before Close waits
+		}
 	}
 	h.mu.Unlock()
 	if err != nil {
 		cancel(err)
-		leave()
+		if leave != nil {
+			leave()
+		}
+		return ctx
+	}
+	if leave == nil {
 		return ctx
 	}
 	context.AfterFunc(ctx, func() {

@@ -170,13 +170,24 @@ func roomBeside(q *Queue, s *core.Session, others int) int {
 	return (most - others - 1) / claim // with the journal entry
 }
 
-// readBeside reads the items of the claims beside their commit, until cancel is called.
+// readBeside reads the items of the claims that are not read yet, beside their commit, until cancel is called.
 func (q *Queue) readBeside(next []*nextClaim) (cancel func()) {
+	var rest []*nextClaim
+	for _, n := range next {
+		if data, ok := n.cl.ahead.have(); ok {
+			n.read <- claimRead{item: backend.ReadResult{Data: data}}
+		} else {
+			rest = append(rest, n)
+		}
+	}
+	if len(rest) == 0 {
+		return func() {}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	if !q.c.GoWork(func() {
 		defer cancel()
-		for i, r := range readClaims(ctx, claimsOf(next)) {
-			next[i].read <- r
+		for i, r := range readClaims(ctx, claimsOf(rest)) {
+			rest[i].read <- r
 		}
 	}) {
 		cancel() // the client is closed, so the commit fails

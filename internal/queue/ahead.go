@@ -37,8 +37,16 @@ func (r *readAhead) get(ctx context.Context) (data []byte, ok bool) {
 	case <-r.done:
 	case <-ctx.Done():
 	}
+	return r.have() // also if ctx has ended since
+}
+
+// have is get for a caller that does not wait.
+func (r *readAhead) have() (data []byte, ok bool) {
+	if r == nil {
+		return nil, false
+	}
 	select {
-	case <-r.done: // also if ctx has ended since
+	case <-r.done:
 		return r.data, r.err == nil
 	default:
 		return nil, false
@@ -55,15 +63,23 @@ func fresh(items []layout.QueueEntry) int {
 	return len(items)
 }
 
-// readLocked begins to read remembered items, from the first that is not read on, unless the n first are all read.
-// It reads least items, or more if that is worth it. The caller holds q.mu.
+// readLocked begins to read remembered items, from the first that is not read on, if it is one of the n first: least
+// items, or more if that is worth it. Without Prefetch, the client also begins when it is the next one behind them, if items are read
+// together: otherwise the claim of that item would wait for the read. The caller holds q.mu.
 func (q *Queue) readLocked(n, least int) {
 	a := &q.ahead
 	k := slices.Index(a.reads, nil)
-	if k < 0 || k >= n {
+	var more int
+	switch {
+	case k >= 0 && k < n:
+		more = max(least, q.together(n)-k)
+	case k == n && q.prefetch == 1:
+		more = q.together(n)
+	}
+	if more <= 0 {
 		return
 	}
-	items := a.items[k:min(k+max(least, q.together(n)-k), len(a.items))]
+	items := a.items[k:min(k+more, len(a.items))]
 	items = items[:fresh(items)]
 	if len(items) == 0 {
 		return
@@ -87,14 +103,17 @@ func (q *Queue) readLocked(n, least int) {
 func (q *Queue) together(n int) int {
 	a := &q.ahead
 	size := int(q.largest.Load())
-	if !a.many || a.rival || q.rivals > 0 || size == 0 || max(q.run, a.taken) < aheadRun {
+	if !a.many || a.rival || q.rivals > 0 || size == 0 || max(q.run, len(a.taken)) < aheadRun {
 		return 0
 	}
-	more := q.run - a.taken // as many as the list before has given, and then as many as this list so far
+	more := q.run - len(a.taken) // as many as the list before has given, and then as many as this list so far
 	if more <= 0 {
-		more = a.taken
+		more = len(a.taken)
 	}
-	if most := min(more, a.left*n, aheadReads, aheadBytes/size); most >= n {
+	if !q.renews() {
+		more = min(more, a.left*n)
+	}
+	if most := min(more, aheadReads, aheadBytes/size); most >= n {
 		return most
 	}
 	return 0

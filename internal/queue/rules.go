@@ -83,7 +83,7 @@ package queue
 // without another list: 32 of them at most, within a second, and until two claims fail. A
 // claim fails if another consumer has had the item. If another consumer gives an item back in the
 // meantime, this client takes it later. If this client gives an item back, it forgets the names,
-// and so sees the item. A PriorityQueue remembers no names, since it must see an item of a higher
+// and so sees the item. A Queue lists again before the names are used up (T15). A PriorityQueue remembers no names, since it must see an item of a higher
 // priority. It lists for each take, behind a Sync: the buckets, and at the same time the bucket
 // that was first at the last take.
 //
@@ -222,13 +222,14 @@ package queue
 // other client does so only while it finds items, and from the second list of a walk on: otherwise a change of a bucket would send
 // an event to each client that waits in the line.
 //
-// T13. A client reads remembered items (T1) together: when it takes the first one that is not read, one request beside that
-// commit reads up to 16 items. Later claims, Acks (T10) and Pops (T9) find them read. So an item of a backlog costs little more than
-// its share of a commit.
+// T13. A client reads remembered items (T1) together: when it takes the first one that is not read, or, without Prefetch, the last one
+// that is, one request beside that commit reads up to 16 items. Later claims, Acks (T10) and Pops (T9) find them read. So an item of a
+// backlog costs little more than its share of a commit.
 //
 //   - The data is right if the claim succeeds: the read follows the list on the same session, the item is there at the claim, no
-//     client changes its data (T2), and no name is used twice (D3). The data belongs to the list. A name is taken together
-//     with its data, and forgotten with it. (If an outsider overwrites an item, a consumer can get the data of a second ago.)
+//     client changes its data (T2), and no name is used twice (D3). A name is taken together with its data, and forgotten with it.
+//     A list that is renewed (T15) keeps the data of the names that it still shows. (If an outsider overwrites an item, a consumer can
+//     get the data of two seconds ago.)
 //   - Only the data of the item counts. If its read has failed, for whatever reason, it is read again with its claim, as is an item that
 //     was claimed before or has options. Only a read that was made for the claim shows that an item has vanished.
 //   - The client reads as many items as the list before has given, or as this one has given so far, from 4 on. After a lost
@@ -244,6 +245,16 @@ package queue
 // its place when its item is given back, since that item precedes those that the feeder claims next. A handler of an item that has no
 // attempt left keeps its place until the Ack: if the session is lost first, the item becomes a dead letter although the handler has
 // succeeded, and no further item shares that.
+//
+// T15. Without a new list, every 32nd claim of a Queue would wait for one (T1), and the Ack before it would claim nothing (T10). So when
+// four claims are left, and the list shows more items than that, the client lists the bucket again beside the claim. The new list takes
+// the place of the old one, with a second and 32 claims of its own.
+//
+//   - The list can miss what commits that are under way change. Of the items that it shows, the client leaves out those that it has
+//     taken from the old list. If it has given one back meanwhile, or the feeder has begun a list, it drops the new list, as any
+//     list that has become too old (T5).
+//   - A client that has lost a race by the old list, or skips items since others take from the head (W5), lists as without this rule.
+//     So does one with Prefetch, which seldom lists, and one with a DelayQueue.
 //
 // # Options of an item
 //

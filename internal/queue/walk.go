@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -340,7 +341,7 @@ type ahead struct {
 	left   int                 // how many more claims may rely on the list
 	missed bool                // a commit of Acks has failed to claim an item, and no claim was made since
 	rival  bool                // another consumer has had one of the items
-	taken  int                 // how many items were taken
+	taken  []string            // the ids of the items that were taken
 	many   bool                // the service reads many nodes in one request
 }
 
@@ -348,6 +349,7 @@ type ahead struct {
 const (
 	aheadClaims = 32
 	aheadTime   = time.Second
+	aheadRenew  = 4 // with so many claims left, the client lists the items again
 )
 
 // generation returns the present generation of lists.
@@ -381,7 +383,7 @@ func (q *Queue) forgetLocked() {
 	if a := &q.ahead; a.rival {
 		q.run = 0
 	} else if a.s != nil {
-		q.run = a.taken
+		q.run = len(a.taken)
 	}
 	q.ahead = ahead{}
 }
@@ -401,15 +403,61 @@ func (q *Queue) forgetAfter(due int64) {
 // over. It reports whether it does. It ends the generation: another list that was
 // under way can show items that the caller claims from this list.
 func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
-	many := s.Backend().Features().Has(backend.Batches)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.keepLocked(s, began, gen, v, items)
+}
+
+func (q *Queue) keepLocked(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
 	if q.kind == layout.KindPriorityQueue || gen != q.gen || !v.retry.IsZero() {
 		return false
 	}
 	q.gen++
-	q.ahead = ahead{s: s, items: items, reads: make([]*readAhead, len(items)), until: began.Add(aheadTime), next: v.next, left: aheadClaims, many: many}
+	q.ahead = ahead{s: s, items: items, reads: make([]*readAhead, len(items)), until: began.Add(aheadTime), next: v.next, left: aheadClaims, many: s.Backend().Features().Has(backend.Batches)}
 	return true
+}
+
+// renews reports whether the list of remembered items is renewed, see T15. The caller holds q.mu.
+func (q *Queue) renews() bool {
+	return q.kind == layout.KindQueue && q.prefetch == 1 && !q.ahead.rival && q.rivals == 0
+}
+
+// renewLocked lists the items again, beside a claim, if few claims are left. The caller holds q.mu.
+func (q *Queue) renewLocked() {
+	a, gen := &q.ahead, q.gen
+	if !q.renews() || a.left != aheadRenew || len(a.items) <= a.left {
+		return
+	}
+	s := a.s
+	q.c.GoWork(func() { // it outlasts the call, which does not wait for it
+		began := time.Now()
+		v, err := q.walk(context.Background(), s, math.MaxInt, nil, nil, q.stuckItems(), learnsLater)
+		if err == nil {
+			q.renew(s, began, gen, &v)
+		}
+	})
+}
+
+// renew replaces the list of remembered items, unless the generation gen is over. It leaves out the items that were
+// taken from the old list, and keeps what was read of the others.
+func (q *Queue) renew(s *core.Session, began time.Time, gen int, v *sight) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	old := q.ahead
+	if gen != q.gen || old.s != s || !q.renews() {
+		return
+	}
+	items := slices.DeleteFunc(v.found, func(e layout.QueueEntry) bool { return slices.Contains(old.taken, e.ID) })
+	q.forgetLocked()
+	if !q.keepLocked(s, began, gen, v, items) {
+		return
+	}
+	for i, r := range old.reads {
+		k := slices.IndexFunc(items, func(e layout.QueueEntry) bool { return r != nil && e.ID == old.items[i].ID })
+		if k >= 0 && fresh(items[k:k+1]) > 0 {
+			q.ahead.reads[k] = r
+		}
+	}
 }
 
 // atOnce returns how many of items, from the first on and want at most, one commit may claim. An
@@ -474,10 +522,13 @@ func (q *Queue) nextLocked(s *core.Session, want int) (found []layout.QueueEntry
 	}
 	q.readLocked(n, 0)
 	a.left--
-	a.taken += n
 	found, reads = a.items[:n:n], slices.Clone(a.reads[:n])
+	for i := range found {
+		a.taken = append(a.taken, found[i].ID)
+	}
 	clear(a.reads[:n]) // the data is freed with the claims
 	a.items, a.reads = a.items[n:], a.reads[n:]
+	q.renewLocked()
 	return found, reads
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,7 +139,7 @@ func TestQueue_AnItemOfABacklogCostsMoreIfNoAckClaims(t *testing.T) {
 // The client reads together as many items as it has taken from the list, and then as many as the list before has given.
 func TestQueue_ItemsAreReadTogether(t *testing.T) {
 	for prefetch, want := range map[int]string{
-		1:  " L 1 1 1 1 1 4 8 16 L 1 16 16 L 1 16 16 L 1 ",
+		1:  " L 1 1 1 1 1 4 7 14 L 16 1", // lists anew beside the claims
 		3:  " L 3 3 3 6 12 16 15 15 15 ", // one of the three is read already
 		20: " L 20 20 20 20 20",
 	} {
@@ -147,6 +148,7 @@ func TestQueue_ItemsAreReadTogether(t *testing.T) {
 				var r itemReads
 				q := wide(w.hookedQueue("a", r.hooks(), &coord.QueueOptions[int]{Prefetch: prefetch}))
 				putTogether(w.T, q, 1, 100)
+				w.Link("a").(*memory.Link).SetLatency(time.Millisecond)
 				r.reset()
 				h := newHandled()
 				x := w.work(q, 1, func(_ context.Context, it *coord.Item[int]) error { h.note(it); return nil })
@@ -166,8 +168,71 @@ func TestQueue_ItemsAreReadTogether(t *testing.T) {
 	}
 }
 
-// Another consumer has item 17, the last one that was read together with others. The client reads each of the items
-// behind it alone, until it lists again, and begins anew then.
+// The client lists a backlog again beside its claims, so that each Ack claims the next item: T15.
+func TestQueue_AListIsRenewedBesideTheClaims(t *testing.T) {
+	onMemory(t, func(w *world) {
+		const items = 250
+		var commits, lists atomic.Int64
+		q := wide(w.hookedQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			switch {
+			case c.Op == "commit":
+				commits.Add(1)
+			case c.Op == "children" && strings.Contains(c.Path, "/b-"):
+				lists.Add(1)
+			}
+			return nil
+		}}, nil))
+		putTogether(w.T, q, 1, items)
+		w.Link("a").(*memory.Link).SetLatency(time.Millisecond)
+		commits.Store(0)
+		lists.Store(0)
+		h := newHandled()
+		x := w.work(q, 1, func(_ context.Context, it *coord.Item[int]) error { h.note(it); return nil })
+		h.await(w, items)
+		w.Settle()
+		x.finish()
+		// The first commit only claims, and the last Ack only acknowledges. One list in 28 claims, and those that find nothing more.
+		if n := commits.Load(); n > items+4 {
+			w.T.Errorf("%d commits for %d items", n, items)
+		}
+		if n := lists.Load(); n > items/28+4 {
+			w.T.Errorf("%d lists for %d items", n, items)
+		}
+		if got := h.String(); got != inOrder(1, items) {
+			w.T.Errorf("delivered %s", got)
+		}
+		w.drained(&q.Consumer)
+	})
+}
+
+// A list that the client has read beside a claim, while a Nack of its own was under way, shows the item as claimed. After the
+// Nack, the client takes that item next.
+func TestQueue_AListBesideAClaimIsForgottenAfterANack(t *testing.T) {
+	onMemory(t, func(w *world) {
+		var x coordtest.Nth
+		q := wide(w.hookedQueue("a", &backendtest.Hooks{After: x.After}, nil))
+		putTogether(w.T, q, 1, 100)
+		first := mustTake(w.T, q, 1)
+		nacked := make(chan error, 1)
+		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" && strings.Contains(c.Path, "/b-") }, func(context.Context, backendtest.Call, error) error {
+			nacked <- first.Nack(0)
+			return nil
+		})
+		next := 2
+		for ; len(nacked) == 0; next++ {
+			mustAck(w.T, mustTake(w.T, q, next))
+			w.Settle()
+		}
+		if err := <-nacked; err != nil || next > 32 {
+			w.T.Fatalf("before item %d: %v", next, err)
+		}
+		mustAck(w.T, mustTake(w.T, q, 1))
+		mustAck(w.T, mustTake(w.T, q, next))
+	})
+}
+
+// Another consumer has item 10, when 10 to 16 are read. The client reads each of the items behind them alone, until it
+// lists again, and begins anew then.
 func TestQueue_NothingIsReadAheadAfterALostRace(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var r itemReads
@@ -176,8 +241,8 @@ func TestQueue_NothingIsReadAheadAfterALostRace(t *testing.T) {
 		r.reset()
 		h := newHandled()
 		x := w.work(q, 1, func(_ context.Context, it *coord.Item[int]) error {
-			if h.note(it); it.Value == 16 {
-				mustAck(w.T, mustTake(w.T, b, 17))
+			if h.note(it); it.Value == 9 {
+				mustAck(w.T, mustTake(w.T, b, 10))
 			}
 			return nil
 		})
@@ -185,7 +250,7 @@ func TestQueue_NothingIsReadAheadAfterALostRace(t *testing.T) {
 		w.Settle()
 		_, _, log := r.reset()
 		x.finish()
-		if ones := strings.Repeat(" 1", 16); !strings.HasPrefix(log, " L 1 1 1 1 1 4 8"+ones+" L 1 1 1 1 1 4 ") {
+		if ones := strings.Repeat(" 1", 17); !strings.HasPrefix(log, " L 1 1 1 1 1 4 7"+ones+" L 1 1 1 1 1 4 ") {
 			w.T.Errorf("read%s", log)
 		}
 		w.drained(&q.Consumer)
@@ -242,8 +307,8 @@ func TestQueue_AReadAheadKeepsLittle(t *testing.T) {
 			}
 		}
 		w.Settle()
-		// One request reads the items 10 to 17. Item 10 is not read again when it is claimed.
-		if _, _, log := r.reset(); !strings.HasPrefix(log, " L 1 1 1 1 1 4 8"+strings.Repeat(" 1", 9)) {
+		// One request reads the items 10 to 16. Item 10 is not read again when it is claimed.
+		if _, _, log := r.reset(); !strings.HasPrefix(log, " L 1 1 1 1 1 4 7"+strings.Repeat(" 1", 9)) {
 			w.T.Errorf("read%s", log)
 		}
 	})
