@@ -205,20 +205,22 @@ func TestQueue_AListIsRenewedBesideTheClaims(t *testing.T) {
 	})
 }
 
-// A list that the client has read beside a claim, while a Nack of its own was under way, shows the item as claimed. After the
-// Nack, the client takes that item next.
+// A list that the client has read beside a claim shows items as claimed, which the client has given back meanwhile. It takes
+// them next.
 func TestQueue_AListBesideAClaimIsForgottenAfterANack(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var x coordtest.Nth
 		q := wide(w.hookedQueue("a", &backendtest.Hooks{After: x.After}, nil))
 		putTogether(w.T, q, 1, 100)
-		first := mustTake(w.T, q, 1)
+		first, second := mustTake(w.T, q, 1), mustTake(w.T, q, 2)
 		nacked := make(chan error, 1)
 		x.Arm(1, func(c backendtest.Call) bool { return c.Op == "children" && strings.Contains(c.Path, "/b-") }, func(context.Context, backendtest.Call, error) error {
-			nacked <- first.Nack(0)
+			err := errors.Join(first.Nack(0), second.Nack(0))
+			mustAck(w.T, mustTake(w.T, q, 1)) // from a new list
+			nacked <- err
 			return nil
 		})
-		next := 2
+		next := 3
 		for ; len(nacked) == 0; next++ {
 			mustAck(w.T, mustTake(w.T, q, next))
 			w.Settle()
@@ -226,7 +228,7 @@ func TestQueue_AListBesideAClaimIsForgottenAfterANack(t *testing.T) {
 		if err := <-nacked; err != nil || next > 32 {
 			w.T.Fatalf("before item %d: %v", next, err)
 		}
-		mustAck(w.T, mustTake(w.T, q, 1))
+		mustAck(w.T, mustTake(w.T, q, 2))
 		mustAck(w.T, mustTake(w.T, q, next))
 	})
 }
