@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -607,6 +608,42 @@ func TestSchedule_NoSpaceIsWaitedFor(t *testing.T) {
 		}
 		if r := x.outcome(c, oclock("00:02:00"), 1); r.Outcome != trace.RunDone {
 			w.T.Errorf("%+v", r)
+		}
+	})
+}
+
+// Each time that the service has no space, the log has one line for the claims, and one for the outcome of a run.
+func TestSchedule_NoSpaceIsLoggedEachTime(t *testing.T) {
+	onMemory(t, func(w *world) {
+		st, book := w.Service.(coordtest.MemoryService).Store, &logbook{}
+		x := w.roster(coord.Every(time.Minute), coord.ScheduleOptions{})
+		c := coordtest.Open(w.T, st.Link("a"), &coord.Options{Logger: slog.New(book)})
+		x.start(c, "a", func(ctx context.Context, r *coord.Run) error {
+			if r.Planned.Equal(oclock("00:05:00")) || r.Planned.Equal(oclock("00:15:00")) {
+				st.SetFull(true)
+			}
+			return nil
+		})
+		for _, c := range []struct {
+			from, to, what string
+			idle           bool // no run lasts when the space ends
+		}{
+			{"00:00:30", "00:03:30", "run a schedule", true},
+			{"00:04:30", "00:08:30", "record the outcome of a run", false},
+			{"00:10:30", "00:13:30", "run a schedule", true},
+			{"00:14:30", "00:18:30", "record the outcome of a run", false},
+		} {
+			sleepUntil(oclock(c.from))
+			book.take()
+			if c.idle {
+				st.SetFull(true)
+			}
+			sleepUntil(oclock(c.to))
+			want := []string{"WARN cannot " + c.what + " because the service has no space, retrying"}
+			if got := book.take(); !slices.Equal(got, want) {
+				w.T.Errorf("from %s: logged %q, want %q", c.from, got, want)
+			}
+			st.SetFull(false)
 		}
 	})
 }

@@ -191,7 +191,9 @@ func (cl *claim) RemoveNode(h *core.Hold) error {
 	cl.r.mu.Lock()
 	was := cl.r.known
 	cl.r.mu.Unlock()
-	pause := core.NewPauses(s.c)
+	over := cl.s.Backend().Done()
+	short, pause := core.NewShortage(s.c, "record the outcome of a run", path), core.NewPauses(s.c)
+	short.Early = over
 	for {
 		noted, err := was != nil, error(nil) // was was not read
 		if was == nil {
@@ -216,10 +218,12 @@ func (cl *claim) RemoveNode(h *core.Hold) error {
 			return &errs.Loss{Path: path, Cause: errs.ErrDeleted}
 		case errors.Is(err, errs.ErrGone), errs.Raced(err) && !unknown:
 			was = nil // another client has changed it
-		case (errs.Answers(err, backend.ErrNoSpace) || errs.RefusesUser(err)) && !unknown && cl.r.ctx.Err() == nil:
+		case !unknown && cl.r.ctx.Err() == nil && short.Waited(cl.r.ctx, err):
+			was = nil
+		case !unknown && cl.r.ctx.Err() == nil && errs.RefusesUser(err):
 			was = nil
 			pause.SkipFirst()
-			pause.Wait(cl.r.ctx.Done(), cl.s.Backend().Done())
+			pause.Wait(cl.r.ctx.Done(), over)
 		default:
 			// Without its node the run is abandoned, unless the outcome was recorded.
 			cl.s.RemoveLater(path)

@@ -77,11 +77,11 @@ func (r *runner) campaign(ctx context.Context) error {
 		if err == nil {
 			err = r.leadAndResign(ctx, h)
 		}
+		waited := short.Waited(ctx, err)
 		switch {
 		case ctx.Err() != nil:
 			return backend.ContextError(ctx)
-		case err == nil, errs.IsOver(err) && !errs.IsClosed(err), errors.Is(err, errs.ErrLost):
-		case short.Waited(ctx, err):
+		case waited, err == nil, errs.IsOver(err) && !errs.IsClosed(err), errors.Is(err, errs.ErrLost):
 		default:
 			return err
 		}
@@ -136,9 +136,7 @@ func (l *leader) lead(ctx context.Context) error {
 	short := core.NewShortage(l.runner.s.c, "run a schedule", l.runner.s.path.Full())
 	for {
 		err := l.lookOnce(ctx)
-		switch {
-		case errors.Is(err, errs.ErrAgain):
-		case err != nil && !short.Waited(ctx, err):
+		if !short.Waited(ctx, err) && err != nil && !errors.Is(err, errs.ErrAgain) {
 			return err
 		}
 		if over, err := l.over(ctx); over {
