@@ -68,8 +68,8 @@ var runExits = []int{exitLost, exitCannotRun, exitNotFound}
 // runFlags defines the flags of verbs that run a command.
 func (t *tool) runFlags(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&t.grace, "grace", 300*time.Millisecond, "the time between SIGTERM and SIGKILL when the lock is lost, at most "+mostGrace.String())
+	t.revokeSignal = signalFlag(syscall.SIGTERM) // first: Var notes the default for the help
 	cmd.Flags().Var(&t.revokeSignal, "revoke-signal", "the `signal` that COMMAND gets when another client asks for the lock: TERM, INT, HUP, QUIT, a number, or none, with which the request is ignored")
-	t.revokeSignal = signalFlag(syscall.SIGTERM)
 	cmd.Flags().DurationVar(&t.revokeGrace, "revoke-grace", 10*time.Second, "the time between that signal and SIGKILL; 0 for no bound")
 	cmd.Flags().StringVar(&t.id, "id", defaultID(), "the `name` that inspect shows")
 }

@@ -171,6 +171,15 @@ func TestTheHelpOfEachVerb(t *testing.T) {
 	t.Logf("figure: %d examples of %d verbs", examples, len(names))
 }
 
+func TestTheHelpShowsTheSignalOfARequest(t *testing.T) {
+	_, byName := verbs()
+	for _, verb := range []string{"lock", "elect"} {
+		if got := byName[verb].Flags().Lookup("revoke-signal").DefValue; got != "TERM" {
+			t.Errorf("the help of %s shows the default %q of --revoke-signal", verb, got)
+		}
+	}
+}
+
 // TestAVerbEndsWithTheStatusesOfItsHelp: one that waits for the service alone has lost contact when
 // --wait has passed.
 func TestAVerbEndsWithTheStatusesOfItsHelp(t *testing.T) {

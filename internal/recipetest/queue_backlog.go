@@ -97,8 +97,8 @@ func (w *world) putOffAll(name string, size, first, n int, d time.Duration) {
 	}
 }
 
-// A backlog is put, counted, taken, buried and put back, and each item comes once. With -v the test prints what that costs: for
-// docs/sizing.md with COORD_BACKLOG=1000000.
+// A backlog is put, counted, taken, buried and put back, and each item comes once. With -v the test prints the requests
+// and rates. Those of docs/sizing.md are with COORD_BACKLOG=1000000.
 func (on queueTests) ABacklogIsPutTakenAndRedriven(t *testing.T) {
 	on.each(t, func(w *world) {
 		ctx := context.Background()
