@@ -352,10 +352,12 @@ workspace() {
 }
 
 # plain runs the simulation and the models, which the race detector is too slow for, and counts allocations, to which
-# it adds its own. Nothing in it waits, so it takes the processor time that the tests with servers leave.
+# it adds its own, and the requests of many calls. Nothing in it waits, so it takes the processor time that the tests
+# with servers leave.
 plain() {
-	nice -n 3 go test -count=1 -vet=off -run 'KeepsItsAllocations$' ./internal/recipetest
-	nice -n 3 go test -v -count=1 -vet=off -timeout 60m ./internal/simulation 2>&1 | tee "$1" |
+	nice -n 3 go test -v -count=1 -vet=off -run 'KeepsItsAllocations$|Cost' -skip 'OnARealServer$' ./internal/recipetest 2>&1 | tee "$1" |
+		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
+	nice -n 3 go test -v -count=1 -vet=off -timeout 60m ./internal/simulation 2>&1 | tee -a "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'
 	nice -n 3 go test ${long:+-v} -count=1 -vet=off -timeout 60m ./internal/model 2>&1 | tee -a "$1" |
 		sed -u -E '/^=== |^ *--- PASS: |^PASS$/d'

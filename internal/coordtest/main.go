@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -28,6 +29,18 @@ func OnlyLong(t *testing.T) {
 	t.Helper()
 	if !Long() {
 		t.Skip("set COORD_LONG=1")
+	}
+}
+
+// CountsCost skips a test that counts what calls cost if the race detector watches, which makes such a test several
+// times slower and changes no count. ./test.sh runs the tests of recipes that have Cost in their names without it.
+func CountsCost(t *testing.T) {
+	t.Helper()
+	if !strings.Contains(t.Name(), "Cost") {
+		t.Fatal("no Cost in its name")
+	}
+	if Race {
+		t.Skip("needs a run without the race detector")
 	}
 }
 

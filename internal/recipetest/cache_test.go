@@ -261,6 +261,7 @@ func TestCache_ALimitCountsTheNodesThatAreThere(t *testing.T) {
 // What is kept for a reader that does not read grows with the number of nodes, not with the
 // number of changes.
 func TestCache_AReaderThatSleepsCostsNothingPerChange(t *testing.T) {
+	coordtest.CountsCost(t)
 	onMemories(t, func(w *world) {
 		x := w.caching("/c", nil, nil)
 		x.create("/c")

@@ -293,6 +293,7 @@ func TestMutex_AnUnusedPathIsNotRemembered(t *testing.T) {
 // A client that uses a few more paths in turn than it remembers still knows most of
 // them: a Lock and its Release cost two requests there.
 func TestMutex_MorePathsThanAreRememberedCostLittle(t *testing.T) {
+	coordtest.CountsCost(t)
 	synctest.Test(t, func(t *testing.T) {
 		requests := 0
 		b := backendtest.Intercept(memory.New(nil), backendtest.Hooks{

@@ -63,6 +63,7 @@ func wide(q *coord.Queue[int]) *coord.Queue[int] {
 // An item of a backlog costs a client that takes the items alone little more than its commit. Clients that compete send
 // no more than they would if each claim read its own item.
 func TestQueue_AnItemOfABacklogCostsLittleMoreThanOneRequest(t *testing.T) {
+	coordtest.CountsCost(t)
 	for _, test := range []struct {
 		clients, handlers int
 		slow              time.Duration // how long a handler takes at most
@@ -123,6 +124,7 @@ func backlogCost(w *world, clients, handlers, items int, slow time.Duration, o *
 
 // The control of the test above: handlers that acknowledge their items themselves, so that no Ack claims, cost more.
 func TestQueue_AnItemOfABacklogCostsMoreIfNoAckClaims(t *testing.T) {
+	coordtest.CountsCost(t)
 	for _, slow := range []time.Duration{18 * time.Millisecond, 50 * time.Millisecond} {
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
 			onMemory(t, func(w *world) {

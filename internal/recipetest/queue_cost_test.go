@@ -21,6 +21,7 @@ import (
 func text200(n int) string { return fmt.Sprintf("%6d%s", n, strings.Repeat(".", 194)) }
 
 func TestQueue_ATakeCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
+	coordtest.CountsCost(t)
 	synctest.Test(t, aTakeCostsTheSameHoweverLongTheQueueIs)
 }
 
@@ -251,6 +252,7 @@ func TestQueue_ATakeDoesNotReadItemsThatAreNotDueOrOfLessPriority(t *testing.T) 
 
 // Idle consumers with a slot list the bucket into which an item is put, and not the directory of buckets.
 func TestQueue_AnItemForIdleConsumersCostsFewLists(t *testing.T) {
+	coordtest.CountsCost(t)
 	for _, test := range []struct {
 		consumers int
 		small     bool    // buckets, so that each third put makes one

@@ -227,6 +227,7 @@ func TestQueue_AnAckIsOneCommitWithAndWithoutCounts(t *testing.T) {
 
 // A put into a queue with a limit costs the same however long the queue is.
 func TestQueue_ALimitedPutCostsTheSameHoweverLongTheQueueIs(t *testing.T) {
+	coordtest.CountsCost(t)
 	for _, length := range []int{100, 10_000, 50_000} {
 		// In fake time: a list is made once in a second at most, and a call takes no time.
 		synctest.Test(t, func(t *testing.T) { limitedPutCosts(t, length) })
@@ -307,6 +308,7 @@ func limitedPutCosts(t *testing.T, length int) {
 // A producer that waits costs a few requests for each item that leaves, however long the queue
 // is, and none while nothing happens. The callers of one queue value share one watch.
 func TestQueue_AProducerThatWaitsForRoomCostsLittle(t *testing.T) {
+	coordtest.CountsCost(t)
 	for _, length := range []int{20, 5_000} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx := t.Context()

@@ -118,6 +118,7 @@ func TestDelayQueue_NearMinutesKeepTheirOrder(t *testing.T) {
 // A Put for a minute that has no node costs the consumers that wait no list. An item that is due
 // before those that they know still comes at once, and so does the first one of all.
 func TestDelayQueue_PutOfANewMinuteCostsNoList(t *testing.T) {
+	coordtest.CountsCost(t)
 	onMemories(t, func(w *world) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()

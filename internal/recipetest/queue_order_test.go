@@ -147,6 +147,7 @@ func TestQueue_AnItemThatIsDueSoonerIsTakenBeforeThoseRemembered(t *testing.T) {
 // What a take costs all consumers together does not grow with the number of those that wait far
 // from the service.
 func TestQueue_TheCostOfAPutDoesNotGrowWithFarConsumers(t *testing.T) {
+	coordtest.CountsCost(t)
 	of := make(map[int]float64)
 	for _, consumers := range []int{10, 100, 300} {
 		synctest.Test(t, func(t *testing.T) {

@@ -40,6 +40,7 @@ func (w *world) deafQueue(name string) *coord.Queue[int] {
 
 // Items that were put off add some lists to the first walk of a consumer, and none to the next ones.
 func TestQueue_ItemsThatArePutOffCostNoLists(t *testing.T) {
+	coordtest.CountsCost(t)
 	onMemories(t, func(w *world) {
 		const n, size, more = 5120, 256, 4
 		w.putOffAll("first", size, 1, n, time.Hour)

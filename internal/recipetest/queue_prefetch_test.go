@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 func onlyAcks(c backendtest.Call) bool { return acknowledges(c) && !claims(c) }
@@ -247,6 +248,7 @@ func TestQueue_AHandlerThatHungLeavesNoPlaceTwice(t *testing.T) {
 
 // What an item of a backlog costs Work with Prefetch: a part of a claim and a part of an Ack.
 func TestQueue_APrefetchedItemOfABacklogCostsLessThanOneRequest(t *testing.T) {
+	coordtest.CountsCost(t)
 	for _, test := range []struct {
 		prefetch int
 		calls    float64

@@ -47,6 +47,7 @@ func TestQueue_StatsFindTheOldestOfItemsThatAreTakenMeanwhile(t *testing.T) {
 // The number of requests grows with the length by the lists of buckets only, and the figures are
 // exact.
 func TestQueue_StatsCostFewRequestsHoweverLongTheQueueIs(t *testing.T) {
+	coordtest.CountsCost(t)
 	for name, without := range map[string]backend.Features{"with batches": 0, "without batches": backend.Batches} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { statsCost(t, without) })

@@ -12,6 +12,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/backendtest"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // An outsider deletes the claims of two of eight slow handlers, before and after the client watches them. Both handlers are
@@ -97,6 +98,7 @@ func TestQueue_ADeletedClaimOfASlowHandlerIsTold(t *testing.T) {
 
 // Claims that are short get no watch, and those of slow handlers share requests.
 func TestQueue_WatchesOnClaimsCostLittle(t *testing.T) {
+	coordtest.CountsCost(t)
 	for slow, most := range map[time.Duration]float64{50 * time.Millisecond: 0, 200 * time.Millisecond: 0.01, 500 * time.Millisecond: 0.2, time.Second: 0.4} {
 		t.Run(fmt.Sprint(slow), func(t *testing.T) {
 			onMemory(t, func(w *world) {

@@ -20,6 +20,7 @@ import (
 // A change costs each client requests for the shards that it gets or gives up, and for the members
 // that have changed. The number of all shards does not matter.
 func TestShards_AChangeOfMembersCostsWhatMoves(t *testing.T) {
+	coordtest.CountsCost(t)
 	onMemories(t, func(w *world) {
 		for _, n := range []int{60, 600} {
 			x := newCrew(w, n)

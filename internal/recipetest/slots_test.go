@@ -104,6 +104,7 @@ func TestQueue_ASlotThatCannotBeResolvedIsGivenUp(t *testing.T) {
 
 // What a put costs all consumers together does not grow with the number of those that are idle.
 func TestQueue_TheCostOfAPutDoesNotGrowWithTheIdleConsumers(t *testing.T) {
+	coordtest.CountsCost(t)
 	type cost struct{ awake, requests, commits float64 }
 	of := make(map[int]cost)
 	for _, consumers := range []int{1, 10, 100, 1000} {

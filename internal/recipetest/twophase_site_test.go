@@ -138,6 +138,7 @@ func TestTwoPhase_ThePauseAfterAFailedCommitGrowsToAMinute(t *testing.T) {
 // The lists of the inbox of a site have a bounded number of names for each transaction, and few
 // functions run at a time, also when a backlog of transactions comes at once.
 func TestTwoPhase_ABacklogCostsEachTransactionTheSame(t *testing.T) {
+	coordtest.CountsCost(t)
 	for name, on := range map[string]func(*testing.T, func(*world)){"trees": onMemory, "no trees": withoutTrees} {
 		for _, present := range []bool{false, true} { // whether the site is served when they come
 			t.Run(fmt.Sprint(name, ", served: ", present), func(t *testing.T) {
