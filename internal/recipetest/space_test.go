@@ -13,6 +13,7 @@ import (
 	"github.com/go-coord/coord"
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/backend/memory"
+	"github.com/go-coord/coord/internal/coordtest"
 )
 
 // On a service without space, calls that only delete succeed, and the other calls return the reason.
@@ -174,7 +175,7 @@ func TestNoSpace_WorkAndAllGoOnAfterwards(t *testing.T) {
 		for range 3 {
 			put()
 			st.SetFull(true) // between the Put and the claim, or during the wait
-			time.Sleep(time.Hour)
+			time.Sleep(time.Duration(coordtest.Count(10, 60)) * time.Minute)
 			st.SetFull(false)
 			begin := time.Now()
 			for range q {
