@@ -16,6 +16,9 @@ type Hooks struct {
 	// BucketSize is the number of items at which a queue begins another bucket.
 	BucketSize int
 
+	// ListClaims is the number of claims of a queue that rely on one list.
+	ListClaims int
+
 	// Skew is by how much the clocks of the client are wrong.
 	Skew time.Duration
 

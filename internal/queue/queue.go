@@ -50,6 +50,7 @@ type Queue struct {
 	fairEvery    int         // of so many takes, one is the turn of a priority behind the first; 0: none
 	size         int         // bucketSize, smaller in tests
 	most         int         // maxBuckets, fewer in tests
+	aheadClaims  int         // aheadClaims, fewer in tests
 	dead         *Queue      // nil only in the engine that writes the dead letters
 	lim          limit       // of a queue with maxLen
 	counted      atomic.Bool // out exists, as far as this client knows
@@ -95,7 +96,7 @@ func (q *Queue) recipeDir() kinds.RecipeDir { return kinds.NewRecipeDir(q.path.F
 
 func newQueue(c *core.Client, path string, kind layout.RecipeKind) *Queue {
 	q := &Queue{
-		c: c, path: c.Path(path), kind: kind, size: cmp.Or(c.Hooks().BucketSize, bucketSize), most: maxBuckets,
+		c: c, path: c.Path(path), kind: kind, size: cmp.Or(c.Hooks().BucketSize, bucketSize), most: maxBuckets, aheadClaims: cmp.Or(c.Hooks().ListClaims, aheadClaims),
 		open: make(map[int64]openBucket), more: make(chan struct{}, 1),
 	}
 	q.items = q.path.Full() + "/items"

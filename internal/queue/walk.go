@@ -413,7 +413,7 @@ func (q *Queue) keepLocked(s *core.Session, began time.Time, gen int, v *sight, 
 		return false
 	}
 	q.gen++
-	q.ahead = ahead{s: s, items: items, reads: make([]*readAhead, len(items)), until: began.Add(aheadTime), next: v.next, left: aheadClaims, many: s.Backend().Features().Has(backend.Batches)}
+	q.ahead = ahead{s: s, items: items, reads: make([]*readAhead, len(items)), until: began.Add(aheadTime), next: v.next, left: q.aheadClaims, many: s.Backend().Features().Has(backend.Batches)}
 	return true
 }
 

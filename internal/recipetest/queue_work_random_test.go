@@ -41,6 +41,8 @@ type workRun struct {
 	n    int  // handlers of a Work
 	wild bool // handlers fail, too
 
+	claims int // that rely on one list; 0: the default
+
 	delay                             time.Duration // of each request and each reply, at most
 	lose                              float64       // of commits: the share that loses the request, and that loses the reply
 	expire, breaks, full, denied      bool          // faults
@@ -123,7 +125,8 @@ func newWorkRun(w *world, seed uint64) *workRun {
 	if some(0.3) {
 		r.n = 1
 	}
-	r.o.Prefetch = []int{1, 2, 3, 4, 8, 16, 64, 128}[rnd.IntN(8)]
+	r.o.Prefetch = []int{1, 1, 1, 2, 3, 4, 8, 16, 64, 128}[rnd.IntN(10)]
+	r.claims = []int{0, 6, 10}[rnd.IntN(3)]
 	if some(0.4) {
 		r.o.MaxAttempts = 1 + rnd.IntN(4)
 	}
@@ -160,7 +163,7 @@ func newWorkRun(w *world, seed uint64) *workRun {
 }
 
 func (r *workRun) String() string {
-	return fmt.Sprintf("%s n %d prefetch %d attempts %d len %d claim %v drain %v wild %v delay %v lose %.2f expire %v breaks %v full %v denied %v ends %v closes %v two %v beside %v during %v", r.kind, r.n, r.o.Prefetch,
+	return fmt.Sprintf("%s n %d prefetch %d claims %d attempts %d len %d claim %v drain %v wild %v delay %v lose %.2f expire %v breaks %v full %v denied %v ends %v closes %v two %v beside %v during %v", r.kind, r.n, r.o.Prefetch, r.claims,
 		r.o.MaxAttempts, r.o.MaxLen, r.o.ClaimTimeout, r.o.DrainTimeout, r.wild, r.delay, r.lose, r.expire, r.breaks, r.full, r.denied, r.ends, r.closes, r.two, r.beside, r.during)
 }
 
@@ -365,7 +368,7 @@ func (r *workRun) open(name string) (*coord.Client, *coord.Consumer[int]) {
 				}
 			}
 		}
-	}}, hook.Hooks{})
+	}}, hook.Hooks{ListClaims: r.claims})
 	q, _ := r.consumer(c, r.o)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -882,7 +885,7 @@ func (r *workRun) judge() {
 			r.bad("item %d is a dead letter (%s), and %s", v, reason, i.acked)
 		case i.buried && !buried:
 			r.bad("item %d is no dead letter", v)
-		case len(i.calls) == 0 && !r.lossy():
+		case len(i.calls) == 0 && !r.lossy() && !(buried && r.denied && r.closes): // the client could not give it back before its session ended
 			r.bad("item %d was never delivered", v)
 		case i.acked == "" && !buried && !i.open:
 			r.bad("item %d is gone, and nobody has acknowledged it", v)
