@@ -33,7 +33,8 @@ type Reporter interface {
 	// not change its Password. There may be no session with this ticket, if opening it fails afterwards.
 	Opened(t Ticket)
 
-	// Ended is called when the service has answered that a session is over: after Close, and when it has expired. It is
+	// Ended is called when the service has answered that a session is over: after Close, and when it has expired. It is also
+	// called when opening the session has failed: the service may have it, but it holds nothing. It is
 	// not called for a session that is lost by its own clock, which the service may still have. It can be called twice.
 	Ended(service string, id int64)
 }

@@ -72,6 +72,20 @@ func TestReporter_KeepsASessionThatIsLostByItsClock(t *testing.T) {
 	}
 }
 
+// A user who may not write the key of the session gets a lease, and no session.
+func TestReporter_LearnsThatASessionWasNotOpened(t *testing.T) {
+	t.Parallel()
+	addr, _ := startWithUsers(t, "coord", "coore")
+	r := coordtest.NewReports("etcd")
+	_, err := etcd.New([]string{addr}, &etcd.Options{Username: "alice", Password: "secret", Prefix: "other", Reporter: r}).Open(t.Context())
+	if !errors.Is(err, backend.ErrDenied) {
+		t.Fatal(err)
+	}
+	if opened, ended := r.List(); len(opened) != 1 || !slices.Contains(ended, opened[0].ID) {
+		t.Errorf("opened %v, ended %x", opened, ended)
+	}
+}
+
 func TestEnd_RevokesTheLease(t *testing.T) {
 	t.Parallel()
 	addr := shared.get(t)

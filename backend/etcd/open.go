@@ -180,6 +180,9 @@ func (s *session) openAt(ctx context.Context, l *link) (err error) {
 		}
 		l.fail(err)
 		l.close()
+		if s.id != 0 {
+			c.reports.Ended(s.id)
+		}
 	}()
 	on, stop := l.call(ctx)
 	defer stop()

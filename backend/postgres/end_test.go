@@ -16,6 +16,7 @@ import (
 	"github.com/go-coord/coord/backend/postgres"
 	"github.com/go-coord/coord/backend/postgres/pgtest"
 	"github.com/go-coord/coord/internal/coordtest"
+	"github.com/go-coord/coord/internal/zkproxy"
 	"github.com/go-coord/coord/internal/zktest"
 )
 
@@ -53,6 +54,27 @@ func TestEnd_DeletesTheNodesOfASession(t *testing.T) {
 		if err := postgres.End(t.Context(), url, nil, tickets[0]); err == nil {
 			t.Errorf("without a server: %s", url)
 		}
+	}
+}
+
+// The reply to the request that opens a session is lost. The next attempt makes another session, so the first one holds nothing.
+func TestReporter_LearnsThatASessionWasNotOpened(t *testing.T) {
+	t.Parallel()
+	r := coordtest.NewReports("postgres")
+	s := used.newService(t, shared.Get(t).Addr(), postgres.Options{SessionTimeout: time.Minute, Reporter: r})
+	l := s.link("a")
+	opened(t, l).Close() // makes the layout
+	before, _ := r.List()
+	lost := l.line.Drop(func(f zkproxy.Frame) bool { return f.Opcode == zkproxy.OpConnect }, zkproxy.DropReply)
+	session := opened(t, l)
+	<-lost.Hit()
+	tickets, ended := r.List()
+	tickets = tickets[len(before):]
+	if len(tickets) != 2 || tickets[1].ID != session.ID() {
+		t.Fatalf("opened %v", tickets)
+	}
+	if !slices.Contains(ended, tickets[0].ID) || slices.Contains(ended, session.ID()) {
+		t.Errorf("opened %v, ended %x", tickets, ended)
 	}
 }
 

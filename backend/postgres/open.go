@@ -87,6 +87,7 @@ func (s *session) open(ctx context.Context) error {
 		l.fail(err)
 		s.hub.detach(l)
 		l.close()
+		s.cfg.reports.Ended(s.id)
 		return err
 	}
 	s.connected()

@@ -150,3 +150,40 @@ func TestEnd_IsBounded(t *testing.T) {
 		}
 	})
 }
+
+// counted is a Reporter.
+type counted struct {
+	mu    sync.Mutex
+	alive map[int64]bool // by each session that was opened
+}
+
+func (r *counted) Opened(t backend.Ticket)  { r.set(t.ID, true) }
+func (r *counted) Ended(_ string, id int64) { r.set(id, false) }
+
+func (r *counted) set(id int64, alive bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.alive[id] = alive
+}
+
+// The servers make a session, and are then out of reach until ctx ends.
+func TestReporter_LearnsOfASessionThatWasNotOpened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &endServers{}
+		f.answer = func(conn net.Conn, _ []byte) {
+			f.mu.Lock()
+			f.refuse = true
+			f.mu.Unlock()
+			conn.Write(welcomeTo(0x77))
+		}
+		r := &counted{alive: make(map[int64]bool)}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := New(endNames, &Options{Dial: f.dial, Digest: "any:pw", Reporter: r}).Open(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if alive, opened := r.alive[0x77]; !opened || alive {
+			t.Errorf("opened %t, and not ended %t", opened, alive)
+		}
+	})
+}

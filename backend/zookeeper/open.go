@@ -92,6 +92,9 @@ func (s *session) abort() {
 		s.seal()
 	}
 	s.Close()
+	if id := s.ID(); id != 0 {
+		s.cfg.reports.Ended(id)
+	}
 }
 
 // dial is the dialer of the zk client. It returns a connection on which the handshake has been
