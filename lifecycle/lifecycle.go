@@ -52,9 +52,12 @@ func Lead(e *coord.Election, work func(ctx context.Context, t *coord.Term) error
 
 // WithClient returns a Task that opens a client, calls work with it, and closes it when work has returned, also by a
 // panic. So nothing that work has started may use the client after work has returned. The result is the error of coord.Open; or
-// those of work and Close, joined. Each call of the Task opens a client of its own.
+// those of work and Close, joined; coord.ErrInvalid if work is nil. Each call of the Task opens a client of its own.
 func WithClient(b backend.Backend, o *coord.Options, work func(ctx context.Context, c *coord.Client) error) Task {
 	return func(ctx context.Context) (err error) {
+		if work == nil {
+			return fmt.Errorf("lifecycle: %w: the function is nil", coord.ErrInvalid)
+		}
 		c, err := coord.Open(ctx, b, o)
 		if err != nil {
 			return unlessEnded(ctx, err)
@@ -95,6 +98,9 @@ func NewHook(t Task, ended func(error)) *Hook { return &Hook{task: t, ended: end
 // Start begins the task on a goroutine and returns. The context of the task has the values of ctx, and ends with Stop, since the ctx of
 // a start ends with it. A panic of the task ends the process, and ended is not called.
 func (h *Hook) Start(ctx context.Context) error {
+	if h.task == nil {
+		return fmt.Errorf("lifecycle: %w: the task is nil", coord.ErrInvalid)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.run != nil {

@@ -215,14 +215,21 @@ func TestWithClient_ClosesItsClient(t *testing.T) {
 		}()
 		closed(of)
 		s.Link("b").Refuse(true)
+		never := func(context.Context, *coord.Client) error {
+			t.Error("called without a client")
+			return nil
+		}
+		if err := lifecycle.WithClient(s.Link("b"), nil, nil)(t.Context()); !errors.Is(err, coord.ErrInvalid) {
+			t.Errorf("without a function: %v", err)
+		}
 		late, stop := context.WithTimeout(t.Context(), time.Minute)
 		defer stop()
 		for name, ctx := range map[string]context.Context{"ended": ctx, "deadline": late} {
-			if err := lifecycle.WithClient(s.Link("b"), nil, nil)(ctx); err != nil {
+			if err := lifecycle.WithClient(s.Link("b"), nil, never)(ctx); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if err := lifecycle.WithClient(s.Link("b"), &coord.Options{OpenTimeout: time.Second}, nil)(t.Context()); !errors.Is(err, coord.ErrNoContact) {
+		if err := lifecycle.WithClient(s.Link("b"), &coord.Options{OpenTimeout: time.Second}, never)(t.Context()); !errors.Is(err, coord.ErrNoContact) {
 			t.Errorf("without contact: %v", err)
 		}
 	})
@@ -266,6 +273,16 @@ func TestHook_RunsATaskFromStartToStop(t *testing.T) {
 			t.Errorf("%d terms", terms)
 		}
 	})
+}
+
+func TestHook_RefusesNoTask(t *testing.T) {
+	hook := lifecycle.NewHook(nil, func(err error) { t.Errorf("ended: %v", err) })
+	if err := hook.Start(t.Context()); !errors.Is(err, coord.ErrInvalid) {
+		t.Error(err)
+	}
+	if err := hook.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // The application learns of a task that has ended by itself, and Stop returns its error too.

@@ -61,6 +61,9 @@ func Session(ctx context.Context, s *health.Server, service string, c *coord.Cli
 func Leading(s *health.Server, service string, work func(ctx context.Context, t *coord.Term) error) func(ctx context.Context, t *coord.Term) error {
 	stop := func() { s.SetServingStatus(service, healthpb.HealthCheckResponse_NOT_SERVING) }
 	stop()
+	if work == nil {
+		return nil // Run refuses it, before it campaigns
+	}
 	return func(ctx context.Context, t *coord.Term) error {
 		s.SetServingStatus(service, healthpb.HealthCheckResponse_SERVING)
 		ended := make(chan struct{})

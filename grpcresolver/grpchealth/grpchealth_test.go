@@ -148,6 +148,15 @@ func TestLeading_ServesWhileItLeads(t *testing.T) {
 	})
 }
 
+func TestLeading_WithoutAFunctionIsRefusedByRun(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		e := coord.NewElection(s.Client("a", nil), "/leader", nil)
+		if err := e.Run(t.Context(), grpchealth.Leading(health.NewServer(), "search", nil)); !errors.Is(err, coord.ErrInvalid) {
+			t.Error(err)
+		}
+	})
+}
+
 // The end of a term never changes the status of the next one.
 func TestLeading_EndsWithItsWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
