@@ -70,11 +70,11 @@ func TestMemoryAndZooKeeperAgree(t *testing.T) {
 	}
 	for seed := range scripts(2, 20) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			backendtest.Differ(t, model, real, seed, int(scripts(600, 2000)))
+			backendtest.Differ(t, model, real, seed, int(scripts(400, 2000)))
 		})
 	}
 	t.Run("in many short scripts", func(t *testing.T) {
-		all, n := make(map[string]int), scripts(60, 1500)
+		all, n := make(map[string]int), scripts(30, 1500)
 		for seed := range n {
 			add(all, backendtest.DifferWide(t, model, real, 1000+seed, 25))
 		}
@@ -93,7 +93,7 @@ func TestMemoryAndZooKeeperAgreeWhenContainersGo(t *testing.T) {
 	model.New = func(t *testing.T) backendtest.Service {
 		return store{memory.New(&memory.Options{SessionTimeout: differTimeout, ContainerInterval: 10 * time.Millisecond}), "/"}
 	}
-	all, n := make(map[string]int), scripts(12, 300)
+	all, n := make(map[string]int), scripts(8, 300)
 	for seed := range n {
 		add(all, backendtest.DifferCollecting(t, model, real, seed, 40))
 	}

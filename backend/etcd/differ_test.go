@@ -31,7 +31,7 @@ func TestMemoryAndEtcdAgree(t *testing.T) {
 			})}
 		},
 	}
-	for seed := range uint64(coordtest.Count(3, 20)) {
+	for seed := range uint64(coordtest.Count(2, 20)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			backendtest.Differ(t, model, real, seed, coordtest.Count(400, 2000))
 		})

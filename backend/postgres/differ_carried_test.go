@@ -118,7 +118,7 @@ func TestDiffer_Carried(t *testing.T) {
 	for seed := range uint64(coordtest.Count(2, 20)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			var commits atomic.Int64
-			steps := coordtest.Count(400, 2000)
+			steps := coordtest.Count(250, 2000)
 			backendtest.Differ(t,
 				likePostgreSQL(timeout),
 				backendtest.Harness{SessionTimeout: timeout, Unlike: []string{arm}, New: func(t *testing.T) backendtest.Service {

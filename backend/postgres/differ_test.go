@@ -36,9 +36,9 @@ func TestMemoryAndPostgreSQLAgree(t *testing.T) {
 		// changed too.
 		Unlike: []string{"arm/(may) checks all of its nodes at one moment"},
 	}
-	for seed := range uint64(coordtest.Count(3, 20)) {
+	for seed := range uint64(coordtest.Count(2, 20)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			backendtest.Differ(t, likePostgreSQL(timeout), real, seed, coordtest.Count(400, 2000))
+			backendtest.Differ(t, likePostgreSQL(timeout), real, seed, coordtest.Count(300, 2000))
 		})
 	}
 }

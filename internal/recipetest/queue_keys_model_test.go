@@ -23,7 +23,7 @@ import (
 // until when. Requests and replies are lost, time passes, the clock of the service is set, and an outsider deletes nodes of which
 // the guide says what that does to a key.
 func TestQueue_KeysAgainstAModel(t *testing.T) {
-	for seed := range uint64(coordtest.Count(60, 2000)) {
+	for seed := range uint64(coordtest.Count(30, 2000)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			onMemory(t, func(w *world) { newKeysModel(w, seed).play(120) })
 		})

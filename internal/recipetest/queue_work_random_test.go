@@ -26,7 +26,7 @@ import (
 // sessions, while Work, clients and producers end and begin again. The judge knows only the documentation.
 func TestQueue_WorkAsDocumented(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(coordtest.Count(100, 4000)) {
+	for seed := range uint64(coordtest.Count(60, 4000)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			onMemory(t, func(w *world) { newWorkRun(w, seed).play() })
 		})

@@ -422,7 +422,7 @@ func simSchedules() int {
 	case coordtest.Race:
 		return 500
 	}
-	return 5_000
+	return 3_000
 }
 
 var alwaysFaults = []string{"partition", "blip", "expiry", "lost request", "lost reply", "pause", "latency", "close", "uncertain outcome"}

@@ -232,7 +232,7 @@ func TestTheLineInEveryOrderOfMessages(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, seeds, _ := simRange(2_000, 50_000)
+			first, seeds, _ := simRange(1_000, 50_000)
 			count := make(map[string]int)
 			for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 				synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@
 // internal/model and internal/chaos have that. Time between messages is not realistic. One
 // message is delivered at a time, so data races are for other tests.
 //
-//	go test -v ./internal/simulation                # 5,000 schedules, with -race 500
+//	go test -v ./internal/simulation                # 3,000 schedules, with -race 500
 //	COORD_LONG=1 go test -v -timeout 1h ./internal/simulation    # 100,000
 //	COORD_SEED=17 go test -v -run TestEveryRecipeInSimulation/mutex ./internal/simulation
 //	go test -run TestTheLineInEveryOrderOfMessages ./internal/simulation -sim.seed 17

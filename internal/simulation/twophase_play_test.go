@@ -221,7 +221,7 @@ func (x *txSim) check() {
 
 func TestTheTwoPhaseCommitUnderRandomFaults(t *testing.T) {
 	t.Parallel()
-	first, seeds, all := simRange(1500, 30_000)
+	first, seeds, all := simRange(900, 30_000)
 	count, commits := make(map[string]int), 0
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		if *simTrace {
