@@ -10,7 +10,8 @@ usage: test.sh [-long] [-vuln] [-h]
 Installs what the tests need and is missing (Debian and Ubuntu, as root), then
 checks the format, vets, runs staticcheck, all tests on real servers, and the tour.
 The heaviest suites take turns: each run draws one, or COORD_TURN chooses it:
-storm-zookeeper, storm-etcd, storm-postgres, processes-zookeeper, processes-etcd, bench.
+storm-zookeeper, storm-etcd, storm-postgres, processes-zookeeper, queues-zookeeper,
+processes-etcd, bench.
 
   -long   the full number of rounds, benchmarks, and an hour of fuzzing the
           codec (COORD_FUZZ says how many seconds); takes much longer, and
@@ -324,7 +325,8 @@ declare -A heavy=(
 	[storm-zookeeper]='TestEveryRecipeStandsAllFaults'
 	[storm-etcd]='TestEveryRecipeStandsAllFaultsOnEtcd'
 	[storm-postgres]='TestChaos'
-	[processes-zookeeper]='TestTwoProcesses|TestAFleetPassesItemsThroughQueuesUnderFaults|TestItemsPassAQueueBetweenProcesses|TestACacheIsExactAfterChurnAndKills|TestATransactionOfProcessesSurvivesAFaultAtEveryRequest'
+	[processes-zookeeper]='TestTwoProcesses|TestACacheIsExactAfterChurnAndKills|TestATransactionOfProcessesSurvivesAFaultAtEveryRequest'
+	[queues-zookeeper]='TestAFleetPassesItemsThroughQueuesUnderFaults|TestItemsPassAQueueBetweenProcesses'
 	[bench]='TestEachComparedQueueYieldsItsFigures'
 	[processes-etcd]='TestProcessesAreKilledPausedAndCutOffOnEtcd|TestProgramsOnEtcd|TestEveryRecipeStandsAFaultAtEachOfItsRequestsOnEtcd'
 )
@@ -366,9 +368,9 @@ plain() {
 # checks runs the simulation, the models, the tests of sources, and staticcheck.
 checks() {
 	plain "$1"
-	# These packages parse sources and run the go command. The race detector would make them up
-	# to ten times slower, and finds nothing in them.
-	nice -n 3 go test -count=1 -vet=off -timeout 20m "${parsing[@]}"
+	# These packages parse sources and run the go command, or start no goroutine. The race detector would make
+	# them up to ten times slower, and finds nothing in them.
+	nice -n 3 go test -count=1 -vet=off -timeout 20m "${raceless[@]}"
 	# staticcheck compiles all packages and tests. With -race it finds them compiled by the tests of
 	# the root. Two packages have files that -race leaves out, so they are checked once more.
 	nice -n 3 go run -exec "env 'GOFLAGS=-race $(go env GOFLAGS)'" "$staticcheck" ./...
@@ -402,7 +404,7 @@ etcd_and_checks() {
 raced() {
 	go list -buildvcs=false ./... >"$tmp/packages.txt"
 	grep -E '/(internal/recipetest|backend/zookeeper)$' "$tmp/packages.txt" | sort -r
-	grep -Ev '/internal/(recipetest|chaos|faulttest|hostile|interop|sweep|simulation|mutants|readme|release)$|/backend/(zookeeper|backendtest)$' "$tmp/packages.txt"
+	grep -Ev '/internal/(recipetest|chaos|faulttest|hostile|interop|sweep|simulation|assign|mutants|readme|release|schedule)$|/backend/(zookeeper|backendtest)$' "$tmp/packages.txt"
 }
 
 benchmarks() {
@@ -505,7 +507,7 @@ COORD_FUZZ=${COORD_FUZZ:-3600}
 # Tests of one package that run at a time. Most of them wait, so there are more than processors.
 parallel=$((2 * $(getconf _NPROCESSORS_ONLN)))
 # The packages that run without the race detector, beside the others.
-parsing=(./internal/mutants ./internal/readme ./internal/release)
+raceless=(./internal/assign ./internal/mutants ./internal/readme ./internal/release ./internal/schedule)
 calm='^$' # the long form leaves nothing out
 
 step "gofmt" check_format
@@ -549,6 +551,9 @@ else
 	# connections ready also reads and writes them, instead of handing each to another thread.
 	# The long form has ZooKeeper's default.
 	export COORD_SERVER_ARGS="${COORD_SERVER_ARGS:+$COORD_SERVER_ARGS }-Dzookeeper.nio.numWorkerThreads=0"
+	# At its end a program with the race detector sleeps for a second. Races of goroutines that outlive all tests of a
+	# package are left to the long form.
+	export GORACE="atexit_sleep_ms=0 ${GORACE:-}"
 	# Of the tests of recipes on ZooKeeper one of twelve, as on etcd and PostgreSQL: chosen anew in each run. All
 	# run in memory.
 	export COORD_SHARE=${COORD_SHARE:-12}
