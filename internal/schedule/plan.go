@@ -33,98 +33,105 @@ type step struct {
 // reached it. origin is the time at which the leader first saw the Since of the state. gone has the names of the claims that no longer exist.
 func (s *Schedule) plan(read *layout.ScheduleState, now, origin int64, gone map[string]bool) (step, error) {
 	x := step{state: read.Clone()}
-	lasting, noted := 0, false
+	var err error
+	switch lasting := s.noteGone(&x, now, gone); {
+	case lasting >= s.o.Overlap:
+	case x.claimAgain(now):
+	case len(read.Asked) > 0:
+		x.kind, x.planned, x.asked, x.attempt = stepClaim, read.Asked[0], true, 1
+		x.state.Asked = x.state.Asked[1:]
+	case !read.Paused:
+		err = s.claimNext(&x, now, origin)
+	}
+	return x, err
+}
+
+// noteGone records the claims that no longer exist, and returns the number of runs that last.
+func (s *Schedule) noteGone(x *step, now int64, gone map[string]bool) (lasting int) {
 	for i := range x.state.Runs {
 		r := &x.state.Runs[i]
 		if r.Lasts() && gone[r.Node] {
 			s.abandon(&x.state, r)
 			r.Took = max(now-r.Began, 0)
-			noted = true
+			x.kind = stepNote
 		}
 		if r.Lasts() {
 			lasting++
 		}
 	}
-	due := int64(0) // the earliest planned time, after now, of another attempt
-	wait := func(wake int64) step {
-		if x.wake = wake; due > 0 && (wake == 0 || due < wake) {
-			x.wake = due
-		}
-		if noted {
-			x.kind = stepNote
-		}
-		return x
-	}
-	if lasting >= s.o.Overlap {
-		return wait(0), nil
-	}
-	x.kind = stepClaim
+	return lasting
+}
+
+// claimAgain makes x the claim for another attempt, and reports whether one is due. If none is, x waits for the first.
+func (x *step) claimAgain(now int64) bool {
 	for i := range x.state.Runs {
 		r := &x.state.Runs[i]
 		switch {
-		case !r.Again || read.Paused && !r.Asked:
+		case !r.Again || x.state.Paused && !r.Asked:
 		case r.Planned > now && !r.Asked:
 			// The clock of the process that claimed it is ahead. A claim would keep others from running until then.
-			if due == 0 || r.Planned < due {
-				due = r.Planned
-			}
+			x.wake = sooner(x.wake, r.Planned)
 		default:
 			r.Again = false
-			x.planned, x.asked, x.attempt = r.Planned, r.Asked, r.Attempt
+			x.kind, x.planned, x.asked, x.attempt = stepClaim, r.Planned, r.Asked, r.Attempt
 			if r.Outcome != string(returned) {
 				x.attempt++
 			}
-			return x, nil
+			return true
 		}
 	}
-	x.attempt = 1
-	if len(read.Asked) > 0 {
-		x.planned, x.asked = read.Asked[0], true
-		x.state.Asked = x.state.Asked[1:]
-		return x, nil
-	}
-	x.kind = stepWait
-	if read.Paused {
-		return wait(0), nil
-	}
-	base := s.base(read, now, origin)
-	first, err := s.nextOpen(read, base)
+	return false
+}
+
+// claimNext makes x the first claim of a planned time, if one is due. If none is, x waits for the next one.
+func (s *Schedule) claimNext(x *step, now, origin int64) error {
+	base := s.base(&x.state, now, origin)
+	first, err := s.nextOpen(&x.state, base)
 	if err != nil || first == 0 || first > now {
-		return wait(first), err
+		x.wake = sooner(x.wake, first)
+		return err
 	}
-	last, err := latest(s.tt, base, now)
+	planned, err := latest(s.tt, base, now)
 	if err != nil {
-		return x, err
+		return err
 	}
-	x.planned = last
 	switch s.o.Missed {
 	case Skip:
-		if now-last > s.o.Grace.Milliseconds() {
-			after, err := s.nextOpen(read, now)
-			return wait(after), err
+		if now-planned > s.o.Grace.Milliseconds() {
+			after, err := s.nextOpen(&x.state, now)
+			x.wake = sooner(x.wake, after)
+			return err
 		}
 	case All:
 		for range s.o.MissedLimit - 1 {
-			earlier, err := latest(s.tt, base, x.planned-1)
+			earlier, err := latest(s.tt, base, planned-1)
 			if err != nil {
-				return x, err
+				return err
 			}
 			if earlier == 0 {
 				break
 			}
-			x.planned = earlier
+			planned = earlier
 		}
 	}
-	for t := first; t < x.planned && x.missed < mostCounted; x.missed++ {
+	for t := first; t < planned && x.missed < mostCounted; x.missed++ {
 		if t, err = next(s.tt, t); err != nil {
-			return x, err
+			return err
 		}
 	}
 	if x.missed == 0 {
 		x.follows = base
 	}
-	x.kind, x.fresh = stepClaim, true
-	return x, nil
+	x.kind, x.planned, x.attempt, x.fresh = stepClaim, planned, 1, true
+	return nil
+}
+
+// sooner returns the sooner of two times, of which 0 means never.
+func sooner(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // abandon records that the claim of a run has ended before its function returned.
