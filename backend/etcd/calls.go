@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/backend/internal/contact"
 )
 
 // contact waits for a link. Like Open it returns earlier when the service refuses the user, but only if an
@@ -114,18 +115,7 @@ func (s *session) NoContact(err error) error {
 
 // pause waits before a request that an overloaded server has refused is sent again.
 func (s *session) pause(ctx context.Context, tries int) {
-	sleep(ctx, s.Done(), min(10*time.Millisecond<<min(tries, 10), time.Second))
-}
-
-// sleep waits for d, until over is closed or until ctx ends.
-func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-over:
-	case <-ctx.Done():
-	}
+	contact.Sleep(ctx, s.Done(), min(10*time.Millisecond<<min(tries, 10), time.Second))
 }
 
 // verdict is what an error of a request means.

@@ -205,7 +205,7 @@ func (s *session) inBatches(paths []string, f func(paths []string) error) (rest 
 			s.refusedOnce(paths[0], err)
 			paths = paths[1:]
 		}
-		sleep(context.Background(), s.Done(), collectPause)
+		contact.Sleep(context.Background(), s.Done(), collectPause)
 	}
 	return nil, nil
 }

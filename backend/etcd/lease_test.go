@@ -41,7 +41,7 @@ func (k *keeper) Recv() (*pb.LeaseKeepAliveResponse, error) {
 		<-k.ctx.Done()
 		return nil, context.Cause(k.ctx)
 	}
-	sleep(k.ctx, nil, after)
+	contact.Sleep(k.ctx, nil, after)
 	return &pb.LeaseKeepAliveResponse{TTL: 12}, nil
 }
 

@@ -58,7 +58,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		if contact.Cut(ctx) {
-			sleep(ctx, firstPause)
+			contact.Sleep(ctx, nil, firstPause)
 			continue
 		}
 		s.failed(err)
@@ -66,7 +66,7 @@ func (c *config) open(ctx context.Context) (*session, error) {
 			log.Drain(mostDrain)
 			return nil, fmt.Errorf("%v: %w", c.target, why)
 		}
-		sleep(ctx, contact.Growing(firstPause, mostPause, tries))
+		contact.Sleep(ctx, nil, contact.Growing(firstPause, mostPause, tries))
 	}
 }
 

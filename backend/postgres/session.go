@@ -136,7 +136,7 @@ const (
 // connect makes the next link. It returns nil when the session is over.
 func (s *session) connect() *link {
 	for tries := 1; ; tries++ {
-		sleep(s.Context(), contact.Growing(firstPause, min(mostPause, s.Timeout()/8), tries))
+		contact.Sleep(s.Context(), nil, contact.Growing(firstPause, min(mostPause, s.Timeout()/8), tries))
 		left := s.Left()
 		if s.Context().Err() != nil {
 			return nil
@@ -252,7 +252,7 @@ func (s *session) beat(l *link) {
 		now := s.now()
 		wait := min(interval-renew.To(now), due-reap.To(now))
 		if wait > 0 {
-			sleep(l.ctx, wait)
+			contact.Sleep(l.ctx, nil, wait)
 		}
 		if l.ctx.Err() != nil {
 			return
@@ -380,16 +380,6 @@ const (
 	leastBusy = 2 * time.Millisecond
 	mostBusy  = 100 * time.Millisecond
 )
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
 
 // outdated reports whether a connection is of no use any more: it leads to a server that does not accept writes or has another
 // history, or its prepared statements are no longer valid.

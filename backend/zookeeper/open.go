@@ -39,7 +39,8 @@ func (b *service) Open(ctx context.Context) (backend.Session, error) {
 			return nil, &backend.Error{Op: "open", Err: err}
 		}
 		// The session ended before its credentials were accepted, so it was never ready.
-		if over := sleep(ctx, nil, contact.Growing(contact.FirstPause, contact.MostPause, tries)); over != nil {
+		contact.Sleep(ctx, nil, contact.Growing(contact.FirstPause, contact.MostPause, tries))
+		if over := backend.ContextError(ctx); over != nil {
 			over = fmt.Errorf("%w: %d sessions ended before they were ready, the last one: %v", over, tries, err)
 			return nil, &backend.Error{Op: "open", Err: over}
 		}

@@ -30,7 +30,8 @@ func (s *session) easeOff(ctx context.Context, c *call, times int) error {
 		case <-ctx.Done():
 		}
 	}
-	if err := sleep(ctx, s.done, contact.Growing(firstEase, mostEase, times)); err != nil {
+	contact.Sleep(ctx, s.done, contact.Growing(firstEase, mostEase, times))
+	if err := backend.ContextError(ctx); err != nil {
 		return fmt.Errorf("%w: the server throttles requests", err)
 	}
 	return nil
@@ -42,16 +43,4 @@ func (s *session) endTurn(c *call) {
 		c.turn = false
 		<-s.turns
 	}
-}
-
-// sleep waits for d, until over is closed or until ctx ends. The error is that of ctx.
-func sleep(ctx context.Context, over <-chan struct{}, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-over:
-	case <-ctx.Done():
-	}
-	return backend.ContextError(ctx)
 }

@@ -160,7 +160,7 @@ var backendMutants = []mutant{
 		"case c.greeted:", "case false:",
 		"TestAReplyThatArrivesSlowlyIsReadOnce"},
 	{"no pause between sessions that end before they are ready", "Open",
-		"sleep(ctx, nil, contact.Growing(", "sleep(ctx, nil, 0*contact.Growing(",
+		"contact.Sleep(ctx, nil, contact.Growing(", "contact.Sleep(ctx, nil, 0*contact.Growing(",
 		"TestOpenPausesAfterASessionThatEndedBeforeItWasReady"},
 	{"credentials are not sent on a connection", "present",
 		"out = encodeAuth(digest())", "_ = digest()",

@@ -28,6 +28,17 @@ func Growing(first, most time.Duration, times int) time.Duration {
 	return d/2 + rand.N(d/2)
 }
 
+// Sleep waits for d, until over is closed or until ctx ends.
+func Sleep(ctx context.Context, over <-chan struct{}, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
 // A Target is one address of a server.
 type Target struct {
 	Server  string // host:port as in the list
