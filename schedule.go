@@ -196,17 +196,21 @@ func (s *Schedule) Run(ctx context.Context, f func(ctx context.Context, r *Run) 
 }
 
 // RunNow asks the leader to call the function once, as soon as Overlap allows, also while the schedule is paused. It
-// returns the time that the Run will have as Planned; the call does not wait for that time. If no process leads, the next leader does it. RunNow does
-// not wait for the run. If 100 runs were asked for and did not begin yet, the error is ErrLimit. If ctx ends, or the session is lost, while the outcome is unknown, the error
-// matches ErrUncertain.
+// returns the time that the Run will have as Planned; the function does not wait for that time. RunNow does not wait for the run. If
+// no process leads, the next leader begins it.
+//
+// If ctx ends, or the session is lost, while the outcome is unknown, the error matches ErrUncertain, and the time is returned too:
+// State shows whether a run was asked for. ErrLimit: 100 runs were asked for and did not begin yet. Other errors: the context's;
+// ErrInvalid for options; ErrDecode; ErrKind, ErrNoSpace, ErrDenied, ErrClosed, ErrBadPath.
 func (s *Schedule) RunNow(ctx context.Context) (time.Time, error) { return s.s.RunNow(ctx) }
 
 // Pause keeps the leader from claiming planned times, also for another attempt, until Resume. Runs that last go on. It is no error if the
-// schedule is paused already. ErrUncertain is as of RunNow.
+// schedule is paused already. After ErrUncertain call it again. The errors are those of RunNow, without ErrLimit.
 func (s *Schedule) Pause(ctx context.Context) error { return s.s.Pause(ctx) }
 
 // Resume ends a Pause. The planned times that have passed until then are left out, and do not count as missed, also those
-// that were missed before the Pause. An attempt that was put off is made. It is no error if the schedule is not paused.
+// that were missed before the Pause. An attempt that was put off is made. It is no error if the schedule is not paused. The errors are
+// those of Pause.
 func (s *Schedule) Resume(ctx context.Context) error { return s.s.Resume(ctx) }
 
 // A ScheduleState is the state of a Schedule.
@@ -220,7 +224,7 @@ type ScheduleState struct {
 
 // State returns the state. It is a snapshot of a past moment, but not older than the call. The zero ScheduleState
 // means that no process has run the schedule. If the Timetable fails as described at Run, the error is ErrInvalid, and only
-// Next is missing. State costs two requests.
+// Next is missing. Other errors: the context's; ErrDecode, ErrKind, ErrDenied, ErrClosed, ErrBadPath. State costs two requests.
 func (s *Schedule) State(ctx context.Context) (ScheduleState, error) {
 	st, err := s.s.State(ctx)
 	return ScheduleState{
