@@ -233,78 +233,95 @@ func waitID(kind, id, options int) (pid, code int, by syscall.Signal, err syscal
 // mostOfProcess bounds the connections of a process. Package supervisor makes one.
 const mostOfProcess = 8
 
+// connections are those of the processes that report.
+type connections struct {
+	watch *supervise.Watch
+	most  int
+
+	mu   sync.Mutex
+	of   map[*net.UnixConn]supervise.Process
+	over bool
+}
+
+// admit adds a connection, and reports false if it is to be closed.
+func (c *connections) admit(conn *net.UnixConn, from supervise.Process) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has := 0
+	for _, other := range c.of {
+		if other == from && from.Known() {
+			has++
+		}
+	}
+	switch {
+	case c.over:
+		return false
+	case has >= mostOfProcess || len(c.of) >= c.most:
+		c.watch.SayOnce("too many connections, refusing further ones: sessions that they would report end after their timeout")
+		return false
+	}
+	c.of[conn] = from
+	return true
+}
+
+// serve reads the reports of each connection, on a goroutine of work, until the listener fails or is closed.
+func (c *connections) serve(l *net.UnixListener, work *sync.WaitGroup) error {
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.ENOMEM):
+			time.Sleep(50 * time.Millisecond) // until there is room
+			continue
+		case err != nil:
+			return err
+		}
+		from, err := supervise.PeerOf(conn)
+		if err != nil {
+			c.watch.SayOnce(err.Error())
+			conn.Close()
+			continue
+		}
+		if !c.admit(conn, from) {
+			conn.Close()
+			continue
+		}
+		work.Go(func() {
+			defer c.drop(conn)
+			c.watch.Source(conn).Receive()
+		})
+	}
+}
+
+func (c *connections) drop(conn *net.UnixConn) {
+	conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.of, conn)
+}
+
+// end closes all connections, and keeps none from then on.
+func (c *connections) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	for conn := range c.of {
+		conn.Close()
+	}
+}
+
 // guardListeners serves the processes that connect to the socket, until a signal has come and no session is left.
 func (t *tool) guardListeners(ctx context.Context, w *supervise.Watch, most int) error {
 	l, err := supervise.Listen(ctx, t.listen)
 	if err != nil {
 		return &exit{exitFailed, err}
 	}
-	var (
-		work  sync.WaitGroup
-		mu    sync.Mutex
-		conns = make(map[*net.UnixConn]supervise.Process)
-		over  bool
-	)
-	keep := func(conn *net.UnixConn, from supervise.Process) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		has := 0
-		for _, other := range conns {
-			if other == from && from.Known() {
-				has++
-			}
-		}
-		switch {
-		case over:
-			return false
-		case has >= mostOfProcess || len(conns) >= most:
-			w.SayOnce("too many connections, refusing further ones: sessions that they would report end after their timeout")
-			return false
-		}
-		conns[conn] = from
-		return true
-	}
+	conns := &connections{watch: w, most: most, of: make(map[*net.UnixConn]supervise.Process)}
+	var work sync.WaitGroup
 	defer work.Wait()
-	defer func() {
-		l.Close()
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-		for conn := range conns {
-			conn.Close()
-		}
-	}()
+	defer conns.end()
+	defer l.Close()
 	failed := make(chan error, 1)
-	work.Go(func() {
-		for {
-			conn, err := l.AcceptUnix()
-			switch {
-			case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ECONNABORTED), errors.Is(err, syscall.ENOMEM):
-				time.Sleep(50 * time.Millisecond) // until there is room
-				continue
-			case err != nil:
-				failed <- err
-				return
-			}
-			from, err := supervise.PeerOf(conn)
-			if err != nil {
-				w.SayOnce(err.Error())
-				conn.Close()
-				continue
-			}
-			if !keep(conn, from) {
-				conn.Close()
-				continue
-			}
-			work.Go(func() {
-				defer conn.Close()
-				w.Source(conn).Receive()
-				mu.Lock()
-				defer mu.Unlock()
-				delete(conns, conn)
-			})
-		}
-	})
+	work.Go(func() { failed <- conns.serve(l, &work) })
 	select {
 	case err := <-failed:
 		return &exit{exitFailed, err}

@@ -79,7 +79,7 @@ var superviseMutants = []mutant{
 	{"a process can report as many sessions as there is room for", "opened",
 		"if has == Most {", "if has == Most && false {",
 		"TestListen_OneProcessDoesNotUseUpTheRoom"},
-	{"a process can make as many connections as there is room for", "guardListeners",
+	{"a process can make as many connections as there is room for", "admit",
 		"case has >= mostOfProcess ||", "case has < 0 ||",
 		"TestGuard_AProcessHasFewConnections"},
 }
