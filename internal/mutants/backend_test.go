@@ -159,7 +159,7 @@ var backendMutants = []mutant{
 	{"a reply must be whole within the deadline", "fill",
 		"case c.greeted:", "case false:",
 		"TestAReplyThatArrivesSlowlyIsReadOnce"},
-	{"no pause between sessions that end before they are ready", "Open",
+	{"no pause between sessions that end before they are ready", "zookeeper.Open",
 		"contact.Sleep(ctx, nil, contact.Growing(", "contact.Sleep(ctx, nil, 0*contact.Growing(",
 		"TestOpenPausesAfterASessionThatEndedBeforeItWasReady"},
 	{"credentials are not sent on a connection", "present",
