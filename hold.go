@@ -61,7 +61,8 @@ func (h *Hold) Done() <-chan struct{} { return h.core().Done() }
 func (h *Hold) Err() error { return h.core().Err() }
 
 // Context returns a context that ends when parent ends or when the hold ends, with Err
-// as its cause. Use it for the work under the hold.
+// as its cause. Use it for the work under the hold. The hold keeps it until either of them ends: if a long hold
+// has many short uses, give each of them a parent that ends.
 //
 // When the context ends, a goroutine removes it from parent. If the methods of parent block,
 // that delays no hold, and delays Close by at most a second.

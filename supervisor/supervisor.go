@@ -21,5 +21,7 @@ import "github.com/go-coord/coord/backend"
 // environment, and processes that are started later inherit no connection to the supervisor. A variable that does not fit the inherited descriptor
 // counts as none.
 //
-// The Reporter never blocks. It reports at most 64 sessions that have not ended; of more, the latest. There are supervisors on Linux only.
+// The Reporter never blocks. It reports at most 64 sessions that have not ended; of more, the latest. A session that was lost by its
+// own clock counts until the service answers that it has ended. A supervisor that is started again at the same path gets all of
+// them when the next session begins or ends; until then it knows of none. There are supervisors on Linux only.
 func FromEnv() backend.Reporter { return fromEnv() }
