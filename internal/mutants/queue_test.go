@@ -762,7 +762,7 @@ var queueMutants = []mutant{
 		"if gen != q.gen ||", "if gen = q.gen;",
 		"TestQueue_AListBesideAClaimIsForgottenAfterANack"},
 	{"an item gets the data of another one when the list is renewed", "renew",
-		"r != nil && e.ID == old.items[i].ID", "r != nil && e.ID != old.items[i].ID",
+		"e.ID == old.items[i].ID", "e.ID != old.items[i].ID",
 		"TestQueue_AListIsRenewedBesideTheClaims"},
 	{"a list that is renewed forgets what was read", "renew",
 		"q.ahead.reads[k] = r", "_ = r",

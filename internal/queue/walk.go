@@ -453,7 +453,10 @@ func (q *Queue) renew(s *core.Session, began time.Time, gen int, v *sight) {
 		return
 	}
 	for i, r := range old.reads {
-		k := slices.IndexFunc(items, func(e layout.QueueEntry) bool { return r != nil && e.ID == old.items[i].ID })
+		if r == nil {
+			continue // nearly all of them: a list can have hundreds of items, and q.mu is held
+		}
+		k := slices.IndexFunc(items, func(e layout.QueueEntry) bool { return e.ID == old.items[i].ID })
 		if k >= 0 && fresh(items[k:k+1]) > 0 {
 			q.ahead.reads[k] = r
 		}
