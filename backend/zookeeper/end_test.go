@@ -166,7 +166,7 @@ func (r *counted) set(id int64, alive bool) {
 	r.alive[id] = alive
 }
 
-// The servers make a session, and are then out of reach until ctx ends.
+// A server makes a session, and then none answers until ctx ends.
 func TestReporter_LearnsOfASessionThatWasNotOpened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &endServers{}
@@ -175,6 +175,7 @@ func TestReporter_LearnsOfASessionThatWasNotOpened(t *testing.T) {
 			f.refuse = true
 			f.mu.Unlock()
 			conn.Write(welcomeTo(0x77))
+			io.Copy(io.Discard, conn)
 		}
 		r := &counted{alive: make(map[int64]bool)}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
