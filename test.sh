@@ -311,11 +311,12 @@ vet() {
 }
 
 # module runs staticcheck and the tests of a module other than the root, without the race
-# detector: the tests of the root run the library with it. Its second argument is how many tests of a package run at a time.
+# detector: the tests of the root run the library with it. Its second argument is how many tests of a package run at a
+# time, and its third how many packages: more than usual where they mostly wait.
 module() (
 	cd "$1"
 	go run "$staticcheck" ./...
-	go test -count=1 -vet=off -timeout 20m -skip "$calm" -parallel "${2:-$parallel}" ./...
+	go test -count=1 -vet=off -timeout 20m -skip "$calm" -parallel "${2:-$parallel}" ${3:+-p "$3"} ./...
 )
 
 # The heaviest suites take turns: each run of the short form draws one of them, and leaves the others out. The storm of
@@ -379,12 +380,12 @@ checks() {
 
 # small runs the tests of the small modules, and the tour. They mostly wait.
 small() {
-	module examples
+	module examples "$parallel" 4
 	module fence
 	module gocronlock
 	module grpcresolver
 	module oteltrace
-	GOWORK='' module cmd/coordctl
+	GOWORK='' module cmd/coordctl 8
 	workspace
 	module bench
 }
@@ -395,7 +396,7 @@ faults=(./backend/backendtest ./internal/chaos ./internal/faulttest ./internal/h
 
 # etcd_and_checks runs beside the tests of the root.
 etcd_and_checks() {
-	module backend/etcd
+	module backend/etcd 8
 	checks "$1"
 }
 
