@@ -23,7 +23,8 @@ func NewShortage(c *Client, does, path string) *Shortage {
 }
 
 // Waited reports whether err says that the service has no space. If so, Waited has made a pause, which the end of ctx or of
-// the client cuts short, and Early. The first such error of a row is logged.
+// the client cuts short, and Early. The first such error of a row is logged. The caller looks for these ends: without that it would
+// try again and again, without a pause.
 func (s *Shortage) Waited(ctx context.Context, err error) bool {
 	if !errs.Answers(err, backend.ErrNoSpace) {
 		s.pause.Reset()

@@ -647,3 +647,45 @@ func TestSchedule_NoSpaceIsLoggedEachTime(t *testing.T) {
 		}
 	})
 }
+
+// While Close waits for clean-ups, neither the leader nor a run whose outcome finds no space tries again and again.
+func TestSchedule_NoSpaceAtClose(t *testing.T) {
+	onMemory(t, func(w *world) {
+		st, blocked, full := w.Service.(coordtest.MemoryService).Store, make(chan struct{}), make(chan struct{})
+		var tries atomic.Int32
+		c := w.Open("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+			for _, op := range c.Ops {
+				switch {
+				case op.Kind == backend.OpDelete && strings.HasPrefix(op.Path, "/m/"):
+					<-blocked
+				case strings.HasPrefix(op.Path, "/s/") && tries.Add(1) == 3000:
+					st.SetFull(false) // or time would not pass
+				}
+			}
+			return nil
+		}})
+		coordtest.MustLock(w.T, coord.NewMutex(w.Open("b", nil), "/m", nil))
+		ctx, cancel := context.WithCancel(context.Background())
+		result := make(chan error, 1)
+		go func() {
+			_, err := coord.NewMutex(c, "/m", nil).Lock(ctx)
+			result <- err
+		}()
+		w.roster(coord.Every(time.Second), coord.ScheduleOptions{Overlap: 2}).start(c, "a", func(context.Context, *coord.Run) error {
+			st.SetFull(true)
+			close(full)
+			return nil
+		})
+		<-full
+		cancel()
+		if err := <-result; !errors.Is(err, context.Canceled) {
+			w.T.Error(err)
+		}
+		time.AfterFunc(5*time.Second, func() { close(blocked) })
+		tries.Store(0)
+		c.Close()
+		if n := tries.Load(); n > 50 { // operations
+			w.T.Errorf("%d operations during Close", n)
+		}
+	})
+}

@@ -218,7 +218,7 @@ func (cl *claim) RemoveNode(h *core.Hold) error {
 			return &errs.Loss{Path: path, Cause: errs.ErrDeleted}
 		case errors.Is(err, errs.ErrGone), errs.Raced(err) && !unknown:
 			was = nil // another client has changed it
-		case !unknown && cl.r.ctx.Err() == nil && short.Waited(cl.r.ctx, err):
+		case !unknown && cl.r.ctx.Err() == nil && !s.c.IsClosing() && short.Waited(cl.r.ctx, err):
 			was = nil
 		case !unknown && cl.r.ctx.Err() == nil && errs.RefusesUser(err):
 			was = nil

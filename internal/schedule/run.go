@@ -136,7 +136,10 @@ func (l *leader) lead(ctx context.Context) error {
 	short := core.NewShortage(l.runner.s.c, "run a schedule", l.runner.s.path.Full())
 	for {
 		err := l.lookOnce(ctx)
-		if !short.Waited(ctx, err) && err != nil && !errors.Is(err, errs.ErrAgain) {
+		switch waited := short.Waited(ctx, err); {
+		case waited && l.runner.s.c.IsClosing(): // which cuts the pauses short
+			return backend.ErrClosed
+		case !waited && err != nil && !errors.Is(err, errs.ErrAgain):
 			return err
 		}
 		if over, err := l.over(ctx); over {
