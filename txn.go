@@ -103,13 +103,13 @@ func newConflictError(op string, index int, path string, err error) error {
 // Error names the part and the reason.
 func (e *ConflictError) Error() string {
 	what, sort := &backend.Error{Op: e.Op, Path: e.Path}, "operation"
+	reason := e.Err
 	switch e.Op {
 	case "guard":
-		what.Op, sort = "node", "guard"
+		what.Op, sort, reason = "node", "guard", ErrFenced
 	case "version", "exists", "missing":
 		sort = "condition"
 	}
-	reason := e.Err
 	if inner, ok := reason.(*backend.Error); ok && inner.Path == e.Path {
 		reason = inner.Err // the request adds nothing to it
 	}

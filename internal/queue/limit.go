@@ -311,7 +311,7 @@ func (p *limitedPut) run(ctx context.Context) (n int, err error) {
 			err = q.lookUpOnly(ctx, s, p.batch)
 			looked = true
 		case q.reject, p.now:
-			return 0, fmt.Errorf("%w: the queue has %d items", errs.ErrFull, c.length())
+			return 0, fmt.Errorf("%w: items in the queue: %d", errs.ErrFull, c.length())
 		case !p.traced:
 			return 0, errs.ErrAgain
 		default:

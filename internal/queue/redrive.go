@@ -57,7 +57,7 @@ func (r *redrive) missed() error {
 	var failed []error
 	for _, text := range slices.Sorted(maps.Keys(same)) {
 		ids := same[text]
-		failed = append(failed, fmt.Errorf("%d items were not moved, the first is %q: %w", len(ids), slices.Min(ids), r.wanted[ids[0]]))
+		failed = append(failed, fmt.Errorf("items not moved: %d, the first is %q: %w", len(ids), slices.Min(ids), r.wanted[ids[0]]))
 	}
 	return errors.Join(failed...)
 }

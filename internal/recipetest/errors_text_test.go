@@ -527,7 +527,7 @@ func TestErrors_TheTextsOfErrors(t *testing.T) {
 			}
 			_, err := coord.NewTxn(c).Under(h.Guard()).Delete("/x").Commit(ctx)
 			return &holdError{err, h.Path()}
-		}, "coord: transaction refused: guard 0 (node %s): node not found"},
+		}, "coord: transaction refused: guard 0 (node %s): the hold of the guard has ended"},
 		{func(w *world, _ *coord.Client) error {
 			var before coordtest.Nth
 			rw := coord.NewRWMutex(w.Open("rw", &backendtest.Hooks{Before: before.Before}), "/rw", nil)

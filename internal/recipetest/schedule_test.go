@@ -363,11 +363,24 @@ func TestSchedule_AFunctionThatDoesNotReturnBlocksOnlyItsProcess(t *testing.T) {
 	})
 }
 
+// Run refuses bad options and timetables at once, also while another process leads.
 func TestSchedule_BadOptionsAndTimetablesAreRefused(t *testing.T) {
 	onMemory(t, func(w *world) {
 		c := w.Open("a", nil)
 		every := coord.Every(time.Minute)
 		nop := func(context.Context, *coord.Run) error { return nil }
+		lead, resign := context.WithCancel(w.T.Context())
+		led := make(chan error, 1)
+		go func() { led <- coord.NewSchedule(w.Open("b", nil), "/s", every, nil).Run(lead, nop) }()
+		defer func() {
+			resign()
+			if err := <-led; err != nil {
+				w.T.Error(err)
+			}
+		}()
+		w.Settle()
+		soon, cancel := context.WithTimeout(w.T.Context(), time.Hour)
+		defer cancel()
 		for name, s := range map[string]*coord.Schedule{
 			"no timetable": coord.NewSchedule(c, "/s", nil, nil),
 			"no interval":  coord.NewSchedule(c, "/s", coord.Every(0), nil),
@@ -382,9 +395,13 @@ func TestSchedule_BadOptionsAndTimetablesAreRefused(t *testing.T) {
 			"Attempts":     coord.NewSchedule(c, "/s", every, &coord.ScheduleOptions{Attempts: -1}),
 			"History":      coord.NewSchedule(c, "/s", every, &coord.ScheduleOptions{History: 101}),
 		} {
-			if err := s.Run(w.T.Context(), nop); !errors.Is(err, coord.ErrInvalid) {
+			if err := s.Run(soon, nop); !errors.Is(err, coord.ErrInvalid) {
 				w.T.Errorf("%s: %v", name, err)
 			}
+		}
+		want := "coord: run /s: invalid argument: Every(0s) as the Timetable, want at least 1ms"
+		if err := coord.NewSchedule(c, "/s", coord.Every(0), nil).Run(soon, nop); err == nil || err.Error() != want {
+			w.T.Errorf("%v, want %s", err, want)
 		}
 		coordtest.WantErr(w.T, coord.NewSchedule(c, "s", every, nil).Run(w.T.Context(), nop), coord.ErrBadPath)
 		coordtest.WantErr(w.T, coord.NewSchedule(c, "s", every, nil).Pause(w.T.Context()), coord.ErrBadPath)

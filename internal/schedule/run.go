@@ -44,6 +44,12 @@ func (s *Schedule) Run(ctx context.Context, f Function) error {
 	case s.tt == nil && err == nil:
 		err = fmt.Errorf("%w: the Timetable is nil", backend.ErrInvalid)
 	}
+	if err == nil { // before it leads, which can be days later
+		err = s.useTimetable(func() error {
+			_, err := next(s.tt, s.c.Wall().UnixMilli())
+			return err
+		})
+	}
 	if err != nil {
 		return errs.Op(op, s.path.Full(), err)
 	}

@@ -17,9 +17,11 @@ type Timetable interface {
 // Every is the Timetable of an interval.
 type Every time.Duration
 
+const shortest = Every(time.Millisecond) // of the intervals
+
 // Next returns the first multiple of the interval after t.
 func (e Every) Next(t time.Time) time.Time {
-	if e < Every(time.Millisecond) {
+	if e < shortest {
 		return t // refused by next
 	}
 	return t.Round(0).Truncate(time.Duration(e)).Add(time.Duration(e))
@@ -57,6 +59,9 @@ func (o *oncePerReading) Next(t time.Time) time.Time {
 
 // next returns the first planned time after t, in milliseconds since 1970, or 0 if there is none.
 func next(tt Timetable, t int64) (int64, error) {
+	if e, ok := tt.(Every); ok && e < shortest {
+		return 0, fmt.Errorf("%w: Every(%v) as the Timetable, want at least %v", backend.ErrInvalid, time.Duration(e), time.Duration(shortest))
+	}
 	from := time.UnixMilli(t)
 	n := tt.Next(from)
 	if n.IsZero() {

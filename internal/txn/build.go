@@ -102,7 +102,7 @@ func Create(c *core.Client, path string, data []byte, mode backend.CreateMode) O
 	create := backend.Create(p.Full(), data, mode)
 	var invalid error
 	if mode != backend.Persistent && mode != backend.Ephemeral {
-		invalid = &backend.Error{Op: "create", Path: path, Err: fmt.Errorf("%w: a transaction cannot create a node of mode %d", backend.ErrInvalid, mode)}
+		invalid = &backend.Error{Op: "create", Path: path, Err: fmt.Errorf("%w: a transaction creates persistent and ephemeral nodes, not one of mode %d", backend.ErrInvalid, mode)}
 	}
 	return Op{Name: "create", Path: p.Full(), Err: cmp.Or(invalid, p.Check("create")), Least: []backend.Op{create},
 		Expand: func(context.Context, *core.Session, []backend.Op) ([]backend.Op, error) {
