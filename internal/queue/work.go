@@ -105,11 +105,14 @@ func (x *crew) hang(cl *Claim) {
 		}
 	}
 	x.mu.Unlock()
-	if !runs || x.in.isOver() {
+	if !runs {
 		return
 	}
 	msg := "coord: a handler still runs after ClaimTimeout, another handler can begin in its place"
-	if keeps {
+	switch {
+	case x.in.isOver():
+		msg = "coord: a handler still runs after ClaimTimeout, Work waits for it before it returns"
+	case keeps:
 		msg = "coord: a handler still runs after ClaimTimeout and keeps its place, since too many handlers hang; Work stops taking items when no place is left"
 	}
 	x.q.c.Log().Warn(msg, "path", cl.e.Path(), "attempt", cl.attempt, "after", x.q.claimTimeout)

@@ -296,6 +296,23 @@ func TestWork_TheNumberOfHandlersThatHangIsBounded(t *testing.T) {
 	})
 }
 
+// While Work ends, it waits for a handler that hangs, and logs that.
+func TestWork_AHandlerThatHangsWhileWorkEndsIsLogged(t *testing.T) {
+	onMemory(t, func(w *world) {
+		q, _, log := w.loggedQueue("a", &coord.QueueOptions[int]{ClaimTimeout: claimTime})
+		mustPut(w.T, w.queue("b", nil), 1, 1)
+		x := w.hanging(q, 1)
+		x.run(11)
+		x.stop()
+		time.Sleep(2 * claimTime)
+		x.run(11)
+		x.backAll()
+		if text := log(); strings.Count(text, "a handler still runs after ClaimTimeout, Work waits for it before it returns") != 1 {
+			w.T.Errorf("logged:\n%s", text)
+		}
+	})
+}
+
 // A handler that hung and returns frees no further place.
 func TestWork_AHandlerThatHungHasNoPlaceToFree(t *testing.T) {
 	onMemory(t, func(w *world) {
