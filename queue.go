@@ -52,7 +52,9 @@ type QueueOptions[T any] struct {
 	DeadLetterPath string
 
 	// Prefetch is the number of items that All, Items and Work claim at a time, at most
-	// 128. (Below a very long path fewer fit into a request.) The default is 1.
+	// 128. (Below a very long path fewer fit into a request.) The default is 1. With n handlers,
+	// Work claims for all that are free, so up to max(n, Prefetch) items at a time, and has up to
+	// n + Prefetch - 1 items whose handlers have not returned.
 	// A prefetched item is claimed at once: other consumers do not
 	// get it, although no work on it has begun, and if the consumer dies, the death
 	// counts as an attempt. When the loop ends or the client closes, the item is
@@ -221,11 +223,12 @@ func (q *Queue[T]) PutWith(ctx context.Context, v T, o *PutOptions) (id string, 
 	return q.putWith(ctx, 0, 0, v, o)
 }
 
-// PutOnce is PutWith with a Key, for requests that can come twice, such as webhooks: put reports whether the value
-// was put. If another item of the queue has the key, it returns the id of that item, false and nil.
+// PutOnce is PutWith with a Key and without KeyFor: it keeps a second item out while the first one is in the queue. A request that can
+// come again after the Ack, such as a webhook, needs PutWith with KeyFor. put reports whether the value
+// was put. If another item of the queue has the key, PutOnce returns the id of that item, false and nil.
 //
 // If the error matches ErrUncertain, call PutOnce with the same key again: the value is in the queue once, whether the
-// second call puts it or not, unless its item was acknowledged in between. Use PutWith and KeyFor if the request can be repeated after that.
+// second call puts it or not, unless its item was acknowledged in between.
 // ErrInvalid: the key is empty or too long. Other errors: as of Put.
 func (q *Queue[T]) PutOnce(ctx context.Context, key string, v T) (id string, put bool, err error) {
 	return q.q.PutOnce(ctx, 0, 0, key, q.encoding(v))
