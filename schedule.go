@@ -65,7 +65,7 @@ type ScheduleOptions struct {
 	// ID names the process in the history, and as a candidate for leadership. It is text of at most 200 bytes, and need not be unique.
 	ID string
 
-	// Missed says what happens to planned times that have passed without a run.
+	// Missed says what happens to planned times that have passed without a run. The default is MissedSkip.
 	Missed Missed
 
 	// MissedLimit is the number of planned times that MissedAll runs. The default is 10, the maximum 1000.
