@@ -50,7 +50,7 @@ func run(ctx context.Context, b backend.Backend, put int) error {
 		return err
 	}
 	defer c.Close()
-	queue := coord.NewQueue[Job](c, "/jobs", nil)
+	queue := newQueue(c)
 	jobs := make([]Job, put)
 	for i := range jobs {
 		jobs[i].Number = i + 1
@@ -58,43 +58,51 @@ func run(ctx context.Context, b backend.Backend, put int) error {
 	if _, err := queue.PutAll(ctx, jobs...); err != nil { // many in one request
 		return err
 	}
-	return work(ctx, queue, func(ctx context.Context, item *coord.Item[Job]) error {
+	return queue.Work(ctx, 2, handler(func(ctx context.Context, item *coord.Item[Job]) error {
 		select {
-		case <-time.After(time.Second): // the work
+		case <-time.After(100 * time.Millisecond): // the work
 			log.Printf("job %d is done, attempt %d", item.Value.Number, item.Attempt)
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	})
+	}))
 }
 
 // Job is the content of the queue, as JSON.
 type Job struct{ Number int }
 
-// work is a worker: it takes jobs and does them, until ctx ends. A job is delivered again if
-// its worker died, so a job must be idempotent.
-func work(ctx context.Context, q *coord.Queue[Job], do func(context.Context, *coord.Item[Job]) error) error {
-	for item, err := range q.All(ctx) {
-		if err != nil {
-			return err // not temporary: the client is closed, or has no permission
-		}
-		// The context of the job ends when the claim is lost, because then another worker may
-		// have the job.
-		err := do(item.Context(ctx), item)
+// prefetch is for short jobs: the next ones are claimed when a handler is free for them. If the worker dies, its death counts as
+// an attempt of these jobs too.
+const prefetch = 4
+
+// newQueue returns the queue. All workers and producers use the same options.
+func newQueue(c *coord.Client) *coord.Queue[Job] {
+	return coord.NewQueue(c, "/jobs", &coord.QueueOptions[Job]{
+		MaxAttempts:  5, // then the job is a dead letter
+		Prefetch:     prefetch,
+		DrainTimeout: 10 * time.Second, // from SIGTERM on; then the jobs go to other workers
+	})
+}
+
+var (
+	errBad  = errors.New("the job cannot be done")
+	errBusy = errors.New("a system that the job needs is busy")
+)
+
+// handler returns the handler for Work: the error of do decides about the job. A job is delivered again if its worker
+// died, so it must be idempotent. The context ends when the claim is lost, because then another worker may have the job.
+func handler(do func(context.Context, *coord.Item[Job]) error) func(context.Context, *coord.Item[Job]) error {
+	return func(ctx context.Context, item *coord.Item[Job]) error {
+		err := do(ctx, item)
 		switch {
-		case err == nil:
-			err = item.Ack() // the job is done and removed
-		case ctx.Err() != nil:
-			err = item.Release() // the worker stops: the job has not failed
-		default:
-			err = item.Nack(time.Second) // the job is retried later
+		case errors.Is(err, errBad):
+			return coord.Bury(err) // no retry can repair it
+		case errors.Is(err, errBusy):
+			return coord.RetryAfter(time.Minute, err)
 		}
-		if err != nil && !errors.Is(err, coord.ErrLost) { // lost: another worker does it
-			return err
-		}
+		return err // nil: the job is removed; else it is retried after a growing delay
 	}
-	return nil
 }
 
 // newBackend returns the service that the flags name. A service in memory serves this process only.

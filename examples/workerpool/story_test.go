@@ -19,7 +19,7 @@ func story(ctx context.Context, s *service.Service) error {
 	if err != nil {
 		return err
 	}
-	queue := coord.NewQueue[Job](boss, "/jobs", nil)
+	queue := newQueue(boss)
 	all := make([]Job, jobs)
 	for i := range all {
 		all[i].Number = i + 1
@@ -38,9 +38,9 @@ func story(ctx context.Context, s *service.Service) error {
 		if err != nil {
 			return nil, err
 		}
-		q := coord.NewQueue[Job](c, "/jobs", nil)
+		q := newQueue(c)
 		pool.Go(func() {
-			if err := work(working, q, do); err != nil {
+			if err := q.Work(working, 1, handler(do)); err != nil {
 				stop(fmt.Errorf("%s: %w", name, err))
 			}
 		})
@@ -50,8 +50,12 @@ func story(ctx context.Context, s *service.Service) error {
 	taken := make(chan *coord.Item[Job], jobs)
 	link, err := start("worker-1", func(ctx context.Context, item *coord.Item[Job]) error {
 		taken <- item
-		<-ctx.Done() // a long job
-		return context.Cause(ctx)
+		select { // a long job
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-working.Done():
+			return working.Err()
+		}
 	})
 	if err != nil {
 		return err
@@ -90,14 +94,14 @@ func story(ctx context.Context, s *service.Service) error {
 		select {
 		case item := <-done:
 			n, attempts := item.Value.Number, 1
-			if times[n]++; item.ID == victim.ID {
+			if times[n]++; n <= prefetch { // worker-1 had claimed it
 				attempts = 2
 			}
 			if times[n] != 1 || item.Attempt != attempts {
 				return fmt.Errorf("job %d was done %d times, at attempt %d, want once at attempt %d", n, times[n], item.Attempt, attempts)
 			}
-			if len(times) == jobs-1 && times[victim.Value.Number] == 0 {
-				s.Say("", "All other jobs are done. The claim of worker-1 stands until its session ends.")
+			if len(times) == jobs-prefetch && times[victim.Value.Number] == 0 {
+				s.Say("", "All other jobs are done. The claims of worker-1 stand until its session ends.")
 			}
 		case <-working.Done():
 			return fmt.Errorf("%d of %d jobs are done: %w", len(times), jobs, context.Cause(working))
