@@ -591,7 +591,7 @@ func (c *loneConn) Close() error {
 // ended. So no reply of a connection arms a watch, or ends a call, of the next one.
 func TestThereIsOneConnectionAtATime(t *testing.T) {
 	t.Parallel()
-	// With these timeouts a second attempt begins beside a slow one after 1 second, and later after 6.
+	// With these timeouts a second attempt begins beside a slow one after 3 seconds, and later after 6.
 	const most = 60
 	var conns, open, read, served atomic.Int32
 	addr := startServer(t, func(conn net.Conn) {
@@ -621,7 +621,7 @@ func TestThereIsOneConnectionAtATime(t *testing.T) {
 			}
 		}
 	})
-	s, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: 2 * time.Second, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	s, err := New([]string{addr}, &Options{Without: optional, SessionTimeout: 6 * time.Second, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		if o, r := open.Load(), read.Load(); o != 0 || r != 0 {
 			t.Errorf("a dial while %d connections are open and %d are being read", o, r)
 		}
