@@ -214,7 +214,7 @@ func TestTheCheckOfAScheduleOnMemoryFindsATimeThatRanTwice(t *testing.T) {
 
 func TestAScheduleOfARunThatWasNotUsedIsFound(t *testing.T) {
 	full := runCount{planned: 1, asked: 1, again: 1, lost: 1, resumes: 1}
-	if text := full.missing(); text != "" {
+	if text := full.missing(true); text != "" {
 		t.Error(text)
 	}
 	for i, drop := range []func(n *runCount){
@@ -223,7 +223,7 @@ func TestAScheduleOfARunThatWasNotUsedIsFound(t *testing.T) {
 	} {
 		n := full
 		drop(&n)
-		if text := n.missing(); !strings.Contains(text, "want some of each") {
+		if text := n.missing(true); !strings.Contains(text, "want some of each") {
 			t.Errorf("%d: %q", i, text)
 		}
 	}

@@ -220,7 +220,7 @@ func TestSchedulesOfARunRunEachPlannedTime(t *testing.T) {
 	verdict(t, f.wrong, "")
 	for work, n := range f.runs {
 		t.Logf("figure: chaos of %s on memory: %v", work, n)
-		if text := n.missing(); text != "" {
+		if text := n.missing(true); text != "" {
 			t.Errorf("%s: %s", work, text)
 		}
 	}
