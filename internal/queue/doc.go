@@ -7,6 +7,7 @@
 //	limit.go     MaxLen
 //	walk.go      which items can be taken: one list of a bucket is one snapshot; turn.go: out of the order of priorities;
 //	             passed.go: which buckets need no list yet
+//	remembered.go the items of the last list, for the next claims; ahead.go: reads them before they are claimed
 //	feed.go      one goroutine takes items for all callers of a queue value; wait.go: its wait for items
 //	slots.go     of the clients that wait, a few watch, however many wait
 //	claim.go     makes claims, and hands them to callers; open.go: reads and decodes their items

@@ -141,7 +141,7 @@ func TestQueue_AnItemOfABacklogCostsMoreIfNoAckClaims(t *testing.T) {
 // The client reads together as many items as it has taken from the list, and then as many as the list before has given.
 func TestQueue_ItemsAreReadTogether(t *testing.T) {
 	for prefetch, want := range map[int]string{
-		1:  " L 1 1 1 1 1 4 7 14 L 16 1", // lists anew beside the claims
+		1:  " L 1 1 1 1 1 4 7 14 L 16 1", // the client lists again beside its claims
 		3:  " L 3 3 3 6 12 16 15 15 15 ", // one of the three is read already
 		20: " L 20 20 20 20 20",
 	} {
@@ -236,7 +236,7 @@ func TestQueue_AListBesideAClaimIsForgottenAfterANack(t *testing.T) {
 }
 
 // Another consumer has item 10, when 10 to 16 are read. The client reads each of the items behind them alone, until it
-// lists again, and begins anew then.
+// lists again, and then reads items together again.
 func TestQueue_NothingIsReadAheadAfterALostRace(t *testing.T) {
 	onMemory(t, func(w *world) {
 		var r itemReads

@@ -126,7 +126,7 @@ func (s *Schedule) claimNext(x *step, now, origin int64) error {
 	return nil
 }
 
-// sooner returns the sooner of two times, of which 0 means never.
+// sooner returns the earlier of two times. 0 means never.
 func sooner(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
