@@ -85,17 +85,18 @@ func (q *Queue) forgetAfter(due int64) {
 // over. It reports whether it does. It ends the generation: another list that was
 // under way can show items that the caller claims from this list.
 func (q *Queue) keep(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
+	many := s.Backend().Features().Has(backend.Batches)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.keepLocked(s, began, gen, v, items)
+	return q.keepLocked(s, began, gen, v, items, many)
 }
 
-func (q *Queue) keepLocked(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry) bool {
+func (q *Queue) keepLocked(s *core.Session, began time.Time, gen int, v *sight, items []layout.QueueEntry, many bool) bool {
 	if q.kind == layout.KindPriorityQueue || gen != q.gen || !v.retry.IsZero() {
 		return false
 	}
 	q.gen++
-	q.ahead = ahead{s: s, items: items, reads: make([]*readAhead, len(items)), until: began.Add(aheadTime), next: v.next, left: q.aheadClaims, many: s.Backend().Features().Has(backend.Batches)}
+	q.ahead = ahead{s: s, items: items, reads: make([]*readAhead, len(items)), until: began.Add(aheadTime), next: v.next, left: q.aheadClaims, many: many}
 	return true
 }
 
@@ -131,7 +132,7 @@ func (q *Queue) renew(s *core.Session, began time.Time, gen int, v *sight) {
 	}
 	items := slices.DeleteFunc(v.found, func(e layout.QueueEntry) bool { return slices.Contains(old.taken, e.ID) })
 	q.forgetLocked()
-	if !q.keepLocked(s, began, gen, v, items) {
+	if !q.keepLocked(s, began, gen, v, items, old.many) {
 		return
 	}
 	for i, r := range old.reads {
