@@ -29,7 +29,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 	case handle == nil:
 		return errs.Op(op, q.path.Full(), fmt.Errorf("%w: the handler is nil", backend.ErrInvalid))
 	}
-	var running sync.WaitGroup
+	var running hands
 	busy := make(chan struct{}, n) // an element for each handler that has a place, and one for the item that is awaited
 	x := &crew{
 		ctx: ctx, q: q, in: &intake{q: q, done: ctx.Done(), over: make(chan struct{}), came: make(chan struct{}, 1)}, places: busy,
@@ -37,7 +37,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 	}
 	defer x.disbandLater(x.in.done, x.in.over, q.drainTimeout)()
 	defer q.awaitGivenBack() // what Acks have claimed, or have tried to
-	defer running.Wait()
+	defer running.wait()
 	busy <- struct{}{}
 	want := func() int { return max(q.prefetch, min(1+n-len(busy), maxBatch)) }
 	handlers := context.WithoutCancel(ctx)
@@ -48,9 +48,9 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 		if !it.receive() || !x.enter(it.Claim) {
 			continue
 		}
-		running.Go(func() {
+		running.do(func(w *hand) {
 			defer x.limit(it.Claim)()
-			x.process(handlers, it.Claim, func(ctx context.Context) error { return handle(ctx, it.item) })
+			x.process(w, handlers, it.Claim, func(ctx context.Context) error { return handle(ctx, it.item) })
 		})
 		select {
 		case busy <- struct{}{}:
@@ -217,8 +217,9 @@ func (x *crew) disbandLater(done, ending <-chan struct{}, drain time.Duration) (
 }
 
 // process calls handle with the item, and ends the claim by the result. The end is deferred, since the
-// handler, or RetryDelay, can end its goroutine.
-func (x *crew) process(ctx context.Context, cl *Claim, handle func(context.Context) error) {
+// handler, or RetryDelay, can end its goroutine. The hand that runs it rests before the loop of Work continues, so that the loop
+// finds it.
+func (x *crew) process(w *hand, ctx context.Context, cl *Claim, handle func(context.Context) error) {
 	var err error
 	var out outcome
 	defer func() {
@@ -231,6 +232,7 @@ func (x *crew) process(ctx context.Context, cl *Claim, handle func(context.Conte
 			defer func() { <-x.late }()
 		} else {
 			defer x.vacate(cl)
+			defer w.rest()
 		}
 		x.settle(cl, err, out, disbanded)
 	}()

@@ -1,6 +1,9 @@
 package queue
 
 import (
+	"bytes"
+	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 
@@ -41,6 +44,40 @@ func TestWork_ATimerThatFiresAfterItsHandlerFreesNoPlace(t *testing.T) {
 		x.hang(cl)
 		if n := len(x.places); n != 1 || len(x.hung) > 0 {
 			t.Errorf("%d handlers have a place, want 1; %d hang, want 0", n, len(x.hung))
+		}
+	})
+}
+
+// A new goroutine grows its stack with each item.
+func TestWork_OneHandlerAfterTheOtherRunsOnOneGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := core.Open(t.Context(), memory.New(nil).Link(""), core.Config{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		q := New(c, "/q", layout.KindQueue, Config[any]{})
+		const items = 20
+		for range items {
+			if _, err := q.PutValue(t.Context(), 0, 0, PutOptions{}, func() ([]byte, error) { return []byte("1"), nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ran := make(map[string]int) // by the name of the goroutine
+		handled := 0
+		err = NewTaker(q, func(cl *Claim, _ []byte) (*Claim, error) { return cl, nil }).Work(ctx, 1, func(context.Context, *Claim) error {
+			stack := make([]byte, 64)
+			name, _, _ := bytes.Cut(stack[:runtime.Stack(stack, false)], []byte("["))
+			ran[string(name)]++
+			if handled++; handled == items {
+				cancel()
+			}
+			return nil
+		})
+		if err != nil || len(ran) != 1 || handled != items {
+			t.Errorf("Work: %v, %d items on the goroutines %v, want %d on one", err, handled, ran, items)
 		}
 	})
 }
