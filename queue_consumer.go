@@ -86,8 +86,8 @@ func (q *Consumer[T]) All(ctx context.Context) iter.Seq2[*Item[T], error] { retu
 // claim an item only when the caller asks for it.
 func (q *Consumer[T]) Items(ctx context.Context) <-chan *Item[T] { return q.taker.Items(ctx) }
 
-// Work calls handle with one item after the other, each in a goroutine of its own, at most n at
-// a time. It returns nil when ctx has ended and all handlers have returned. With n = 1 the
+// Work calls handle with one item after the other, at most n at a time, on goroutines of its own. Handlers that do
+// not overlap can run on the same goroutine. Work returns nil when ctx has ended and all handlers have returned. With n = 1 the
 // handlers run in the order of the items, one after the other unless one hangs.
 //
 // If handle returns nil, Work acknowledges the item. If the client knows of a next item, the same

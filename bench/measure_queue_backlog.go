@@ -26,6 +26,8 @@ const (
 
 	stockOf = 16
 
+	alone = 3 // times as many items, so that the cells of one consumer take as long as others
+
 	loopConsumers = 8 // of queueLoops
 )
 
@@ -37,16 +39,20 @@ type load struct{ consumers, producers, items int }
 func backlogGroup(e *env, p *peers, consumers []int, items int) *group {
 	g := &group{
 		name: queueBacklogs,
-		warm: 3, // a run is short, and the servers compile long commits later than those of one write
+		warm: 2, // the servers compile long commits later than those of one write
 
-		about: fmt.Sprintf("Another client has put %d items of %d bytes. The consumers, with a client each, take all of them, one by one. "+
+		about: fmt.Sprintf("Another client has put %d items of %d bytes, and %d for a single consumer. The consumers, with a client each, take all of them, one by one. "+
 			"coord's Ack claims the next item in its commit; with Prefetch it claims %d items at a time, and the Acks share commits. "+
 			"The raw client makes the commits of Work, one for an item, and the two requests of a queue that deletes an item when it hands it out. "+
 			"The figures are per item, without the put. "+
-			"A cell fails unless every item was taken exactly once.", items, len(payload), stockOf),
+			"A cell fails unless every item was taken exactly once.", items, len(payload), alone*items, stockOf),
 		shown: []metric{mRate, mPackets, mServerCPU},
 	}
 	for _, n := range consumers {
+		items := items
+		if n == 1 {
+			items *= alone
+		}
 		g.addLoad(e, p, load{consumers: n, items: items}, func(c *cell) { c.at("consumers", float64(n)) })
 	}
 	return g
