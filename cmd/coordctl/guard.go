@@ -38,8 +38,9 @@ background), guard stops too, and the shell continues both. While guard is stopp
 
 With --listen it runs no COMMAND, but ends the sessions of the processes that connect to the socket at that path: those with
 COORD_SUPERVISOR=unix:PATH in their environment, and of the same user. So it can run in a container beside theirs, and survives
-when all of theirs is killed. After SIGTERM it ends when no session is left, after a second signal at once. If it cannot listen, the
-exit status is 125. Of each process it keeps the latest 64 sessions and 8 connections, and of all as many as it has descriptors for.
+when all of theirs is killed. After SIGTERM it ends when no session is left, after a second signal at once. It replaces a socket that
+nothing listens on. Meanwhile it has locked the file PATH.lock, which it leaves there. If it cannot listen, the exit status is 125.
+Of each process it keeps the latest 64 sessions and 8 connections, and of all as many as it has descriptors for.
 
 What the dead process has written to other services can arrive after the next holder has begun. Let them check a fencing
 token. --delay makes that rarer.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -89,7 +90,17 @@ func (p *Pair) Inherit(on bool) error {
 }
 
 // Listen returns a socket at a path for processes of this user. It replaces one that nothing listens on.
+//
+// Meanwhile it has locked the file path.lock, which it does not delete. Without the lock it could remove the socket of another
+// process that has begun to listen since, or is between bind and listen. If another process has the lock, Listen fails.
 func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
+	if !strings.HasPrefix(path, "@") { // an abstract name is no file, and ends with its process
+		lock, err := lockFile(path + ".lock")
+		if err != nil {
+			return nil, err
+		}
+		defer lock.Close()
+	}
 	var cfg net.ListenConfig
 	cfg.Control = func(_, _ string, raw syscall.RawConn) (err error) {
 		if e := raw.Control(func(fd uintptr) { err = identify(int(fd), true) }); e != nil {
@@ -113,6 +124,22 @@ func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
 		return nil, err
 	}
 	return l.(*net.UnixListener), nil
+}
+
+// lockFile locks a file, and makes it if it is missing. The lock ends with Close, and with the process.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if err == syscall.EWOULDBLOCK {
+			err = fmt.Errorf("another process is about to listen (%w)", err)
+		}
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return f, nil
 }
 
 // abandoned reports whether there is a socket at the path that nothing listens on.

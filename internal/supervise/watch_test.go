@@ -165,15 +165,32 @@ func (s *scene) receive(conn *net.UnixConn) <-chan struct{} {
 	return done
 }
 
+// socketPath returns the path of a socket that does not exist.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s") // TempDir has the name of the test, which is too long for the path of a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+// abandon makes a socket that nothing listens on, as after kill -9.
+func abandon(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}
+
 // listen makes a socket for processes that are started then.
 func (s *scene) listen() *net.UnixListener {
 	s.Helper()
-	dir, err := os.MkdirTemp("", "s") // TempDir has the name of the test, which is too long for the path of a socket
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { os.RemoveAll(dir) })
-	path := filepath.Join(dir, "s")
+	path := socketPath(s.T)
 	l, err := supervise.Listen(s.Context(), path)
 	if err != nil {
 		s.Fatal(err)
@@ -442,6 +459,60 @@ func TestListen_ASupervisorThatIsStartedAgainLearnsAll(t *testing.T) {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v: others may connect", info.Mode(), err)
+	}
+}
+
+// Between bind and listen, the socket of another process looks like one that nothing listens on.
+func TestListen_DoesNotRemoveTheSocketOfAProcessThatIsAboutToListen(t *testing.T) {
+	path := socketPath(t)
+	abandon(t, path)
+	lock, err := os.Create(path + ".lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := supervise.Listen(t.Context(), path); err == nil || !strings.Contains(err.Error(), path+".lock") {
+		t.Errorf("Listen returned %v, %v", l, err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error(err)
+	}
+	lock.Close()
+	l, err := supervise.Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+}
+
+func TestListen_OfManyAtOnceOneListens(t *testing.T) {
+	path := socketPath(t)
+	for range 100 {
+		abandon(t, path)
+		const many = 8
+		begin, listeners := make(chan struct{}), make(chan *net.UnixListener, many)
+		var all sync.WaitGroup
+		for range many {
+			all.Go(func() {
+				<-begin
+				if l, err := supervise.Listen(t.Context(), path); err == nil {
+					listeners <- l
+				}
+			})
+		}
+		close(begin)
+		all.Wait()
+		close(listeners)
+		if n := len(listeners); n != 1 {
+			t.Errorf("%d listen", n)
+		}
+		for l := range listeners {
+			l.Close()
+		}
+		os.Remove(path) // without a listener
 	}
 }
 
