@@ -269,7 +269,7 @@ func (n *nemesis) rested(s *zktest.Server) error {
 			served = time.Now()
 		}
 		hung = time.Since(served) > hangs
-		files, err := filepath.Glob(filepath.Join(s.DataDir(), "version-2", "snapshot.*"))
+		files, err := filepath.Glob(filepath.Join(s.DataDir(), "version-2", "snapshot.*[0-9a-f]")) // not a snapshot.*.tmp
 		return hung || err == nil && slices.ContainsFunc(files, func(file string) bool {
 			info, err := os.Stat(file)
 			return err == nil && info.ModTime().After(n.since.Add(time.Second))

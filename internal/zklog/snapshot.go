@@ -31,6 +31,9 @@ func ReadSnapshots(pattern string) (list []Snapshot, err error) {
 		return nil, fmt.Errorf("zklog: %w", err)
 	}
 	for _, file := range files {
+		if strings.HasSuffix(file, ".tmp") {
+			continue // a server renames the file when it is complete
+		}
 		_, hex, _ := strings.Cut(filepath.Base(file), ".")
 		zxid, err := strconv.ParseInt(hex, 16, 64)
 		if err != nil {
