@@ -50,10 +50,10 @@ func TestTheListIsTrue(t *testing.T) {
 // packages, since each package costs a build.
 func TestEachMutantIsCaught(t *testing.T) {
 	chosen := places(t, list)
-	all := newVariant(t, together(chosen))
 	if os.Getenv("COORD_LONG") == "" {
 		chosen = []*place{chosen[1], chosen[len(chosen)-1]}
 	}
+	all := newVariant(t, together(chosen))
 	var tried, alone atomic.Int32 // tried: fewer than chosen when -run picks some
 	t.Cleanup(func() {
 		t.Logf("figure: %d of %d mutants tried, all caught: %t; %d in a build of their own", tried.Load(), len(list), !t.Failed(), alone.Load())
