@@ -360,6 +360,9 @@ func (p *limitedPut) commit(ctx context.Context, c counts, batch []newItem) (_ c
 	if i := errs.Blamed(err); (i < before || i >= before+len(count)) && !repeat {
 		return c, false, err
 	}
+	if errs.IsNotFound(err) {
+		q.forgetOpen(p.key) // the directory of items can be gone: putItems makes it when a list does not find it
+	}
 	now, err := q.readCounts(ctx, s, countsRead)
 	if err == nil && now.entry == c.entry && now.version == c.version && now.exit == c.exit {
 		now, err = q.readCounts(ctx, s, countsCurrent) // the server lags behind

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -386,6 +387,45 @@ func (on queueCountTests) ARepairOfTheCountsWakesTheProducersThatWait(t *testing
 		wantFull(w.T, b)
 		w.wantCounted(6)
 	})
+}
+
+// An outsider deletes the whole queue, also while a producer waits for room. The queue begins anew with the next put.
+func (on queueCountTests) ALimitedQueueThatWasDeletedBeginsAnew(t *testing.T) {
+	for _, first := range []string{"a put", "a put that waits"} {
+		t.Run(first, func(t *testing.T) {
+			on.each(t, func(w *world) {
+				var commits atomic.Int64
+				q := w.hookedQueue("a", &backendtest.Hooks{Before: func(_ context.Context, c backendtest.Call) error {
+					if slices.ContainsFunc(c.Ops, func(op backend.Op) bool { return op.Path == w.Path("/q/items/in") }) && commits.Add(1) > 50 {
+						return backend.ErrDenied // it would not end
+					}
+					return nil
+				}}, &coord.QueueOptions[int]{MaxLen: 1})
+				mustPut(w.T, q, 1, 1)
+				var put *putting
+				if first == "a put that waits" {
+					put = w.putWaits(q, 2)
+					w.Eventually("the producer has a slot", func() bool { return len(w.Children("/q/producers")) == 1 })
+				}
+				all := []string{"/q"}
+				for i := 0; i < len(all); i++ {
+					for _, name := range w.Children(all[i]) {
+						all = append(all, all[i]+"/"+name)
+					}
+				}
+				slices.Reverse(all)
+				w.remove(all...)
+				if put != nil {
+					put.done()
+				} else {
+					mustPut(w.T, q, 2, 2)
+				}
+				w.wantCounted(1)
+				mustAck(w.T, mustTake(w.T, w.queue("b", nil), 2))
+				w.wantCounted(0)
+			})
+		})
+	}
 }
 
 // putting is a Put under way.
