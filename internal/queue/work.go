@@ -176,7 +176,7 @@ func (x *crew) disband(end func(*Claim)) int {
 	x.over = true
 	var claims []*Claim
 	for cl := range x.busy {
-		if !x.hung[cl] { // else the claim has ended
+		if !x.hung[cl] && cl.hold.Err() == nil { // else the claim has ended
 			x.busy[cl] = true
 			claims = append(claims, cl)
 		}

@@ -166,6 +166,43 @@ func TestWork_DrainIsBounded(t *testing.T) {
 	}
 }
 
+// A handler acknowledges its item itself, and runs on beyond the drain. The log does not say that the item is given back.
+func TestWork_DrainLeavesOutItemsThatTheirHandlersHaveEnded(t *testing.T) {
+	for name, closes := range map[string]bool{"the drain": false, "Close": true} {
+		t.Run(name, func(t *testing.T) {
+			onMemory(t, func(w *world) {
+				q, c, log := w.loggedQueue("a", &coord.QueueOptions[int]{DrainTimeout: time.Second})
+				b := w.queue("b", nil)
+				mustPut(w.T, b, 1, 1)
+				acked, end := make(chan error, 1), make(chan struct{})
+				x := w.work(q, 1, func(_ context.Context, it *coord.Item[int]) error {
+					acked <- it.Ack()
+					<-end
+					return nil
+				})
+				if err := receive(w, "the handler begins", acked); err != nil {
+					w.T.Fatal(err)
+				}
+				if closes {
+					c.Close()
+				} else {
+					x.stop()
+					time.Sleep(2 * time.Second)
+				}
+				w.Settle()
+				close(end)
+				if err := x.ended(); err != nil && !errors.Is(err, coord.ErrClosed) {
+					w.T.Error(err)
+				}
+				w.drained(&b.Consumer)
+				if text := log(); strings.Contains(text, "level=WARN") {
+					w.T.Errorf("the log says:\n%s", text)
+				}
+			})
+		})
+	}
+}
+
 // Without DrainTimeout, and if Work ends for a failure.
 func TestWork_DrainAfterAFailure(t *testing.T) {
 	for _, drain := range []time.Duration{0, time.Minute} {
