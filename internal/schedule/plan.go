@@ -95,14 +95,12 @@ func (s *Schedule) claimNext(x *step, now, origin int64) error {
 	if err != nil {
 		return err
 	}
-	switch s.o.Missed {
-	case Skip:
-		if now-planned > s.o.Grace.Milliseconds() {
-			after, err := s.nextOpen(&x.state, now)
-			x.wake = sooner(x.wake, after)
-			return err
-		}
-	case All:
+	switch {
+	case planned == 0, s.o.Missed == Skip && now-planned > s.o.Grace.Milliseconds(): // 0: the Timetable has changed since first was computed
+		after, err := s.nextOpen(&x.state, now)
+		x.wake = sooner(x.wake, after)
+		return err
+	case s.o.Missed == All:
 		for range s.o.MissedLimit - 1 {
 			earlier, err := latest(s.tt, base, planned-1)
 			if err != nil {

@@ -129,6 +129,40 @@ func TestPlan_NoPlannedTimeIsClaimedTwiceWhateverTheClocks(t *testing.T) {
 	}
 }
 
+// A Timetable changes between two calls, which it must not, or returns the last time that Go has, for never. No planned time is
+// claimed that the state could not hold, and the leader never waits for a time that is negative.
+func TestPlan_ATimetableThatContradictsItselfClaimsNothing(t *testing.T) {
+	const minute = int64(time.Minute / time.Millisecond)
+	for name, tt := range map[string]func() Timetable{
+		"it changes":    func() Timetable { return &changing{Every(time.Minute)} },
+		"the last time": func() Timetable { return last{} },
+	} {
+		for _, missed := range []Missed{Skip, Once, All} {
+			s := &Schedule{tt: tt(), o: Config{Missed: missed, MissedLimit: 3, Overlap: 1, Attempts: 1, History: 5}}
+			st := layout.ScheduleState{Since: 1000 * minute}
+			x, err := s.plan(&st, 1005*minute, 1000*minute, nil)
+			if err != nil || x.kind != stepWait || x.wake < 0 {
+				t.Errorf("%s, policy %d: %+v, %v", name, missed, x, err)
+			}
+		}
+	}
+}
+
+// changing is a Timetable that has no more planned times after its first call.
+type changing struct{ Timetable }
+
+func (c *changing) Next(t time.Time) (n time.Time) {
+	if c.Timetable != nil {
+		n = c.Timetable.Next(t)
+	}
+	c.Timetable = nil
+	return n
+}
+
+type last struct{}
+
+func (last) Next(time.Time) time.Time { return time.Unix(1<<63-62135596801, 999999999) }
+
 func TestOncePerReading_LeavesOutOnlyTheRepeatedHour(t *testing.T) {
 	for _, tc := range []struct {
 		zone     string

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/layout"
 	"github.com/go-coord/coord/internal/serviceclock"
 	"github.com/go-coord/coord/internal/usercode"
 )
@@ -57,14 +58,14 @@ func (o *oncePerReading) Next(t time.Time) time.Time {
 	}
 }
 
-// next returns the first planned time after t, in milliseconds since 1970, or 0 if there is none.
+// next returns the first planned time after t, in milliseconds since 1970, or 0 if there is none before the year 10000.
 func next(tt Timetable, t int64) (int64, error) {
 	if e, ok := tt.(Every); ok && e < shortest {
 		return 0, fmt.Errorf("%w: Every(%v) as the Timetable, want at least %v", backend.ErrInvalid, time.Duration(e), time.Duration(shortest))
 	}
 	from := time.UnixMilli(t)
 	n := tt.Next(from)
-	if n.IsZero() {
+	if n.IsZero() || n.After(time.UnixMilli(layout.MaxDeadline)) {
 		return 0, nil
 	}
 	if !n.After(from) {
