@@ -27,13 +27,12 @@ func TestABlockIsBuiltAsItsMarkSays(t *testing.T) {
 	if tests := m.add(t, in(".")); !slices.Equal(tests, []string{"TestPlace"}) {
 		t.Errorf("tests %q", tests)
 	}
-	m.run(t, "go", "vet", "-unreachable=false", "./...")
-	if out := m.run(t, "go", "test", "-count=1", "-v", "./..."); !strings.Contains(out, "--- PASS: TestPlace ") {
+	if out := m.check(t); !strings.Contains(out, "--- PASS: TestPlace ") {
 		t.Errorf("the test did not run:\n%s", out)
 	}
 	other := newModule(t, "backend/etcd")
 	other.add(t, in("backend/etcd"))
-	other.run(t, "go", "vet", "./...")
+	other.check(t)
 
 	t.Run("an error names the line of the page", func(t *testing.T) {
 		bad, err := blocksOf("guide/bad.md", "Text.\n\n```go\nfunc f() int {\n\treturn missing\n}\n```\n")

@@ -128,7 +128,8 @@ func (b *block) file(importable map[string]string) (string, error) {
 	}
 	code := mark + b.source
 	if b.kind == statements {
-		code = "func _(ctx context.Context, c *coord.Client, t *testing.T) error {\n" + code + "\n" + b.uses() + "return nil\n}\n"
+		// vet finds what follows a block that returns unreachable, unless a goto leads there.
+		code = "func _(ctx context.Context, c *coord.Client, t *testing.T) error {\n" + code + "\nend:\n" + b.uses() + "if ctx == nil {\ngoto end\n}\nreturn nil\n}\n"
 	}
 	f, err := parser.ParseFile(token.NewFileSet(), "", "package page\n"+code, 0)
 	if err != nil {
@@ -195,6 +196,7 @@ func (b *block) uses() string {
 type module struct {
 	dir        string
 	importable map[string]string // by the name of the package
+	tested     map[string]bool   // the folders with tests
 }
 
 func newModule(t *testing.T, folder string) *module {
@@ -203,7 +205,7 @@ func newModule(t *testing.T, folder string) *module {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &module{dir: t.TempDir(), importable: make(map[string]string)}
+	m := &module{dir: t.TempDir(), importable: make(map[string]string), tested: make(map[string]bool)}
 	for _, p := range wellKnown {
 		m.importable[path.Base(p)] = p
 	}
@@ -261,6 +263,7 @@ func (m *module) add(t *testing.T, blocks []block) (tests []string) {
 		name := fmt.Sprintf("block%d.go", i)
 		if len(b.tests) > 0 {
 			name = fmt.Sprintf("block%d_test.go", i)
+			m.tested["./"+b.folder()] = true
 		}
 		m.write(t, filepath.Join(b.folder(), name), text)
 		tests = append(tests, b.tests...)
@@ -281,6 +284,7 @@ func (m *module) add(t *testing.T, blocks []block) (tests []string) {
 			t.Fatal(err)
 		}
 		m.write(t, to, string(text))
+		m.tested["./"+filepath.Dir(to)] = true
 		tests = append(tests, all(string(text), `(?m)^func (Test\w+)\(`)...)
 	}
 	return tests
@@ -296,6 +300,17 @@ func (m *module) write(t *testing.T, name, content string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// check vets all packages, which checks their types, and then runs the tests and returns what they print. vet has its
+// default checks: with others it would analyze all imported packages again.
+func (m *module) check(t *testing.T) string {
+	t.Helper()
+	m.run(t, "go", "vet", "./...")
+	if len(m.tested) == 0 {
+		return ""
+	}
+	return m.run(t, append([]string{"go", "test", "-count=1", "-vet=off", "-v"}, slices.Sorted(maps.Keys(m.tested))...)...)
 }
 
 func (m *module) run(t *testing.T, args ...string) string {
