@@ -306,7 +306,7 @@ type RunBegan struct {
 	Attempt int           // more than 1: an earlier claim was abandoned
 	Asked   bool          // by RunNow
 	Late    time.Duration // since the planned time, by the service's clock
-	Missed  int           // planned times before it that were left out, at most 1000
+	Missed  int           // planned times before it that were left out, at most 1000; 0 for a further attempt
 	Token   int64         // of the Run as a Hold
 }
 

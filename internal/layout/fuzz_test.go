@@ -445,7 +445,7 @@ func FuzzScheduleStates(f *testing.F) {
 		"", "{", "null", "[]", `{"since":0}`, `{"since":1}`, `{"since":9223372036854775807}`, `{"since":1,"claimed":[[1,2],[4,4]],"asked":[1,2]}`,
 		`{"since":1,"claimed":[[2,1]]}`, `{"since":1,"claimed":[[1,3],[3,4]]}`, `{"since":1,"asked":[2,1]}`, `{"since":1,"runs":[` + run + `}]}`,
 		`{"since":1,"runs":[` + run + `,"again":true}]}`, `{"since":1,"runs":[` + run + `,"outcome":"failed","error":"x","again":true},` + run + `,"took":-1}]}`,
-		`{"since":1,"runs":[{"planned":3,"attempt":1,"node":"../..","began":3}]}`,
+		`{"since":1,"runs":[{"planned":3,"attempt":1,"node":"../..","began":3}]}`, `{"since":1,"runs":[` + run + `,"missed":2},` + run + `,"missed":-1}]}`,
 	} {
 		f.Add([]byte(data), int64(3))
 	}

@@ -54,7 +54,8 @@ type ScheduleRun struct {
 	Planned int64  `json:"planned"`
 	Asked   bool   `json:"asked,omitempty"`
 	Attempt int    `json:"attempt"`
-	Node    string `json:"node"` // the name of the claim
+	Missed  int    `json:"missed,omitempty"` // planned times that its first claim has left out
+	Node    string `json:"node"`             // the name of the claim
 	ID      string `json:"id,omitempty"`
 	Began   int64  `json:"began"`
 	Took    int64  `json:"took,omitempty"` // milliseconds
@@ -94,7 +95,7 @@ func (s *ScheduleState) sane() bool {
 		}
 	}
 	return !slices.ContainsFunc(s.Runs, func(r ScheduleRun) bool {
-		return !isTime(r.Planned) || r.Attempt < 1 || !IsRun(r.Node) || r.Took < 0 || !isTime(r.Began) || r.Ended < 0 || r.Again && r.Lasts()
+		return !isTime(r.Planned) || r.Attempt < 1 || r.Missed < 0 || !IsRun(r.Node) || r.Took < 0 || !isTime(r.Began) || r.Ended < 0 || r.Again && r.Lasts()
 	})
 }
 

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
+	"github.com/go-coord/coord/backend"
+	"github.com/go-coord/coord/internal/coordtest"
 	"github.com/go-coord/coord/trace"
 )
 
@@ -150,6 +153,46 @@ func TestSchedule_LastIsTheLatestPlannedTime(t *testing.T) {
 		x.await(3)
 		if st := x.state(a); !st.Last.Equal(oclock("00:02:00")) || !st.Runs[len(st.Runs)-1].Planned.Equal(oclock("00:01:00")) {
 			w.T.Errorf("%+v", st)
+		}
+	})
+}
+
+// Run ends between the claim and the call of the function. The process that calls it reports the planned times that the claim has left out.
+func TestSchedule_MissedPlannedTimesOfAReturnedClaimAreReported(t *testing.T) {
+	onMemory(t, func(w *world) {
+		x := w.roster(coord.Every(time.Minute), coord.ScheduleOptions{Missed: coord.MissedOnce})
+		first := x.start(w.Open("first", nil), "first", nil)
+		x.await(1)
+		x.must(first())
+		sleepUntil(oclock("00:05:30"))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		a := w.Open("a", beforeScheduledClaim(func([]backend.Op) { cancel() }))
+		x.must(coord.NewSchedule(a, "/s", x.tt, &x.o).Run(ctx, func(context.Context, *coord.Run) error {
+			w.T.Error("the function is called")
+			return nil
+		}))
+		if got := x.outcome(a, oclock("00:05:00"), 1); got.Outcome != trace.RunReturned {
+			w.T.Errorf("%+v", got)
+		}
+		var mu sync.Mutex
+		var missed []int
+		b := coordtest.Open(w.T, w.Link("b"), &coord.Options{Namespace: w.Path(""), Trace: func(_ context.Context, e trace.Event) {
+			if began, ok := e.(trace.RunBegan); ok {
+				mu.Lock()
+				defer mu.Unlock()
+				missed = append(missed, began.Missed)
+			}
+		}})
+		x.start(b, "b", nil)
+		if got, want := texts(x.await(3)[1:]), "b 00:05:00.000, b 00:06:00.000"; got != want {
+			w.T.Errorf("ran: %s; want %s", got, want)
+		}
+		w.Settle()
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []int{3, 0}; !slices.Equal(missed, want) {
+			w.T.Errorf("missed %v, want %v", missed, want)
 		}
 	})
 }

@@ -28,7 +28,6 @@ type claim struct {
 	hold     *core.Hold
 	record   layout.ScheduleRun // as it was claimed
 	previous Record
-	missed   int
 
 	mu      sync.Mutex
 	outcome trace.RunOutcome // of the function; until it has returned, abandoned
@@ -48,8 +47,8 @@ func (l *leader) claim(ctx context.Context, was *stored, x *step, now int64) err
 		}
 		st.Since = min(st.Since, x.planned) // it may come from a clock that is ahead
 	}
-	cl := &claim{r: l.runner, s: l.s, previous: s.previous(&st), missed: x.missed, outcome: abandoned, record: layout.ScheduleRun{
-		Planned: x.planned, Asked: x.asked, Attempt: x.attempt, ID: s.o.ID, Began: now,
+	cl := &claim{r: l.runner, s: l.s, previous: s.previous(&st), outcome: abandoned, record: layout.ScheduleRun{
+		Planned: x.planned, Asked: x.asked, Attempt: x.attempt, Missed: x.missed, ID: s.o.ID, Began: now,
 		Node: layout.RunName(x.planned, x.attempt, s.c.NewGUID(s.path.Full())),
 	}}
 	path := s.path.Full() + "/" + cl.record.Node
@@ -286,7 +285,7 @@ func (cl *claim) Granted(at trace.Subject, token int64, _ time.Duration) trace.E
 	late := time.Duration(cl.s.Clock().Now().Most - cl.record.Planned*int64(time.Millisecond))
 	return trace.RunBegan{
 		Subject: at, Planned: time.UnixMilli(cl.record.Planned), Attempt: cl.record.Attempt, Asked: cl.record.Asked,
-		Late: max(late, 0), Missed: cl.missed, Token: token,
+		Late: max(late, 0), Missed: cl.record.Missed, Token: token,
 	}
 }
 

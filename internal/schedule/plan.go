@@ -26,7 +26,7 @@ type step struct {
 	attempt int
 	fresh   bool  // it is claimed for the first time
 	follows int64 // the planned time before it, or 0
-	missed  int   // planned times between the two, mostCounted at most
+	missed  int   // planned times that were left out before it and were not reported yet, mostCounted at most
 }
 
 // plan decides what the leader does next. now is the time, in milliseconds since 1970: the service's clock may have
@@ -74,7 +74,9 @@ func (x *step) claimAgain(now int64) bool {
 		default:
 			r.Again = false
 			x.kind, x.planned, x.asked, x.attempt = stepClaim, r.Planned, r.Asked, r.Attempt
-			if r.Outcome != string(returned) {
+			if r.Outcome == string(returned) {
+				x.missed = r.Missed // the call of the function reports them
+			} else {
 				x.attempt++
 			}
 			return true
