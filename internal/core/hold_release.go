@@ -108,21 +108,21 @@ func (h *Hold) Remove(with func(ctx context.Context, del backend.Op) error) erro
 		case err == nil:
 			return nil
 		case errs.IsOver(err) && doubt:
-			return &errs.Loss{Path: path, Cause: backend.Uncertain(err)}
+			return &errs.Loss{Path: path, Cause: backend.Uncertain(errs.Why(err))}
 		case errs.IsOver(err):
-			return &errs.Loss{Path: path, Cause: err}
+			return &errs.Loss{Path: path, Cause: errs.Why(err)}
 		case backend.IsUncertain(err):
 			doubt = true
 			pause.Wait(nil, s.b.Done())
 		case with != nil:
 			with = nil
 		case errs.IsNotFound(err) && doubt:
-			return errs.Op("release", path, backend.Uncertain(err))
+			return errs.Op("release", path, backend.Uncertain(errs.Why(err)))
 		case errs.IsNotFound(err):
 			return &errs.Loss{Path: path, Cause: h.deleted()}
 		default:
 			s.RemoveLater(path)
-			return errs.Op("release", path, err)
+			return errs.Op("release", path, errs.Why(err))
 		}
 	}
 }

@@ -70,6 +70,14 @@ func Named(err error) *backend.Error {
 	return nil
 }
 
+// Why returns the reason of a request's error without the request, which the caller of a recipe has not made.
+func Why(err error) error {
+	if e, ok := err.(*backend.Error); ok {
+		return Why(e.Err)
+	}
+	return err
+}
+
 // A Loss is the reason why the hold on the node at Path ended early. It matches ErrLost and its cause.
 type Loss struct {
 	Path  string

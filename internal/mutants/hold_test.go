@@ -63,7 +63,7 @@ var holdMutants = []mutant{
 		"return &errs.Loss{Path: path, Cause: h.deleted()}", "return nil",
 		"TestHold/ReleaseLearnsThatTheNodeWasDeleted"},
 	{"Release counts the end of the session as a removal", "Remove",
-		"return &errs.Loss{Path: path, Cause: err}", "return nil",
+		"return &errs.Loss{Path: path, Cause: errs.Why(err)}", "return nil",
 		"TestHold/ReleaseInAPartitionThatOutlivesTheSessionIsNoSuccess"},
 	{"after a lost reply Release reports who removed the node", "Remove",
 		"case IsNotFound(err) && doubt:", "case false:",

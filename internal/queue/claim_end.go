@@ -150,7 +150,7 @@ func (cl *Claim) end(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 	case errs.IsOver(err) && !mine:
-		err = &errs.Loss{Path: cl.mark, Cause: err} // the item goes back with the session
+		err = &errs.Loss{Path: cl.mark, Cause: errs.Why(err)} // the item goes back with the session
 	case errors.Is(err, errs.ErrLost) && !mine:
 		err = cl.explain(err)
 	default:

@@ -212,7 +212,7 @@ func (cl *claim) RemoveNode(h *core.Hold) error {
 		case errors.Is(err, errs.ErrGone) && !noted:
 			return h.Remove(nil) // an outsider has deleted the record
 		case errs.IsOver(err):
-			return &errs.Loss{Path: path, Cause: err}
+			return &errs.Loss{Path: path, Cause: errs.Why(err)}
 		case errs.Blamed(err) == 0 && !unknown:
 			return &errs.Loss{Path: path, Cause: errs.ErrDeleted}
 		case errors.Is(err, errs.ErrGone), errs.Raced(err) && !unknown:
