@@ -91,10 +91,11 @@ type QueueOptions[T any] struct {
 	// has ended, or after the failure for which Work ends. Zero means no limit.
 	//
 	// When the time has passed, the items that handlers still work on are given back,
-	// which does not count as an attempt. First the contexts of these handlers end, with
-	// the cause ErrReleased. Work still waits until the handlers have returned, and
-	// ignores their results: if a handler returns nil, Work logs that, and the item is
-	// delivered again. Choose a time shorter than that between SIGTERM and SIGKILL.
+	// which does not count as an attempt. First the contexts of these handlers end, with a
+	// cause that matches ErrReleased and whose text names DrainTimeout. Work still waits until
+	// the handlers have returned, and ignores their results: if a handler returns nil, Work logs
+	// that, and the item is delivered again. Choose a time shorter than that between SIGTERM and
+	// SIGKILL.
 	DrainTimeout time.Duration
 
 	// RetryDelay returns the delay after which Work delivers an item again whose handler has

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/go-coord/coord/backend"
 	"github.com/go-coord/coord/internal/errs"
@@ -24,16 +25,19 @@ import (
 //     session was lost after that.
 //   - the reason for which the service refuses the removal, such as ErrDenied. Release
 //     continues in the background.
-func (h *Hold) Release() error {
-	if h.BeginRelease() {
+func (h *Hold) Release() error { return h.ReleaseFor("") }
+
+// ReleaseFor is Release. If why is not empty, the text of Err has this reason.
+func (h *Hold) ReleaseFor(why string) error {
+	if h.BeginRelease(why) {
 		h.EndRelease(h.owner.RemoveNode(h))
 	}
 	return h.releaseOutcome()
 }
 
-// BeginRelease ends the hold for a Release. It reports false if the hold had ended before. If
+// BeginRelease ends the hold for a Release, see ReleaseFor. It reports false if the hold had ended before. If
 // it reports true, the caller removes the node and then calls EndRelease.
-func (h *Hold) BeginRelease() bool {
+func (h *Hold) BeginRelease(why string) bool {
 	h.checkLease()
 	h.mu.Lock()
 	if h.err != nil {
@@ -42,11 +46,15 @@ func (h *Hold) BeginRelease() bool {
 	}
 	h.releasing = true
 	h.ended.path = h.path
-	ends := h.finish(&h.ended)
+	err := error(&h.ended)
+	if why != "" {
+		err = fmt.Errorf("%w: %s", err, why)
+	}
+	ends := h.finish(err)
 	h.mu.Unlock()
 	h.held = h.span.Held()
 	h.s.endHold(h)
-	runEnds(ends, &h.ended)
+	runEnds(ends, err)
 	h.awaitMove(context.Background()) // the session bounds it
 	return true
 }

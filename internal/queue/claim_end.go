@@ -34,7 +34,7 @@ func (cl *Claim) finishFor(ctx context.Context, v claimVerb, delay time.Duration
 // has ended before. If it reports true, the caller commits v and completes the release
 // of the hold with what end returns.
 func (cl *Claim) decide(v claimVerb, delay time.Duration) bool {
-	if !cl.hold.BeginRelease() {
+	if !cl.hold.BeginRelease("") {
 		return false
 	}
 	cl.decided(v, delay)

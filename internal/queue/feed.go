@@ -170,10 +170,18 @@ func (cl *Claim) later(v claimVerb) { cl.laterFor(v, deadReason{}) }
 
 // laterFor is later with the reason for verbBury.
 func (cl *Claim) laterFor(v claimVerb, why deadReason) {
+	cl.endLater(func() { cl.finishFor(context.Background(), v, 0, why) })
+}
+
+// giveBackFor is later of verbGiveBack, with a reason that Err of the hold has.
+func (cl *Claim) giveBackFor(why string) { cl.endLater(func() { cl.hold.ReleaseFor(why) }) }
+
+// endLater ends a claim by end in the background, see later.
+func (cl *Claim) endLater(end func()) {
 	done := cl.q.begin()
 	if cl.q.c.GoCleanUp(func(context.Context, *core.CleanUp) {
 		defer done()
-		cl.finishFor(context.Background(), v, 0, why)
+		end()
 	}) == nil {
 		done() // the session is about to end, and the claim with it
 	}

@@ -204,7 +204,7 @@ func (x *crew) disbandLater(done, ending <-chan struct{}, drain time.Duration) (
 			case <-done:
 			case <-ending:
 			case <-late:
-				if n := x.disband(func(cl *Claim) { cl.later(verbGiveBack) }); n > 0 {
+				if n := x.disband(func(cl *Claim) { cl.giveBackFor("DrainTimeout of Work has passed") }); n > 0 {
 					c.Log().Warn("coord: handlers have not returned within DrainTimeout, returning their items to the queue", "path", x.q.path.Full(), "items", n)
 				}
 				late = nil

@@ -125,6 +125,9 @@ func TestWork_DrainIsBounded(t *testing.T) {
 						w.T.Errorf("the context ends after %v", got)
 					}
 					coordtest.WantErr(w.T, context.Cause(ctx), coord.ErrReleased)
+					if text := context.Cause(ctx).Error(); !strings.HasSuffix(text, "released: DrainTimeout of Work has passed") {
+						w.T.Error(text)
+					}
 					time.Sleep(time.Minute) // it cleans up
 					return test.late
 				})
