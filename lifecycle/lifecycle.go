@@ -43,11 +43,19 @@ func (t Task) NeedLeaderElection() bool { return false }
 //
 // If a term is lost, its context ends. When work has returned, the process is a candidate again. Until work returns, it can
 // act beside the next leader, and a process that was paused does not know of the loss: fence its writes by Term.Guard or
-// Term.Token. When ctx ends, the task waits for work and resigns. The result is nil if the error of work matches that of ctx. If work
-// returns while its term stands, the task resigns and returns the error of work. If the client is closed, work loses its
-// term, and the task returns coord.ErrClosed. If work panics, the task resigns, and the panic continues.
+// Term.Token. When ctx ends, the task waits for work and resigns. If the error of work matches that of ctx, it is not returned. If work
+// returns while its term stands, the task resigns and returns the error of work. If the task cannot resign, it returns that error too: see
+// coord.Hold.Release. If the client is closed, work loses its term, and the task returns coord.ErrClosed. If work panics, the task
+// resigns, and the panic continues.
 func Lead(e *coord.Election, work func(ctx context.Context, t *coord.Term) error) Task {
-	return func(ctx context.Context) error { return unlessEnded(ctx, e.Run(ctx, work)) }
+	return func(ctx context.Context) error {
+		if work == nil {
+			return e.Run(ctx, nil)
+		}
+		return unlessEnded(ctx, e.Run(ctx, func(held context.Context, t *coord.Term) error {
+			return unlessEnded(ctx, work(held, t)) // joined with an error of resigning, it would hide that
+		}))
+	}
 }
 
 // WithClient returns a Task that opens a client, calls work with it, and closes it when work has returned, also by a

@@ -82,6 +82,23 @@ func TestLead_TheEndOfCtxIsNoError(t *testing.T) {
 	}
 }
 
+// The session ends before the service confirms the end of the term.
+func TestLead_AFailureToResignIsReturned(t *testing.T) {
+	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := lifecycle.Lead(election(s.Client("a", nil)), func(ctx context.Context, _ *coord.Term) error {
+			s.Link("a").Blackhole(true)
+			cancel()
+			<-ctx.Done()
+			return ctx.Err()
+		})(ctx)
+		if !errors.Is(err, coord.ErrLost) || !errors.Is(err, coord.ErrSessionLost) || errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestLead_EndsWithItsWork(t *testing.T) {
 	coordtest.Memory(t, nil, func(t *testing.T, s *coordtest.Service) {
 		c := s.Client("a", nil)
