@@ -128,8 +128,9 @@ type ScheduleOptions struct {
 // Planned times count from the first Run that led, by its clock, or from an earlier RunNow or Pause. A new Timetable counts from
 // the latest claim: those of its planned times that have passed since then are missed, also if the Timetable before did not have them.
 //
-// On a service with a clock the function is not called before the planned time. The claim can be made earlier, by 0.02 % of the
-// time since the session has written last, since two clocks can differ in speed.
+// On a service with a clock the function is not called before the planned time. It can be called later, by up to 0.04 % of the
+// time since the session has written last, 100 ms at most, and by the time of the claim's requests, since two clocks can differ in
+// speed. For the same reason the claim can be made before the planned time.
 //
 // A Schedule is safe for concurrent use and needs no closing. Each call of Run is a candidate. The nodes are
 // described in layout.md.

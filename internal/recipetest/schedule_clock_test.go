@@ -2,11 +2,40 @@ package recipetest
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/go-coord/coord"
 )
+
+// The session has written last at the end of the run before. Both clocks run equally fast, which halves what is documented, and a request
+// takes no time.
+func TestSchedule_ARunBeginsLateByTheDriftOfClocksAtMost(t *testing.T) {
+	for every, drift := range map[time.Duration]time.Duration{
+		time.Minute:     12 * time.Millisecond,
+		4 * time.Minute: 48 * time.Millisecond,
+		time.Hour:       50 * time.Millisecond,
+	} {
+		onMemory(t, func(w *world) {
+			x := w.roster(coord.Every(every), coord.ScheduleOptions{})
+			var mu sync.Mutex
+			var late time.Duration
+			x.start(w.Open("a", nil), "a", func(_ context.Context, r *coord.Run) error {
+				mu.Lock()
+				defer mu.Unlock()
+				late = max(late, time.Since(r.Planned))
+				return nil
+			})
+			x.await(5)
+			mu.Lock()
+			defer mu.Unlock()
+			if w.T.Logf("each %v, late by %v", every, late); late > drift+2*time.Millisecond { // stamps are whole milliseconds
+				w.T.Errorf("late by %v, want at most %v", late, drift)
+			}
+		})
+	}
+}
 
 // The clock of an operator is ahead. Its run begins at once, and the planned times run in time.
 func TestSchedule_ARunAskedForByAClockThatIsAheadBeginsAtOnce(t *testing.T) {
