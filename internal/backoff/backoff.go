@@ -52,8 +52,11 @@ func (p *Pauses) Reset() { p.n = 0 }
 // Count returns how many pauses there were since the latest reset.
 func (p *Pauses) Count() int { return p.n }
 
-// Wait makes the next pause. It reports false if one of the channels, three at most, is ready first.
-func (p *Pauses) Wait(ends ...<-chan struct{}) bool {
+// Wait makes the next pause. It reports false if one of the channels is ready first. A nil channel is never ready.
+func (p *Pauses) Wait(a, b <-chan struct{}) bool { return p.WaitOr(a, b, nil) }
+
+// WaitOr is Wait with a third channel.
+func (p *Pauses) WaitOr(a, b, c <-chan struct{}) bool {
 	d := time.Duration(0)
 	if p.n > 0 {
 		d = min(first<<min(p.n-1, 16), cmp.Or(p.most, Most))
@@ -65,14 +68,12 @@ func (p *Pauses) Wait(ends ...<-chan struct{}) bool {
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
-	var end [3]<-chan struct{}
-	copy(end[:], ends)
 	select {
 	case <-t.C:
 		return true
-	case <-end[0]:
-	case <-end[1]:
-	case <-end[2]:
+	case <-a:
+	case <-b:
+	case <-c:
 	}
 	return false
 }

@@ -34,6 +34,6 @@ func (s *Shortage) Waited(ctx context.Context, err error) bool {
 		s.c.Log().Warn("coord: cannot "+s.does+" because the service has no space, retrying", "path", s.path, "error", err)
 	}
 	s.pause.SkipFirst()
-	s.pause.Wait(ctx.Done(), s.c.Closing(), s.Early)
+	s.pause.WaitOr(ctx.Done(), s.c.Closing(), s.Early)
 	return true
 }
