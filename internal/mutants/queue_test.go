@@ -370,7 +370,7 @@ var queueMutants = []mutant{
 		"if errs.IsNotFound(err) { q.forgetOpen(p.key) }", "",
 		"recipetest.TestQueue/ALimitedQueueThatWasDeletedBeginsAnew"},
 	{"Work says that it gives back what a handler has acknowledged", "disband",
-		"if !x.hung[cl] && cl.hold.Err() == nil {", "if !x.hung[cl] {",
+		"if cl.hold.Err() == nil && x.takeOver(cl) {", "if x.takeOver(cl) {",
 		"TestWork_DrainLeavesOutItemsThatTheirHandlersHaveEnded"},
 	{"a limited put that is refused reads again without a Sync", "commit",
 		"countsCurrent)", "countsRead)",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -170,22 +172,30 @@ func (x *crew) leave(cl *Claim) (disbanded bool) {
 	return disbanded
 }
 
-// disband ends the claims of all handlers that run, by end, and returns their number.
-func (x *crew) disband(end func(*Claim)) int {
+// disband ends the claims that the running handlers still have, by end, and returns their number.
+func (x *crew) disband(end func(*Claim)) (n int) {
 	x.mu.Lock()
 	x.over = true
-	var claims []*Claim
-	for cl := range x.busy {
-		if !x.hung[cl] && cl.hold.Err() == nil { // else the claim has ended
-			x.busy[cl] = true
-			claims = append(claims, cl)
-		}
-	}
+	claims := slices.Collect(maps.Keys(x.busy))
 	x.mu.Unlock()
 	for _, cl := range claims {
-		end(cl)
+		if cl.hold.Err() == nil && x.takeOver(cl) {
+			end(cl)
+			n++
+		}
 	}
-	return len(claims)
+	return n
+}
+
+// takeOver makes disband end a claim, unless its handler has returned.
+func (x *crew) takeOver(cl *Claim) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, runs := x.busy[cl]
+	if runs {
+		x.busy[cl] = true
+	}
+	return runs
 }
 
 // disbandLater gives back the items of the running handlers when the client closes, and when drain has
