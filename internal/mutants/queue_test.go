@@ -262,7 +262,7 @@ var queueMutants = []mutant{
 		"TestWork_DrainAfterAFailure"},
 	{"a handler that has returned is disbanded", "leave",
 		"delete(x.busy, cl)", "",
-		"TestWork_DrainIsBounded"},
+		"TestWork_DrainEndsOnlyClaimsOfHandlersThatRun"},
 	{"what comes late after a drain is not logged", "settle",
 		"if err == nil && !cl.ackedInTxn() && (disbanded || errors.Is(ended, ErrLost)) {", "if err == nil && errors.Is(ended, ErrLost) {",
 		"TestWork_DrainIsBounded"},
