@@ -43,7 +43,7 @@ type client struct {
 	queues  table[subject, Queue]
 	members table[memberKey, member]
 	shards  table[memberKey, Shards]
-	jobs    table[string, Schedule]
+	jobs    table[string, job]
 	undone  table[siteKey, Undone]
 	doubts  table[branchKey, Branch]
 	losses  []Loss
@@ -327,8 +327,16 @@ func (x *client) settled(e trace.ItemSettled, now time.Time) {
 	}
 }
 
+// job is what is known of a schedule. Runs are reported in any order: a run is reported when the service has
+// confirmed its end, and the next one can have begun and ended since.
+type job struct {
+	Schedule
+	planned time.Time // of the run with the outcome
+	attempt int
+}
+
 // job returns what is known of the schedule at path.
-func (x *client) job(path string, now time.Time) *Schedule {
+func (x *client) job(path string, now time.Time) *job {
 	s := x.jobs.get(path, now)
 	s.Path = path
 	return s
@@ -349,8 +357,8 @@ func (x *client) ran(e trace.RunEnded, now time.Time) {
 		s.Lost++
 		x.lose(Loss{At: now, Recipe: e.Recipe, Path: e.Path, Node: e.Node, Reason: string(e.Reason), Held: e.Took})
 	}
-	if e.Outcome != trace.RunAbandoned {
-		s.Outcome = string(e.Outcome)
+	if e.Outcome != trace.RunAbandoned && cmp.Or(e.Planned.Compare(s.planned), cmp.Compare(e.Attempt, s.attempt)) >= 0 {
+		s.Outcome, s.planned, s.attempt = string(e.Outcome), e.Planned, e.Attempt
 	}
 }
 
@@ -511,7 +519,7 @@ func (x *client) report() Client {
 		c.Shards = append(c.Shards, out)
 	}
 	for _, s := range x.jobs.all() {
-		out := *s
+		out := s.Schedule
 		out.Running = running[s.Path]
 		c.Schedules = append(c.Schedules, out)
 	}

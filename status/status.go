@@ -328,7 +328,7 @@ type Schedule struct {
 	Running   int           `json:"running"`           // runs that last
 	Planned   time.Time     `json:"planned,omitzero"`  // of the run that began last
 	Late      time.Duration `json:"late_ns,omitempty"` // how long after that time it began
-	Outcome   string        `json:"outcome,omitempty"` // of the run of this client that ended last
+	Outcome   string        `json:"outcome,omitempty"` // of the ended run of this client with the latest planned time
 	Success   time.Time     `json:"success,omitzero"`  // when a run was done last
 	Took      time.Duration `json:"took_ns,omitempty"` // that run
 	Done      int           `json:"done"`

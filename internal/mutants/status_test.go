@@ -2,6 +2,9 @@ package mutants
 
 // statusMutants are defects of what is reported on a process.
 var statusMutants = []mutant{
+	{"the late report of an earlier run hides the outcome of the latest", "ran",
+		"cmp.Or(e.Planned.Compare(s.planned), cmp.Compare(e.Attempt, s.attempt)) >= 0", "cmp.Compare(e.Attempt, s.attempt) >= 0",
+		"TestSchedule_ALateReportOfAnEarlierRunIsNotTheLatestOutcome"},
 	{"an Open that fails forgets the clients that are closed", "Open",
 		"h.clients = append(h.clients, x)", "h.clients = append(slices.DeleteFunc(h.clients, (*client).isClosed), x)",
 		"TestAClosedClientIsReportedUntilAnotherIsOpen"},
