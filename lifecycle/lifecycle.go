@@ -44,8 +44,8 @@ func (t Task) NeedLeaderElection() bool { return false }
 // If a term is lost, its context ends. When work has returned, the process is a candidate again. Until work returns, it can
 // act beside the next leader, and a process that was paused does not know of the loss: fence its writes by Term.Guard or
 // Term.Token. When ctx ends, the task waits for work and resigns. If the error of work matches that of ctx, it is not returned. If work
-// returns while its term stands, the task resigns and returns the error of work. If the task cannot resign, it returns that error too: see
-// coord.Hold.Release. If the client is closed, work loses its term, and the task returns coord.ErrClosed. If work panics, the task
+// returns while its term stands, the task resigns and returns the error of work. If the service does not confirm
+// the end of the term, the task also returns the error of coord.Hold.Release. If the client is closed, work loses its term, and the task returns coord.ErrClosed. If work panics, the task
 // resigns, and the panic continues.
 func Lead(e *coord.Election, work func(ctx context.Context, t *coord.Term) error) Task {
 	return func(ctx context.Context) error {

@@ -2,7 +2,8 @@ package queue
 
 import "sync"
 
-// hands calls functions on goroutines that it keeps: a new goroutine for each item would grow its stack anew.
+// hands calls functions on goroutines that it keeps. A new goroutine begins with a small stack, and would have to grow it for
+// each item.
 type hands struct {
 	running sync.WaitGroup
 

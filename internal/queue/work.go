@@ -52,7 +52,7 @@ func (t *Taker[I]) Work(ctx context.Context, n int, handle func(ctx context.Cont
 		}
 		running.do(func(w *hand) {
 			defer x.limit(it.Claim)()
-			x.process(w, handlers, it.Claim, func(ctx context.Context) error { return handle(ctx, it.item) })
+			x.process(handlers, w, it.Claim, func(ctx context.Context) error { return handle(ctx, it.item) })
 		})
 		select {
 		case busy <- struct{}{}:
@@ -227,9 +227,9 @@ func (x *crew) disbandLater(done, ending <-chan struct{}, drain time.Duration) (
 }
 
 // process calls handle with the item, and ends the claim by the result. The end is deferred, since the
-// handler, or RetryDelay, can end its goroutine. The hand that runs it rests before the loop of Work continues, so that the loop
-// finds it.
-func (x *crew) process(w *hand, ctx context.Context, cl *Claim, handle func(context.Context) error) {
+// handler, or RetryDelay, can end its goroutine. The hand w, which runs it, is idle before the loop of Work
+// continues, so the loop uses it again.
+func (x *crew) process(ctx context.Context, w *hand, cl *Claim, handle func(context.Context) error) {
 	var err error
 	var out outcome
 	defer func() {

@@ -78,7 +78,7 @@ func TestWork_DrainEndsOnlyClaimsOfHandlersThatRun(t *testing.T) {
 	}
 }
 
-// A new goroutine grows its stack with each item.
+// A new goroutine for each item would have to grow its stack each time.
 func TestWork_OneHandlerAfterTheOtherRunsOnOneGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := core.Open(t.Context(), memory.New(nil).Link(""), core.Config{}, nil)

@@ -389,7 +389,7 @@ func (on queueCountTests) ARepairOfTheCountsWakesTheProducersThatWait(t *testing
 	})
 }
 
-// An outsider deletes the whole queue, also while a producer waits for room. The queue begins anew with the next put.
+// An outsider deletes the whole queue, in one case while a producer waits for room. The next put makes the queue again.
 func (on queueCountTests) ALimitedQueueThatWasDeletedBeginsAnew(t *testing.T) {
 	for _, first := range []string{"a put", "a put that waits"} {
 		t.Run(first, func(t *testing.T) {
